@@ -1,0 +1,133 @@
+"""Dropout as a function of (seed, step, row in the global batch, site in the network).
+
+The random bits come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011), a counter-based generator: block number `counter` of stream `key` is a pure function of the
+two, so there is no state to save, and any rows of a batch can be drawn alone. With a key of
+(seed, site) and a counter of (row, step) the masks depend neither on the number of cores, nor on
+micro-batches, nor on how often a graph was built, and a resumed run draws what the first one would
+have drawn.
+"""
+
+import zlib
+
+import tensorflow.compat.v1 as tf
+
+_PHILOX = 1  # `alg` of the stateless operations; pinned, because the default varies by device.
+_BLOCK_WORDS = 4  # One Philox block is four 32-bit words ...
+_BLOCK_ELEMENTS = 8  # ... which decide over eight elements, 16 bits each.
+_LEVELS = 1 << 16
+
+
+class Dropout:
+    """Dropout for one batch, or for the rows of a batch from `first_row` on.
+
+        dropout = Dropout(seed=1, step=tf.train.get_global_step())
+        with tf.variable_scope("attention"):
+            probs = dropout(probs, rate=0.1)
+
+    A site is known by the name of the variable scope of the call, and by the count of earlier calls
+    of this object in that scope: moving code about leaves the masks as they were.
+    """
+
+    def __init__(self, seed, step, first_row=0):
+        """Sets what the masks depend on.
+
+        Args:
+            seed: Python int, 0 <= seed < 2^32.
+            step: the training step; an int, or a scalar int32 or int64 tensor.
+            first_row: index in the global batch of the first row of the tensors to come; an int, or
+                a scalar int32 or int64 tensor.
+
+        Raises:
+            ValueError: the seed is out of range.
+        """
+        if not 0 <= seed < 1 << 32:
+            raise ValueError(
+                f"--random_seed={seed}: dropout takes seeds from 0 to {(1 << 32) - 1}; choose one."
+            )
+        self._seed = seed
+        self._step = _as_uint64(step)
+        self._first_row = _as_uint64(first_row)
+        self._calls = {}
+
+    def __call__(self, x, rate):
+        """Zeroes elements of x with probability `rate`, and scales the others by 1 / (1 - rate).
+
+        The rate is quantised to a multiple of 2^-16, such that its scale is a number of x's dtype:
+        the expected output is x, to within 2^-16. In bfloat16, rate 0.1 is 0.0986, scale 1.109375.
+
+        Args:
+            x: float tensor [B, ...]; all but the first dimension static. Row b of x is row
+                first_row + b of the global batch.
+            rate: Python float, 0 <= rate < 1; 0 returns x itself.
+
+        Returns:
+            A tensor of x's shape and dtype. The gradient uses the same mask, kept as one byte an
+            element.
+
+        Raises:
+            ValueError: the rate is out of range, or x has no static row shape.
+        """
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(
+                f"Dropout of {x.name}: rate {rate} is outside 0 <= rate < 1; 0 turns dropout off."
+            )
+        threshold, scale = _quantise(rate, x.dtype)
+        if threshold == 0:
+            return x
+        keep = self._random_bits(x) >= tf.constant(threshold, tf.uint16)
+
+        def mask_and_scale(values):
+            return tf.where(keep, values * tf.constant(scale, values.dtype), tf.zeros_like(values))
+
+        @tf.custom_gradient
+        def dropout(values):
+            return mask_and_scale(values), mask_and_scale
+
+        return dropout(x)
+
+    def _random_bits(self, x):
+        """uint16 tensor of x's shape; row b depends on (seed, site, step, first_row + b) alone."""
+        if x.shape.rank is None or x.shape.rank < 2 or not x.shape[1:].is_fully_defined():
+            raise ValueError(
+                f"Dropout of {x.name}: shape {x.shape} must be [batch, ...] with every dimension "
+                "after the first one static; set the shape, or batch with drop_remainder=True."
+            )
+        row_elements = x.shape[1:].num_elements()
+        row_blocks = -(-row_elements // _BLOCK_ELEMENTS)
+        rows = tf.shape(x)[0] if x.shape[0].value is None else x.shape[0].value
+        # A row takes a whole number of blocks, so that it begins at one whichever batch it is in.
+        first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[rows, row_blocks, _BLOCK_WORDS],
+            key=tf.constant([self._next_site() << 32 | self._seed], tf.uint64),
+            counter=tf.stack([first_block, self._step]),
+            alg=_PHILOX,
+            dtype=tf.uint32,
+        )
+        bits = tf.reshape(tf.bitcast(words, tf.uint16), [rows, row_blocks * _BLOCK_ELEMENTS])
+        return tf.reshape(bits[:, :row_elements], tf.shape(x) if x.shape[0].value is None else x.shape)
+
+    def _next_site(self):
+        name = tf.get_variable_scope().name
+        call = self._calls.get(name, 0)
+        self._calls[name] = call + 1
+        return zlib.crc32(f"{name}:{call}".encode())
+
+
+def _quantise(rate, dtype):
+    """(threshold in 1 / 2^16, scale): elements whose 16 bits are below the threshold are zeroed.
+
+    The scale is rounded to the dtype before the threshold is derived from it: bfloat16 has 8 bits
+    of mantissa, and a scale rounded afterwards would bias the output by up to 2^-9.
+    """
+    numpy_dtype = dtype.as_numpy_dtype
+    scale = float(numpy_dtype(1.0 / (1.0 - rate)))
+    threshold = round(_LEVELS * (1.0 - 1.0 / scale))
+    if threshold >= _LEVELS:
+        raise ValueError(f"Dropout rate {rate} is too near 1 for its 16 bits; the most is 0.9999.")
+    return threshold, float(numpy_dtype(_LEVELS / (_LEVELS - threshold)))
+
+
+def _as_uint64(value):
+    return tf.cast(tf.convert_to_tensor(value, dtype_hint=tf.int64), tf.uint64)
