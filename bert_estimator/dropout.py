@@ -75,16 +75,16 @@ class Dropout:
         threshold, scale = _quantise(rate, x.dtype)
         if threshold == 0:
             return x
-        keep = self._random_bits(x) >= tf.constant(threshold, tf.uint16)
-
-        def mask_and_scale(values):
-            return tf.where(keep, values * tf.constant(scale, values.dtype), tf.zeros_like(values))
 
         @tf.custom_gradient
-        def dropout(values):
-            return mask_and_scale(values), mask_and_scale
+        def mask_and_scale(values, keep):
+            def apply(values):
+                scaled = values * tf.constant(scale, values.dtype)
+                return tf.where(keep, scaled, tf.zeros_like(values))
 
-        return dropout(x)
+            return apply(values), lambda gradient: (apply(gradient), None)
+
+        return mask_and_scale(x, self._random_bits(x) >= tf.constant(threshold, tf.uint16))
 
     def _random_bits(self, x):
         """uint16 tensor of x's shape; row b depends on (seed, site, step, first_row + b) alone."""
@@ -95,7 +95,9 @@ class Dropout:
             )
         row_elements = x.shape[1:].num_elements()
         row_blocks = -(-row_elements // _BLOCK_ELEMENTS)
-        rows = tf.shape(x)[0] if x.shape[0].value is None else x.shape[0].value
+        rows = x.shape.as_list()[0]
+        if rows is None:
+            rows = tf.shape(x)[0]
         # A row takes a whole number of blocks, so that it begins at one whichever batch it is in.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
@@ -106,7 +108,7 @@ class Dropout:
             dtype=tf.uint32,
         )
         bits = tf.reshape(tf.bitcast(words, tf.uint16), [rows, row_blocks * _BLOCK_ELEMENTS])
-        return tf.reshape(bits[:, :row_elements], tf.shape(x) if x.shape[0].value is None else x.shape)
+        return tf.reshape(bits[:, :row_elements], [rows, *x.shape.as_list()[1:]])
 
     def _next_site(self):
         name = tf.get_variable_scope().name

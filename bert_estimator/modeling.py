@@ -1,0 +1,498 @@
+"""BERT: the network of Devlin et al. (2018), with google-research/bert's variables and numerics.
+
+Letters of the shapes:
+    B  examples in the batch (may be unknown when the graph is built)
+    F  positions attended from: the sequence length
+    T  positions attended to: equal to F here
+    N  attention heads
+    D  size of a head
+    H  hidden size, N * D
+
+The network computes in the dtype of the variable scope (see `precision.scope`); layer norm, softmax
+and the sum of the embeddings are float32 in any case. Between layers the activations are matrices
+[B * F, H]: every dense layer is one matrix product.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import zlib
+
+import tensorflow.compat.v1 as tf
+import tf_slim as slim
+
+from bert_estimator import precision
+
+# name -> (num_hidden_layers, hidden_size); the heads are 64 wide, the intermediate size is 4 H.
+# tiny to medium: Turc et al. (2019); base and large: Devlin et al. (2018).
+PRESETS = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+# Keys of the configurations published with the Chinese and multilingual models, which the network
+# has never read.
+_IGNORED_KEYS = (
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+
+# Added to the scores of padded positions: the softmax gives them 0 in float32.
+_MASK_ADDER = -10000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a network, under the keys of google-research/bert's bert_config.json.
+
+    Raises:
+        ValueError: a value is out of its range; the text names the key.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if field.type is int and not (number and value == int(value) and value > 0):
+                raise ValueError(f"bert_config: {field.name}={value!r} must be a positive integer.")
+            if field.name.endswith("_dropout_prob") and not (number and 0 <= value < 1):
+                raise ValueError(
+                    f"bert_config: {field.name}={value!r} must be at least 0 and below 1."
+                )
+        if not (isinstance(self.initializer_range, (int, float)) and self.initializer_range > 0):
+            raise ValueError(
+                f"bert_config: initializer_range={self.initializer_range!r} must be above 0."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(
+                f"bert_config: hidden_act={self.hidden_act!r} is not known; "
+                f"choose one of {', '.join(ACTIVATIONS)}."
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"bert_config: hidden_size={self.hidden_size} is not a multiple of "
+                f"num_attention_heads={self.num_attention_heads}; change one of them."
+            )
+
+    @classmethod
+    def preset(cls, name, vocab_size):
+        """One of the published sizes, by name: see PRESETS."""
+        if name not in PRESETS:
+            raise ValueError(f"No preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        num_hidden_layers, hidden_size = PRESETS[name]
+        return cls(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_hidden_layers=num_hidden_layers,
+            num_attention_heads=hidden_size // 64,
+            intermediate_size=4 * hidden_size,
+        )
+
+    @classmethod
+    def from_dict(cls, json_object, source="bert_config"):
+        """Builds a configuration from a dict; `source` is named in errors.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value is out of its range.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        values = {key: value for key, value in json_object.items() if key not in _IGNORED_KEYS}
+        for key in values:
+            if key not in known:
+                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+                raise ValueError(
+                    f"{source}: unknown key {key!r}; did you mean {nearest!r}? "
+                    f"The keys are {', '.join(known)}."
+                )
+        if "vocab_size" not in values:
+            raise ValueError(f"{source}: the key 'vocab_size' is missing; add it.")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(str(error).replace("bert_config", source, 1)) from None
+
+    @classmethod
+    def from_json_file(cls, path):
+        """Builds a configuration from a JSON file; errors name the file.
+
+        Raises:
+            ValueError: as `from_dict`, or the file does not hold a JSON object.
+        """
+        with tf.io.gfile.GFile(path, "r") as reader:
+            text = reader.read()
+        try:
+            json_object = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}: not JSON: {error}.") from None
+        if not isinstance(json_object, dict):
+            raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")
+        return cls.from_dict(json_object, source=str(path))
+
+    def to_dict(self):
+        """The configuration as a dict of JSON values."""
+        return dataclasses.asdict(self)
+
+    def to_json_string(self):
+        """The configuration as the text of a bert_config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+class BertModel:
+    """The encoder: embeddings, transformer layers, pooler.
+
+        config = modeling.BertConfig.preset("tiny", vocab_size=30522)
+        model = modeling.BertModel(config, is_training=False, input_ids=input_ids)
+        logits = tf.matmul(model.get_pooled_output(), weights)
+    """
+
+    def __init__(
+        self,
+        config,
+        is_training,
+        input_ids,
+        input_mask=None,
+        token_type_ids=None,
+        use_one_hot_embeddings=False,
+        scope=None,
+        dropout=None,
+    ):
+        """Builds the graph of the network.
+
+        Args:
+            config: BertConfig.
+            is_training: Python bool; dropout is off without it.
+            input_ids: int32 [B, F], ids in the vocabulary; F static.
+            input_mask: int32 [B, F], 1 for tokens and 0 for padding; None is all ones.
+            token_type_ids: int32 [B, F], below type_vocab_size; None is all zeros.
+            use_one_hot_embeddings: Python bool; look embeddings up by a product with one-hot rows
+                (faster on TPUs), or by gather.
+            scope: name of the variable scope, "bert" by default.
+            dropout: function (x, rate) -> tensor like x, such as a `dropout.Dropout`, called with x
+                of shape [B, ...]; needed if `is_training` and a dropout probability is not 0.
+
+        Raises:
+            ValueError: a shape does not fit the configuration, or `dropout` is needed and missing.
+        """
+        hidden_rate = config.hidden_dropout_prob if is_training else 0.0
+        attention_rate = config.attention_probs_dropout_prob if is_training else 0.0
+        if dropout is None and max(hidden_rate, attention_rate) > 0:
+            raise ValueError(
+                f"BertModel(is_training=True) with hidden_dropout_prob={hidden_rate} and "
+                f"attention_probs_dropout_prob={attention_rate} needs its random numbers: pass "
+                "dropout=bert_estimator.dropout.Dropout(seed, step), or set both to 0."
+            )
+        input_ids = tf.convert_to_tensor(input_ids)
+        sequence_length = _check_inputs(config, input_ids, input_mask, token_type_ids)
+        if input_mask is None:
+            input_mask = tf.ones_like(input_ids)
+        if token_type_ids is None:
+            token_type_ids = tf.zeros_like(input_ids)
+
+        # With a name of its own, not a default one made unique, the scope is the same in every call
+        # under reuse.
+        with tf.variable_scope(scope or "bert", use_resource=True):
+            with tf.variable_scope("embeddings"):
+                embeddings, self._embedding_table = embed(
+                    config, input_ids, token_type_ids, use_one_hot_embeddings
+                )
+                if hidden_rate:
+                    embeddings = dropout(embeddings, hidden_rate)
+                # Only what is cast here makes the encoder run in the compute dtype.
+                hidden = tf.cast(embeddings, precision.compute_dtype())
+                self._embedding_output = hidden
+                hidden = tf.reshape(hidden, [-1, config.hidden_size])
+            with tf.variable_scope("encoder"):
+                layers = []
+                for index in range(config.num_hidden_layers):
+                    with tf.variable_scope(f"layer_{index}"):
+                        hidden = transformer_layer(
+                            config, hidden, input_mask, hidden_rate, attention_rate, dropout
+                        )
+                    layers.append(hidden)
+            shape = [-1, sequence_length, config.hidden_size]
+            self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
+            with tf.variable_scope("pooler"):
+                self._pooled_output = tf.tanh(
+                    dense(
+                        self.get_sequence_output()[:, 0, :],
+                        config.hidden_size,
+                        config.initializer_range,
+                        "dense",
+                    )
+                )
+        self.config = config
+
+    def get_pooled_output(self):
+        """[B, H] in the compute dtype: tanh of a dense layer on the first token."""
+        return self._pooled_output
+
+    def get_sequence_output(self):
+        """[B, F, H] in the compute dtype: the output of the last layer."""
+        return self._all_encoder_layers[-1]
+
+    def get_all_encoder_layers(self):
+        """The outputs of all layers, first to last, each as `get_sequence_output`."""
+        return self._all_encoder_layers
+
+    def get_embedding_output(self):
+        """[B, F, H] in the compute dtype: what the first layer sees."""
+        return self._embedding_output
+
+    def get_embedding_table(self):
+        """[vocab_size, H] float32 variable: the word embeddings."""
+        return self._embedding_table
+
+
+def embed(config, input_ids, token_type_ids, use_one_hot_embeddings):
+    """Sums word, token type and position embeddings, and normalises.
+
+    Returns:
+        The embeddings, float32 [B, F, H], and the table of word embeddings.
+    """
+    sequence_length = input_ids.shape.as_list()[1]
+
+    def table(name, rows):
+        return weight(name, [rows, config.hidden_size], config.initializer_range, tf.float32)
+
+    word_table = table("word_embeddings", config.vocab_size)
+    type_table = table("token_type_embeddings", config.type_vocab_size)
+    position_table = table("position_embeddings", config.max_position_embeddings)
+    lookup = one_hot_lookup if use_one_hot_embeddings else gather_lookup
+    words = lookup(word_table, input_ids) + lookup(type_table, token_type_ids)
+    embeddings = layer_norm(words + position_table[:sequence_length])
+    return embeddings, word_table
+
+
+def gather_lookup(table, ids):
+    """Rows of a float32 table [V, H] by int32 ids [B, F]: float32 [B, F, H].
+
+    The gradient is dense, a sum by row in float32. The IndexedSlices of a plain gather would be
+    joined with the dense gradient of a table which is an output layer as well, row by row.
+    """
+
+    vocab_size, width = table.shape.as_list()
+
+    @tf.custom_gradient
+    def gather(table):
+        def gradient(rows):
+            rows = tf.reshape(rows, [-1, width])
+            return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size)
+
+        return tf.gather(table, ids), gradient
+
+    return gather(tf.convert_to_tensor(table))
+
+
+def one_hot_lookup(table, ids):
+    """As `gather_lookup`, by a matrix product in the compute dtype."""
+    dtype = precision.compute_dtype()
+    vocab_size, hidden_size = table.shape.as_list()
+    one_hot = tf.one_hot(tf.reshape(ids, [-1]), vocab_size, dtype=dtype)
+    rows = tf.matmul(one_hot, tf.cast(table, dtype))
+    return tf.cast(tf.reshape(rows, [-1, ids.shape.as_list()[1], hidden_size]), tf.float32)
+
+
+def transformer_layer(config, x, input_mask, hidden_rate, attention_rate, dropout):
+    """One encoder layer on x [B * F, H]: attention, then the feed-forward part; returns the same."""
+    sequence_length = input_mask.shape.as_list()[1]
+
+    def project_and_add(values, residual):
+        values = dense(values, config.hidden_size, config.initializer_range, "dense")
+        if hidden_rate:
+            examples = tf.reshape(values, [-1, sequence_length, config.hidden_size])
+            values = tf.reshape(dropout(examples, hidden_rate), [-1, config.hidden_size])
+        return tf.cast(layer_norm(values + residual), residual.dtype)
+
+    with tf.variable_scope("attention"):
+        with tf.variable_scope("self"):
+            context = self_attention(config, x, input_mask, attention_rate, dropout)
+        with tf.variable_scope("output"):
+            attention = project_and_add(context, x)
+    with tf.variable_scope("intermediate"):
+        intermediate = dense(attention, config.intermediate_size, config.initializer_range, "dense")
+        intermediate = ACTIVATIONS[config.hidden_act](intermediate)
+    with tf.variable_scope("output"):
+        return project_and_add(intermediate, attention)
+
+
+def self_attention(config, x, input_mask, attention_rate, dropout):
+    """Multi-head self-attention (Vaswani et al., 2017, section 3.2) on x [B * F, H].
+
+    Args:
+        config: BertConfig.
+        x: [B * F, H] in the compute dtype.
+        input_mask: int32 [B, T], 1 for positions that may be attended to.
+        attention_rate: dropout rate of the probabilities.
+        dropout: function (x, rate) -> tensor like x.
+
+    Returns:
+        [B * F, H] in the compute dtype, the heads side by side.
+    """
+    sequence_length = input_mask.shape.as_list()[1]
+    head_size = config.hidden_size // config.num_attention_heads
+
+    def heads(name, scale=None):
+        values = dense(x, config.hidden_size, config.initializer_range, name, scale)
+        values = tf.reshape(values, [-1, sequence_length, config.num_attention_heads, head_size])
+        return tf.transpose(values, [0, 2, 1, 3])
+
+    # `query`, `key`, `value` = [B, N, F or T, D]. The scores' factor 1 / sqrt(D) is in the query's
+    # weights: H * H products instead of B * N * F * T.
+    query = heads("query", scale=1.0 / math.sqrt(head_size))
+    key = heads("key")
+    value = heads("value")
+
+    # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T], broadcast over the heads and the positions
+    # attended from.
+    scores = tf.matmul(query, key, transpose_b=True)
+    adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
+    probs = tf.nn.softmax(tf.cast(scores, tf.float32) + adder)
+    if attention_rate:
+        probs = dropout(probs, attention_rate)
+
+    # `context` = [B, N, F, D], then [B, F, N, D].
+    context = tf.matmul(tf.cast(probs, value.dtype), value)
+    return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, config.hidden_size])
+
+
+def dense(x, units, initializer_range, name, scale=None):
+    """x [rows, n] times `name`/kernel [n, units] plus `name`/bias [units], in the compute dtype.
+
+    With a `scale` the output is multiplied by it, by way of the weights, in float32.
+    """
+    dtype = precision.compute_dtype()
+    stored = None if scale is None else tf.float32
+    with tf.variable_scope(name):
+        kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, stored)
+        bias = tf.get_variable("bias", [units], dtype=stored, initializer=tf.zeros_initializer())
+        if scale is not None:
+            kernel = tf.cast(kernel * scale, dtype)
+            bias = tf.cast(bias * scale, dtype)
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+
+def layer_norm(x):
+    """Layer norm (Ba et al., 2016) of the last dimension, epsilon 1e-12: float32 like x."""
+    return slim.layer_norm(
+        tf.cast(x, tf.float32), begin_norm_axis=-1, begin_params_axis=-1, scope="LayerNorm"
+    )
+
+
+def weight(name, shape, initializer_range, dtype=None):
+    """A variable of the current scope, from a normal distribution truncated at two deviations.
+
+    The values are a function of the graph's seed and the variable's full name, whatever else the
+    graph holds and in which order it was built: a training graph, an evaluation graph and a graph
+    of micro-batches begin with the same weights. Without `tf.set_random_seed` the seed is TF's
+    default one.
+
+    Args:
+        name: name below the current variable scope.
+        shape: list of ints.
+        initializer_range: standard deviation before truncation.
+        dtype: dtype requested; None is the scope's.
+
+    Returns:
+        What `tf.get_variable` returns.
+    """
+    full_name = f"{tf.get_variable_scope().name}/{name}"
+
+    def initializer(shape, dtype):
+        seed = tf.get_seed(zlib.crc32(full_name.encode()))
+        # The inverse of the distribution function, for a generator of uniform bits with a pinned
+        # algorithm: the built-in truncated normals differ between the CPU's kernel and XLA.
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=shape,
+            key=tf.constant([seed[0]], tf.uint64),
+            counter=tf.constant([0, seed[1]], tf.uint64),
+            alg=1,  # Philox
+            dtype=tf.uint32,
+        )
+        # 24 bits, the most that float32 holds exactly, as odd multiples of 2^-24 within (-1, 1).
+        uniform = tf.cast(tf.bitwise.right_shift(words, tf.constant(8, tf.uint32)), tf.float32)
+        uniform = (uniform - (2.0**23 - 0.5)) * 2.0**-23
+        two_deviations = math.erf(2.0 / math.sqrt(2.0))
+        normal = math.sqrt(2.0) * tf.math.erfinv(uniform * two_deviations)
+        return tf.cast(normal * initializer_range, dtype)
+
+    return tf.get_variable(name, shape, dtype=dtype, initializer=initializer)
+
+
+def gelu(x):
+    """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), the tanh form, of x's dtype.
+
+    Computed in float32, by one fused loop forward and one backward: as single operations, which
+    each read and write the whole of memory, it would be a third of a training step on a CPU.
+    """
+
+    @tf.custom_gradient
+    def fused(x):
+        return _gelu(x), lambda gradient: _gelu_gradient(x, gradient)
+
+    return fused(tf.convert_to_tensor(x))
+
+
+_GELU_LINEAR = math.sqrt(2.0 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+
+
+@tf.function(jit_compile=True, autograph=False)
+def _gelu(x):
+    v = tf.cast(x, tf.float32)
+    t = tf.tanh(v * (_GELU_LINEAR + _GELU_CUBIC * v * v))
+    return tf.cast(0.5 * v * (1.0 + t), x.dtype)
+
+
+@tf.function(jit_compile=True, autograph=False)
+def _gelu_gradient(x, gradient):
+    v = tf.cast(x, tf.float32)
+    t = tf.tanh(v * (_GELU_LINEAR + _GELU_CUBIC * v * v))
+    slope = _GELU_LINEAR + 3.0 * _GELU_CUBIC * v * v
+    derivative = 0.5 * (1.0 + t) + 0.5 * v * (1.0 - t * t) * slope
+    return tf.cast(tf.cast(gradient, tf.float32) * derivative, x.dtype)
+
+
+# hidden_act -> function.
+ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
+
+
+def _check_inputs(config, input_ids, input_mask, token_type_ids):
+    """Returns the sequence length; raises ValueError for shapes the network cannot take."""
+    shape = input_ids.shape
+    if shape.rank != 2 or shape.as_list()[1] is None:
+        raise ValueError(
+            f"input_ids ({input_ids.name}) has shape {shape}; it must be [batch, sequence] with a "
+            "static sequence length."
+        )
+    sequence_length = shape.as_list()[1]
+    if sequence_length > config.max_position_embeddings:
+        raise ValueError(
+            f"input_ids ({input_ids.name}): sequences of {sequence_length} tokens, but "
+            f"max_position_embeddings={config.max_position_embeddings}; use shorter sequences "
+            "(--max_seq_length), or a configuration with more positions."
+        )
+    for name, other in (("input_mask", input_mask), ("token_type_ids", token_type_ids)):
+        if other is not None and not other.shape.is_compatible_with(shape):
+            raise ValueError(f"{name} has shape {other.shape}; it must be input_ids' {shape}.")
+    return sequence_length
