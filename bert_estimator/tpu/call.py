@@ -1,0 +1,131 @@
+"""Calls of user functions: which arguments they take, what they are given, what they may return."""
+
+import copy
+import inspect
+
+import tensorflow.compat.v1 as tf
+
+MODEL_FN_ARGS = {"features", "labels", "mode", "params", "config"}
+
+
+class TPUContext:
+    """What an `input_fn` may ask, through `params["context"]`, about where it runs.
+
+    Attributes:
+      num_replicas: replicas that share a global batch.
+      num_hosts: hosts that feed them.
+      current_host: this host's number.
+      num_of_replicas_per_host: replicas fed by each host.
+      global_step: the global step at which this call of train, evaluate or predict starts. With
+        it, an input_fn whose order is a function of the step resumes by arithmetic.
+    """
+
+    def __init__(self, num_replicas=1, num_hosts=1, current_host=0, global_step=0):
+        self.num_replicas = num_replicas
+        self.num_hosts = num_hosts
+        self.current_host = current_host
+        self.num_of_replicas_per_host = num_replicas // num_hosts
+        self.global_step = global_step
+
+    def current_input_fn_deployment(self):
+        """Returns (device, number of this invocation, number of invocations, replicas it feeds)."""
+        return "", self.current_host, self.num_hosts, self.num_of_replicas_per_host
+
+
+def check_model_fn(model_fn, params):
+    """Raises ValueError where a `model_fn`'s signature cannot work."""
+    if model_fn is None:
+        raise ValueError("model_fn must be given")
+    names = _argument_names(model_fn)
+    if "features" not in names:
+        raise ValueError(f"model_fn must take an argument named features; it takes {names}")
+    if params is not None and "params" not in names:
+        raise ValueError(
+            f"model_fn takes {names}, without params, but params were given to the estimator"
+        )
+    unknown = set(names) - MODEL_FN_ARGS
+    if unknown and not isinstance(model_fn, type):
+        raise ValueError(
+            f"model_fn takes {sorted(unknown)}; it may take {sorted(MODEL_FN_ARGS)} only"
+        )
+
+
+def with_entries(params, **entries):
+    """Returns a deep copy of params (a dict or an HParams-like object) with entries set."""
+    params = copy.deepcopy(params)
+    for name, value in entries.items():
+        if hasattr(params, "set_hparam"):
+            if name in params.values():
+                params.set_hparam(name, value)
+            else:
+                params.add_hparam(name, value)
+        else:
+            params[name] = value
+    return params
+
+
+def call_model_fn(model_fn, features, labels, mode, params, config):
+    """Calls a `model_fn` with those of its five arguments that it names.
+
+    Raises:
+      ValueError: it needs params and does not take them, or there are labels it does not take.
+    """
+    names = _argument_names(model_fn)
+    if "params" not in names:
+        raise ValueError(
+            f"model_fn takes {names}; TPUEstimator needs it to take params, which carries "
+            'params["batch_size"]'
+        )
+    available = {"mode": mode, "params": params, "config": copy.deepcopy(config)}
+    kwargs = {name: value for name, value in available.items() if name in names}
+    if "labels" in names:
+        kwargs["labels"] = labels
+    elif labels is not None:
+        raise ValueError("model_fn does not take labels, but input_fn returns them")
+    return model_fn(features=features, **kwargs)
+
+
+def call_input_fn(input_fn, mode, params, config):
+    """Calls an `input_fn` with those of its arguments that it names.
+
+    Raises:
+      ValueError: it does not take params.
+    """
+    names = _argument_names(input_fn)
+    if "params" not in names:
+        raise ValueError(
+            f"input_fn takes {names}; TPUEstimator needs it to take params, which carries "
+            'params["batch_size"]'
+        )
+    kwargs = {"params": params}
+    if "config" in names:
+        kwargs["config"] = config
+    if "mode" in names:
+        kwargs["mode"] = mode
+    if "input_context" in names:
+        kwargs["input_context"] = None
+    return input_fn(**kwargs)
+
+
+def is_dataset(value):
+    return isinstance(value, tf.data.Dataset | tf.compat.v2.data.Dataset)
+
+
+def split_features_and_labels(element):
+    """Returns (features, labels) of what an input_fn returns: a pair, or features alone.
+
+    Raises:
+      ValueError: a tuple or list of another length.
+    """
+    if isinstance(element, tuple | list):
+        if len(element) != 2:
+            raise ValueError(
+                f"input_fn must return features, or (features, labels), not a {len(element)}-tuple"
+            )
+        return element[0], element[1]
+    return element, None
+
+
+def _argument_names(function):
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -1,0 +1,290 @@
+"""TPUEstimator: validates what it is asked and delegates to training and evaluation."""
+
+import copy
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call, checkpoints, evaluation, session_runtime, training
+from bert_estimator.tpu.config import RunConfig
+from bert_estimator.tpu.job import Job
+from bert_estimator.tpu.spec import ModeKeys
+
+_RESERVED_PARAMS = ("batch_size", "context")
+
+
+class TPUEstimator:
+    """Trains and evaluates a model described by a `model_fn`, on whatever there is to run it.
+
+    As `tf.compat.v1.estimator.tpu.TPUEstimator`. With `use_tpu=True` the TPU's rules hold even
+    where no TPU is found and this machine's CPU or GPU stands in: static shapes,
+    `params["batch_size"]` per core, hooks between loops of `iterations_per_loop` steps, host
+    calls for every step. With `use_tpu=False` the program is an ordinary TF1 graph: hooks see
+    every step, shapes may be dynamic, and the end of the data ends training quietly.
+
+    Args:
+      model_fn: function of (features, labels, mode, params, config), taken by name; `features`
+        and `params` are obligatory. Returns a `TPUEstimatorSpec`.
+      model_dir: where checkpoints and events go; config.model_dir, or a temporary directory, if
+        None.
+      config: a `bert_estimator.tpu.RunConfig`.
+      params: dict (or HParams) for model_fn and input_fn, which get a deep copy with
+        `batch_size` and `use_tpu` added.
+      use_tpu: whether the TPU's rules hold.
+      train_batch_size, eval_batch_size, predict_batch_size: global batch sizes.
+      eval_on_tpu: whether evaluation runs under TPU rules too.
+      units_per_example: what else to log a rate of, as a dict such as {"tokens": 128}.
+
+    Raises:
+      ValueError, TypeError: for arguments that cannot work, before anything is built.
+    """
+
+    def __init__(
+        self,
+        model_fn=None,
+        model_dir=None,
+        config=None,
+        params=None,
+        use_tpu=True,
+        train_batch_size=None,
+        eval_batch_size=None,
+        predict_batch_size=None,
+        batch_axis=None,
+        eval_on_tpu=True,
+        *,
+        units_per_example=None,
+    ):
+        if not isinstance(config, RunConfig):
+            raise ValueError(
+                "config must be a bert_estimator.tpu.RunConfig, not "
+                f"{type(config).__name__}: RunConfig(tpu_config=TPUConfig(...))"
+            )
+        for name in _RESERVED_PARAMS:
+            if params is not None and name in params:
+                raise ValueError(f"params[{name!r}] is reserved: TPUEstimator sets it itself")
+        if use_tpu and train_batch_size is None:
+            raise ValueError("train_batch_size must be given with use_tpu=True")
+        sizes = {
+            "train_batch_size": train_batch_size,
+            "eval_batch_size": eval_batch_size,
+            "predict_batch_size": predict_batch_size,
+        }
+        for name, size in sizes.items():
+            if size is not None and use_tpu:
+                _check_positive_int(size, name)
+        if batch_axis is not None:
+            raise ValueError("batch_axis is not supported: batches are split along axis 0")
+        call.check_model_fn(model_fn, params)
+        self._model_fn = model_fn
+        self._config = _with_model_dir(config, model_dir)
+        self._params = copy.deepcopy(params if params is not None else {})
+        self._use_tpu = use_tpu
+        self._eval_on_tpu = eval_on_tpu
+        self._batch_sizes = {
+            ModeKeys.TRAIN: train_batch_size,
+            ModeKeys.EVAL: eval_batch_size,
+            ModeKeys.PREDICT: predict_batch_size,
+        }
+        self._units_per_example = units_per_example
+        self._warned = set()
+
+    @property
+    def model_dir(self):
+        return self._config.model_dir
+
+    @property
+    def config(self):
+        return copy.deepcopy(self._config)
+
+    @property
+    def params(self):
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self):
+        """The model_fn bound to this estimator's params: takes (features, labels, mode, config)."""
+
+        def bound(features, labels, mode, config):
+            return call.call_model_fn(
+                self._model_fn, features, labels, mode, self.params, config
+            )
+
+        return bound
+
+    def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
+        """Trains; returns self.
+
+        Args:
+          input_fn: function of `params` (and `mode`, `config`) that returns a Dataset, (features,
+            labels) tensors, or features.
+          hooks: `tf.train.SessionRunHook`s.
+          steps: how many steps from where training starts.
+          max_steps: the global step to end at: nothing happens where it is reached already. With
+            neither, training ends with the data (not possible with use_tpu=True).
+          saving_listeners: `tf.train.CheckpointSaverListener`s.
+
+        Raises:
+          ValueError, TypeError: before anything is built. See `training.train` for the rest.
+        """
+        _check_steps(steps, max_steps)
+        hooks = _checked_hooks(hooks)
+        for listener in saving_listeners or ():
+            if not isinstance(listener, tf.train.CheckpointSaverListener):
+                raise TypeError(
+                    f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
+                )
+        if max_steps is not None:
+            reached = checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
+            if reached >= max_steps:
+                tf.logging.info(
+                    "Nothing to train: %s is at step %d, max_steps is %d.",
+                    self.model_dir, reached, max_steps,
+                )
+                return self
+        if self._use_tpu and steps is None and max_steps is None:
+            raise ValueError("train needs steps or max_steps with use_tpu=True")
+        job = self._job(ModeKeys.TRAIN)
+        training.train(
+            job, _runtime(job), input_fn, hooks, list(saving_listeners or ()), steps, max_steps
+        )
+        return self
+
+    def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
+        """Evaluates a checkpoint; returns a dict of `loss`, the metrics and `global_step`.
+
+        Args:
+          steps: number of batches; None means until the data ends (not with TPU rules).
+          checkpoint_path: None means the newest whole checkpoint of model_dir.
+          name: results go to `model_dir/eval_<name>` rather than `model_dir/eval`.
+        """
+        job = self._job(ModeKeys.EVAL)
+        if job.tpu_rules and steps is None:
+            raise ValueError("evaluate needs steps with use_tpu=True")
+        if job.tpu_rules and job.batch_size is None:
+            raise ValueError("evaluate needs eval_batch_size with use_tpu=True")
+        _check_steps(steps, None)
+        return evaluation.evaluate(
+            job, _runtime(job), input_fn, _checked_hooks(hooks), steps, checkpoint_path,
+            self.eval_dir(name),
+        )
+
+    def latest_checkpoint(self):
+        """Returns the path prefix of the newest checkpoint in model_dir, or None."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def eval_dir(self, name=None):
+        """Returns the directory that evaluation's events go to."""
+        return os.path.join(self.model_dir, "eval" if not name else "eval_" + name)
+
+    def get_variable_names(self):
+        """Returns the names of the variables in the newest checkpoint."""
+        return [name for name, _ in tf.train.list_variables(self._existing_checkpoint())]
+
+    def get_variable_value(self, name):
+        """Returns a variable's value in the newest checkpoint, as an array."""
+        return tf.train.load_variable(self._existing_checkpoint(), name)
+
+    def _existing_checkpoint(self):
+        path = self.latest_checkpoint()
+        if path is None:
+            raise ValueError(f"There is no checkpoint in {self.model_dir}: train first")
+        return path
+
+    def _job(self, mode):
+        tpu_rules = self._use_tpu and not (mode == ModeKeys.EVAL and not self._eval_on_tpu)
+        if tpu_rules:
+            self._check_first_use(mode)
+        return Job(
+            mode=mode,
+            model_fn=self._model_fn,
+            params=self._params,
+            config=self._config,
+            tpu_rules=tpu_rules,
+            batch_size=self._batch_sizes[mode],
+            units_per_example=self._units_per_example,
+        )
+
+    def _check_first_use(self, mode):
+        """Checks what depends on the cores there are. The session runtime has one."""
+        tpu_config = self._config.tpu_config
+        master = self._config.master if mode == ModeKeys.TRAIN else self._config.evaluation_master
+        if master:
+            raise RuntimeError(
+                f"master={master!r} asks for a TPU, but none can be reached: only the session "
+                "runtime is available, which is used when no master is given"
+            )
+        if tpu_config.num_cores_per_replica not in (None, 1):
+            raise RuntimeError(
+                f"num_cores_per_replica={tpu_config.num_cores_per_replica}, but the session "
+                "runtime has 1 core"
+            )
+        self._warn_once(
+            "No TPU was found: running on this machine's CPU or GPU (session runtime, one core). "
+            "The TPU's rules hold all the same."
+        )
+        shards = tpu_config.num_shards
+        size = self._batch_sizes[mode]
+        if shards is not None and shards > 1:
+            self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
+            if size is not None and size % shards:
+                raise ValueError(
+                    f"The batch size {size} (mode {mode!r}) must be divisible by "
+                    f"num_shards={shards}"
+                )
+        if (
+            mode == ModeKeys.TRAIN
+            and self._config.save_checkpoints_steps
+            and isinstance(tpu_config.iterations_per_loop, int)
+            and self._config.save_checkpoints_steps % tpu_config.iterations_per_loop
+        ):
+            self._warn_once(
+                f"save_checkpoints_steps={self._config.save_checkpoints_steps} is no multiple of "
+                f"iterations_per_loop={tpu_config.iterations_per_loop}: checkpoints are written "
+                "at the first loop's end at or after each multiple."
+            )
+
+    def _warn_once(self, message):
+        if message not in self._warned:
+            self._warned.add(message)
+            tf.logging.warning("%s", message)
+
+
+def _runtime(job):
+    """Returns the class that builds and runs a job's steps."""
+    return session_runtime.FedStep if job.tpu_rules else session_runtime.LocalStep
+
+
+def _with_model_dir(config, model_dir):
+    """Returns the config with model_dir settled."""
+    if model_dir and config.model_dir and model_dir != config.model_dir:
+        raise ValueError(
+            f"model_dir={model_dir!r} differs from config.model_dir={config.model_dir!r}: give one"
+        )
+    model_dir = model_dir or config.model_dir
+    if not model_dir:
+        model_dir = tempfile.mkdtemp()
+        tf.logging.warning("model_dir is not given: using the temporary directory %s", model_dir)
+    return config.replace(model_dir=model_dir)
+
+
+def _check_steps(steps, max_steps):
+    if steps is not None and max_steps is not None:
+        raise ValueError("give either steps or max_steps, not both")
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} must be positive, not {value}")
+
+
+def _checked_hooks(hooks):
+    for hook in hooks or ():
+        if not isinstance(hook, tf.train.SessionRunHook):
+            raise TypeError(f"hooks must be tf.train.SessionRunHook objects, not {hook!r}")
+    return list(hooks or ())
+
+
+def _check_positive_int(value, name):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a positive integer, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be a positive integer, not {value!r}")

@@ -1,0 +1,124 @@
+"""Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import checkpoints, outfeed
+from bert_estimator.tpu.hooks import HookDriver
+from bert_estimator.tpu.infeed import EndOfInput
+from bert_estimator.tpu.interrupts import Interrupts
+from bert_estimator.tpu.training import make_session
+
+_RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
+
+
+def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
+    """Evaluates a job's model.
+
+    Args:
+      job: a `Job` in mode EVAL.
+      steps: number of batches; None: until the data ends (not under TPU rules).
+      checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is
+        none, said in a warning.
+      eval_dir: where the event file goes.
+
+    Returns:
+      A dict: `loss` (the mean over the batches), each metric, `global_step`.
+
+    Raises:
+      tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
+      ValueError: a metric is named `loss` or `global_step`.
+    """
+    config = job.config
+    path = checkpoint_path or checkpoints.newest_whole(config.model_dir)
+    if path is None:
+        tf.logging.warning(
+            "There is no trained model in %s: evaluating newly initialized variables.",
+            config.model_dir,
+        )
+    with tf.Graph().as_default(), tf.device(config.device_fn), Interrupts() as interrupts:
+        tf.set_random_seed(config.tf_random_seed)
+        global_step = tf.train.create_global_step()
+        step = runtime(job, input_fn, checkpoints.global_step_of(path))
+        reserved = sorted(set(step.metric_values) & set(_RESERVED))
+        if reserved:
+            raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
+        driver = HookDriver([*hooks, *step.spec.evaluation_hooks])
+        if step.spec.scaffold.saver is None:
+            checkpoints.make_saver(config)
+            if path:
+                checkpoints.check_restorable(path, tf.global_variables())
+        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
+        driver.begin()
+        with make_session(config, step.spec.scaffold, path) as session:
+            session.run(init_ops)
+            driver.after_create_session(session, tf.train.Coordinator())
+            try:
+                step.start(session, steps)
+                losses = _run_steps(job, step, driver, session, steps, interrupts)
+                step.finish(session)
+                results = session.run(step.metric_values)
+                results["loss"] = np.mean(losses, dtype=np.float64).astype(np.float32)
+                results[tf.GraphKeys.GLOBAL_STEP] = session.run(global_step)
+                driver.end(session)
+                session.run(flush_ops)
+            finally:
+                step.stop(session)
+        interrupts.raise_if_requested()
+    results = dict(sorted(results.items()))
+    tf.logging.info(
+        "Evaluation at step %d over %d batches: %s",
+        results[tf.GraphKeys.GLOBAL_STEP],
+        len(losses),
+        ", ".join(f"{k} = {v}" for k, v in results.items()),
+    )
+    with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
+        _write_events(eval_dir, results, path)
+    return results
+
+
+def _run_steps(job, step, driver, session, steps, interrupts):
+    """Runs the steps: one loop of all of them under TPU rules, else a loop each."""
+    losses = []
+    while (steps is None or len(losses) < steps) and not driver.stop_requested:
+        if interrupts.requested is not None:
+            interrupts.raise_if_requested()
+        length = steps if job.tpu_rules else 1
+        try:
+            result = driver.around(
+                session,
+                [step.spec.loss],
+                lambda hook_run, length=length: step.run_loop(
+                    length, hook_run, lambda: interrupts.requested is not None
+                ),
+            )
+        except EndOfInput:
+            if job.tpu_rules:
+                raise tf.errors.OutOfRangeError(
+                    None,
+                    None,
+                    f"input_fn's data ended before the {steps} batches to evaluate. With "
+                    "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
+                ) from None
+            break
+        losses += result.losses
+    if not losses:
+        raise ValueError("input_fn gave no batch to evaluate")
+    return losses
+
+
+def _write_events(eval_dir, results, checkpoint_path):
+    """Writes the results' scalars, and the checkpoint's path as text, to an event file."""
+    writer = tf.summary.FileWriterCache.get(eval_dir)
+    summary = tf.Summary()
+    for name, value in results.items():
+        if name != tf.GraphKeys.GLOBAL_STEP and np.ndim(value) == 0 and np.isreal(value):
+            summary.value.add(tag=name, simple_value=float(value))
+    step = results[tf.GraphKeys.GLOBAL_STEP]
+    writer.add_summary(summary, step)
+    if checkpoint_path:
+        tensor = tf.make_tensor_proto(checkpoint_path, tf.string)
+        text = tf.Summary.Value(tag="checkpoint_path", tensor=tensor)
+        text.metadata.plugin_data.plugin_name = "text"
+        writer.add_summary(tf.Summary(value=[text]), step)
+    writer.flush()

@@ -1,0 +1,83 @@
+"""The infeed: draws batches on a thread of its own, a bounded number ahead of the compute."""
+
+import queue
+import threading
+import time
+
+from bert_estimator.tpu import errors
+
+# Two batches in flight and two waiting hide the jitter of an input pipeline; more only cost memory.
+_DEPTH = 4
+_POLL_SECS = 0.1
+
+
+class EndOfInput(Exception):
+    """The input is exhausted: raised by `draw`, and by `Infeed.get` after the last batch."""
+
+
+class Infeed:
+    """Runs `draw()` repeatedly on a thread and hands the batches out in order.
+
+    Args:
+      draw: function that returns the next batch or raises `EndOfInput`.
+      limit: how many batches to draw at most (None: until the input ends), so that no data is
+        consumed that no step will use.
+    """
+
+    def __init__(self, draw, limit=None):
+        self._draw = draw
+        self._limit = limit
+        self._batches = queue.Queue(maxsize=_DEPTH)
+        self._error = errors.FirstError()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
+        self.drawn = 0
+        self.waited_secs = 0.0  # how long `get` has blocked in total
+
+    def start(self):
+        self._thread.start()
+
+    def get(self, interrupted=lambda: False):
+        """Returns the next batch, or None if `interrupted()` becomes true while waiting for it.
+
+        Raises:
+          EndOfInput: no batch is left.
+          whatever `draw` raised: after the batches drawn before it.
+        """
+        start = time.perf_counter()
+        try:
+            while not interrupted():
+                # Asked before the queue is: what the thread put last is then still seen.
+                finished = not self._thread.is_alive()
+                try:
+                    return self._batches.get(timeout=0 if finished else _POLL_SECS)
+                except queue.Empty:
+                    if finished:
+                        self._error.raise_if_any()
+                        raise EndOfInput from None
+            return None
+        finally:
+            self.waited_secs += time.perf_counter() - start
+
+    def stop(self):
+        """Asks the thread to end; does not wait for a `draw` that is under way."""
+        self._stopping.set()
+
+    def join(self, timeout_secs):
+        if self._thread.is_alive():
+            self._thread.join(timeout_secs)
+
+    def _run(self):
+        with self._error.recorded():
+            while not self._stopping.is_set() and self.drawn != self._limit:
+                try:
+                    batch = self._draw()
+                except EndOfInput:
+                    return
+                self.drawn += 1
+                while not self._stopping.is_set():
+                    try:
+                        self._batches.put(batch, timeout=_POLL_SECS)
+                        break
+                    except queue.Full:
+                        continue

@@ -1,0 +1,79 @@
+"""The tensors an `input_fn` gives, and the batches drawn from them."""
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call, infeed
+
+
+class Inputs:
+    """Calls an `input_fn` in the current graph.
+
+    Args:
+      input_fn, mode, params, config: as the estimator's verb got them; `params` is the input's.
+
+    Attributes:
+      features, labels: nested structures of tensors of one batch; labels may be None.
+      initializer: operation that (re)starts the data; None where the input_fn returned tensors.
+    """
+
+    def __init__(self, input_fn, mode, params, config):
+        with tf.device("/cpu:0"):
+            returned = call.call_input_fn(input_fn, mode, params, config)
+            self.initializer = None
+            if call.is_dataset(returned):
+                iterator = tf.data.make_initializable_iterator(returned)
+                self.initializer = iterator.initializer
+                returned = iterator.get_next()
+        self.features, self.labels = call.split_features_and_labels(returned)
+        self._element = (self.features, self.labels)
+        self._tensors = tf.nest.flatten(self._element)
+
+    def check_static_shapes(self):
+        """Checks what a program compiled for a TPU needs.
+
+        Raises:
+          ValueError: names the first tensor whose shape is not fully known.
+        """
+        for path, tensor in _leaves("features", self.features) + _leaves("labels", self.labels):
+            if not isinstance(tensor, tf.Tensor):
+                raise ValueError(
+                    f"{path} is a {type(tensor).__name__}: with use_tpu=True every input must be a "
+                    "dense tensor of static shape"
+                )
+            if not tensor.shape.is_fully_defined():
+                raise ValueError(
+                    f"{path} has shape {tensor.shape}: with use_tpu=True all shapes must be "
+                    "static. Batch with dataset.batch(params['batch_size'], drop_remainder=True), "
+                    "and give other unknown dimensions a fixed size (tf.ensure_shape, padded_batch)"
+                )
+
+    def placeholders(self):
+        """Returns (features, labels) of placeholders in place of the tensors, and their list."""
+        holders = [tf.placeholder(t.dtype, t.shape) for t in self._tensors]
+        features, labels = tf.nest.pack_sequence_as(self._element, holders)
+        return features, labels, holders
+
+    def drawer(self, session):
+        """Returns the function an `Infeed` draws with: a list of arrays, one a tensor."""
+        run = session.make_callable(self._tensors)
+
+        def draw():
+            try:
+                return run()
+            except tf.errors.OutOfRangeError:
+                raise infeed.EndOfInput from None
+
+        return draw
+
+
+def _leaves(path, structure):
+    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
+    if structure is None:
+        return []
+    if isinstance(structure, dict):
+        items = [(f"{path}[{key!r}]", structure[key]) for key in sorted(structure)]
+    elif isinstance(structure, tuple | list):
+        items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
+    else:
+        return [(path, structure)]
+    return [leaf for name, value in items for leaf in _leaves(name, value)]

@@ -1,0 +1,299 @@
+"""The session runtime: a step is one `session.run` of a TF1 graph on this machine's CPU or GPU.
+
+Two classes with one interface, which training and evaluation drive (and which a runtime that
+compiles the step implements as well):
+
+    step = FedStep(job, input_fn, start_step)      # builds the graph
+    step.spec, step.metric_values                  # an EstimatorSpec; tensors to read at the end
+    step.start(session)
+    result, hook_values = step.run_loop(iterations, hook_run, interrupted)
+    step.finish(session)                           # all host work done, first error raised
+    step.stop(session)                             # also after an error; waits for nobody long
+
+`FedStep` keeps the TPU's rules (`use_tpu=True`): batches come from the infeed, host functions get
+every step's tensors, hooks see the end of a loop. `LocalStep` is what `use_tpu=False` means in
+upstream: hooks take part in each step, and the input is part of the graph.
+"""
+
+import collections
+import contextlib
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import infeed, outfeed
+from bert_estimator.tpu.inputs import Inputs
+from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+
+LoopResult = collections.namedtuple("LoopResult", ["losses", "scalars", "summary"])
+LoopResult.__doc__ = """What one loop of steps gave.
+
+Fields: losses (a float for every step run), scalars (dict name -> float, the last step's one-value
+host_call tensors), summary (serialized v1 summaries of the last step, or None).
+"""
+
+_JOIN_SECS = 5
+
+
+class LocalStep:
+    """`use_tpu=False`: one step a loop, evaluated together with what the hooks fetch."""
+
+    def __init__(self, job, input_fn, start_step):
+        self._inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
+        spec = job.call_model_fn(self._inputs.features, self._inputs.labels)
+        host_call = spec.host_call if isinstance(spec, TPUEstimatorSpec) else None
+        self._scalars = _scalar_tensors(host_call)
+        self.spec = spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
+        self.metric_values, updates = _split_metrics(self.spec.eval_metric_ops)
+        self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
+
+    waited_secs = 0.0  # the input is part of the step: nobody waits outside it
+
+    def add_summaries(self, config):
+        """Returns the hooks that write v1 summaries."""
+        if not config.save_summary_steps or not config.model_dir:
+            return []
+        return [
+            tf.train.SummarySaverHook(
+                save_steps=config.save_summary_steps,
+                output_dir=config.model_dir,
+                scaffold=self.spec.scaffold,
+            )
+        ]
+
+    def start(self, session, limit=None):
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
+        self._session = session
+
+    def loop_length(self, step, stop_step):
+        return 1
+
+    def run_loop(self, iterations, hook_run, interrupted):
+        fetches = [self._operation, self.spec.loss, self._scalars, hook_run.fetches]
+        try:
+            _, loss, scalars, hook_values = self._session.run(
+                fetches, hook_run.feed_dict, hook_run.options, hook_run.run_metadata
+            )
+        except (tf.errors.OutOfRangeError, StopIteration) as error:
+            raise infeed.EndOfInput from error
+        return LoopResult([float(loss)], _last_values(scalars), None), hook_values
+
+    def finish(self, session):
+        pass
+
+    def stop(self, session):
+        pass
+
+
+class FedStep:
+    """`use_tpu=True`: loops of steps fed by the infeed and drained by the outfeed."""
+
+    def __init__(self, job, input_fn, start_step):
+        self._job = job
+        self._inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
+        self._inputs.check_static_shapes()
+        features, labels, self._placeholders = self._inputs.placeholders()
+        spec = job.call_model_fn(features, labels)
+        _check_device_spec(spec)
+        self._functions = []  # (HostFunction, its operations)
+        self._scalars = {}
+        self.metric_values = {}
+        if isinstance(spec, TPUEstimatorSpec):
+            if spec.host_call is not None and len(spec.host_call[1]):
+                function = outfeed.HostFunction("host_call", spec.host_call, job.num_replicas)
+                self._scalars = _scalar_tensors(spec.host_call)
+                self._functions.append((function, function.result))
+            if job.mode == ModeKeys.EVAL and spec.eval_metrics is not None:
+                function = outfeed.HostFunction("eval_metrics", spec.eval_metrics, job.num_replicas)
+                self.metric_values, updates = _split_metrics(function.result)
+                self._functions.append((function, updates))
+        self.spec = _host_spec(spec)
+        tpu_config = job.config.tpu_config
+        self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
+        self._loop_length = _LoopLength(tpu_config.iterations_per_loop)
+        self._operation = spec.train_op if job.mode == ModeKeys.TRAIN else tf.no_op()
+        self._summary_op, self._summary_every = None, None
+        self._step = start_step
+        self._outfeeds = []
+
+    def add_summaries(self, config):
+        """Notes that v1 summaries are due every so many steps; the last step of a loop carries
+        them, so no hook is needed."""
+        self._summary_every = config.save_summary_steps if config.model_dir else None
+        if self._summary_every:
+            self._summary_op = tf.summary.merge_all()
+        return []
+
+    def start(self, session, limit=None):
+        """Starts the infeed (at most `limit` batches) and the outfeed."""
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
+        self._session = session
+        self._fetches = [
+            self._operation,
+            self.spec.loss,
+            self._scalars,
+            [function.tensors for function, _ in self._functions],
+        ]
+        self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
+        self._infeed = infeed.Infeed(self._inputs.drawer(session), limit)
+        self._infeed.start()
+        for function, operations in self._functions:
+            self._outfeeds.append(outfeed.Outfeed(session, function, operations))
+            self._outfeeds[-1].start()
+
+    @property
+    def waited_secs(self):
+        return self._infeed.waited_secs
+
+    def loop_length(self, step, stop_step):
+        return min(self._loop_length.get(), stop_step - step)
+
+    def run_loop(self, iterations, hook_run, interrupted):
+        losses, scalars, summary = [], {}, None
+        due = self._summary_op is not None and (
+            self._step // self._summary_every != (self._step + iterations) // self._summary_every
+        )
+        with self._loop_length.timed(iterations):
+            for i in range(iterations):
+                batch = self._infeed.get(interrupted)
+                if batch is None:
+                    break
+                last = i == iterations - 1
+                if last and (due or hook_run.options is not None):
+                    values, summaries = self._session.run(
+                        [self._fetches, [self._summary_op] if due else []],
+                        dict(zip(self._placeholders, batch, strict=True)),
+                        hook_run.options,
+                        hook_run.run_metadata,
+                    )
+                    summary = summaries[0] if due else None
+                else:
+                    values = self._run(*batch)
+                _, loss, scalars, sent = values
+                self._send(sent)
+                self._step += 1
+                losses.append(float(loss))
+                # A training that has failed is not continued to the loop's end.
+                if interrupted() or (self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)):
+                    break
+        return LoopResult(losses, _last_values(scalars), summary), self._hook_values(hook_run)
+
+    def finish(self, session):
+        for feed in self._outfeeds:
+            feed.drain()
+
+    def stop(self, session):
+        for thread in [self._infeed, *self._outfeeds]:
+            thread.stop()
+        for thread in [*self._outfeeds, self._infeed]:
+            thread.join(_JOIN_SECS)
+
+    def _send(self, sent):
+        for feed, (function, _), values in zip(
+            self._outfeeds, self._functions, sent, strict=True
+        ):
+            every = self._host_call_every if function.name == "host_call" else 1
+            if self._step % every == 0:
+                feed.put(values)
+
+    def _hook_values(self, hook_run):
+        if not hook_run.fetches:
+            return {}
+        try:
+            return self._session.run(hook_run.fetches, hook_run.feed_dict)
+        except tf.errors.InvalidArgumentError as error:
+            if "must feed a value for placeholder" not in str(error):
+                raise
+            hooks = ", ".join(type(hook).__name__ for hook in hook_run.fetches)
+            raise ValueError(
+                f"One of the hooks {hooks} fetches a tensor of the step itself. With use_tpu=True "
+                "hooks run on the host, between loops: send the tensor out with host_call, or use "
+                "such a hook with use_tpu=False only"
+            ) from error
+
+
+_UNIT_SECS = {"s": 1, "m": 60, "h": 3600}
+
+
+class _LoopLength:
+    """Steps in the next loop: a number, or as many as fit into a time such as "30s"."""
+
+    def __init__(self, iterations_per_loop):
+        self._steps, self._target_secs = iterations_per_loop, None
+        if isinstance(iterations_per_loop, str):
+            self._target_secs = int(iterations_per_loop[:-1]) * _UNIT_SECS[iterations_per_loop[-1]]
+            self._steps = 1  # the first loop finds out how long a step takes
+        self._step_secs = collections.deque(maxlen=20)
+
+    def get(self):
+        return self._steps
+
+    @contextlib.contextmanager
+    def timed(self, iterations):
+        start = time.perf_counter()
+        yield
+        if self._target_secs is not None:
+            self._step_secs.append((time.perf_counter() - start) / iterations)
+            self._steps = max(1, round(self._target_secs / np.mean(self._step_secs)))
+
+
+def _check_device_spec(spec):
+    """Checks a spec that TPU rules apply to, with upstream's exception types."""
+    if isinstance(spec, TPUEstimatorSpec):
+        return
+    if not isinstance(spec, EstimatorSpec):
+        raise ValueError(f"model_fn must return a TPUEstimatorSpec, not {type(spec).__name__}")
+    if spec.mode != ModeKeys.TRAIN:
+        raise RuntimeError(
+            f"With use_tpu=True model_fn must return a TPUEstimatorSpec in mode {spec.mode!r}: an "
+            "EstimatorSpec's metrics cannot be moved to the host. Use eval_metrics=(fn, tensors)"
+        )
+    if spec.training_chief_hooks:
+        raise ValueError("With use_tpu=True training_chief_hooks are not supported")
+
+
+def _host_spec(spec):
+    """Returns the `EstimatorSpec` that training and evaluation see of a device's spec."""
+    if isinstance(spec, EstimatorSpec):
+        tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
+        return EstimatorSpec(
+            spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+        )
+    scaffold = None
+    if spec.scaffold_fn is not None:
+        scaffold = spec.scaffold_fn()
+        if scaffold is None:
+            raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
+    return EstimatorSpec(
+        spec.mode,
+        loss=spec.loss,
+        train_op=spec.train_op,
+        scaffold=scaffold,
+        training_hooks=spec.training_hooks,
+        evaluation_hooks=spec.evaluation_hooks,
+    )
+
+
+def _split_metrics(metrics):
+    """Returns (dict of value tensors, list of update operations)."""
+    metrics = metrics or {}
+    return {k: value for k, (value, _) in metrics.items()}, [u for _, u in metrics.values()]
+
+
+def _scalar_tensors(host_call):
+    """The one-value float tensors of a host_call given as a dict: they go to the log line."""
+    if host_call is None or not isinstance(host_call[1], dict):
+        return {}
+    tensors = {key: tf.convert_to_tensor(value) for key, value in host_call[1].items()}
+    return {
+        key: tensor
+        for key, tensor in tensors.items()
+        if tensor.dtype.is_floating and tensor.shape.num_elements() == 1
+    }
+
+
+def _last_values(scalars):
+    return {key: float(np.reshape(value, [])) for key, value in scalars.items()}

@@ -1,0 +1,260 @@
+"""What a `model_fn` returns: ModeKeys, EstimatorSpec and TPUEstimatorSpec."""
+
+import collections
+import inspect
+
+import tensorflow.compat.v1 as tf
+
+
+class ModeKeys:
+    """What a `model_fn` is asked to build."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+class EstimatorSpec(
+    collections.namedtuple(
+        "EstimatorSpec",
+        [
+            "mode",
+            "predictions",
+            "loss",
+            "train_op",
+            "eval_metric_ops",
+            "export_outputs",
+            "training_chief_hooks",
+            "training_hooks",
+            "scaffold",
+            "evaluation_hooks",
+            "prediction_hooks",
+        ],
+    )
+):
+    """Operations and tensors of a model in one mode; TRAIN needs loss and train_op, EVAL loss.
+
+    Raises:
+      ValueError, TypeError: a field the mode needs is missing or has the wrong type or shape.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        mode,
+        predictions=None,
+        loss=None,
+        train_op=None,
+        eval_metric_ops=None,
+        export_outputs=None,
+        training_chief_hooks=None,
+        training_hooks=None,
+        scaffold=None,
+        evaluation_hooks=None,
+        prediction_hooks=None,
+    ):
+        if mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {mode!r}")
+        if mode == ModeKeys.TRAIN and train_op is None:
+            raise ValueError("EstimatorSpec: mode TRAIN needs train_op")
+        if mode in (ModeKeys.TRAIN, ModeKeys.EVAL) and loss is None:
+            raise ValueError(f"EstimatorSpec: mode {mode!r} needs loss")
+        if mode == ModeKeys.PREDICT and predictions is None:
+            raise ValueError("EstimatorSpec: mode PREDICT needs predictions")
+        for name, metric in (eval_metric_ops or {}).items():
+            if not (isinstance(metric, tuple) and len(metric) == 2):
+                raise TypeError(
+                    f"EstimatorSpec: eval_metric_ops[{name!r}] must be a (value tensor, update "
+                    f"operation) pair as tf.metrics.* returns it, not {metric!r}"
+                )
+        return super().__new__(
+            cls,
+            mode=mode,
+            predictions={} if predictions is None else predictions,
+            loss=_scalar_loss(loss),
+            train_op=train_op,
+            eval_metric_ops={} if eval_metric_ops is None else eval_metric_ops,
+            export_outputs=export_outputs,
+            training_chief_hooks=_checked_hooks(training_chief_hooks, "training_chief_hooks"),
+            training_hooks=_checked_hooks(training_hooks, "training_hooks"),
+            scaffold=tf.train.Scaffold() if scaffold is None else scaffold,
+            evaluation_hooks=_checked_hooks(evaluation_hooks, "evaluation_hooks"),
+            prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
+        )
+
+    def _replace(self, **kwargs):
+        """As namedtuple's, but the new fields are checked and `mode` cannot change."""
+        if "mode" in kwargs and kwargs["mode"] != self.mode:
+            raise ValueError("EstimatorSpec._replace cannot change the mode")
+        return EstimatorSpec(**{**self._asdict(), **kwargs})
+
+
+class TPUEstimatorSpec(
+    collections.namedtuple(
+        "TPUEstimatorSpec",
+        [
+            "mode",
+            "predictions",
+            "loss",
+            "train_op",
+            "eval_metrics",
+            "export_outputs",
+            "scaffold_fn",
+            "host_call",
+            "training_hooks",
+            "evaluation_hooks",
+            "prediction_hooks",
+        ],
+    )
+):
+    """As `EstimatorSpec`, in a form that can be split between a device and its host.
+
+    Args:
+      eval_metrics: (metric_fn, list or dict of tensors). The tensors of every step, concatenated
+        over the cores along axis 0, are given to `metric_fn` on the host, by position or by
+        keyword; it returns a dict of `tf.metrics`-like pairs.
+      scaffold_fn: function without arguments that returns a `tf.train.Scaffold`; called on the
+        host after the model is built.
+      host_call: (host_fn, list or dict of tensors), as eval_metrics, called for every step (or
+        every n-th, see `TPUConfig`); `host_fn` returns the operations to run.
+
+    Raises:
+      ValueError, TypeError, RuntimeError: a malformed pair, or tensors that do not fit the
+        function's parameters.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        mode,
+        predictions=None,
+        loss=None,
+        train_op=None,
+        eval_metrics=None,
+        export_outputs=None,
+        scaffold_fn=None,
+        host_call=None,
+        training_hooks=None,
+        evaluation_hooks=None,
+        prediction_hooks=None,
+    ):
+        for name, pair in (("eval_metrics", eval_metrics), ("host_call", host_call)):
+            if pair is not None:
+                _check_host_pair(pair, name)
+        return super().__new__(
+            cls,
+            mode=mode,
+            predictions=predictions,
+            loss=loss,
+            train_op=train_op,
+            eval_metrics=eval_metrics,
+            export_outputs=export_outputs,
+            scaffold_fn=scaffold_fn,
+            host_call=host_call,
+            training_hooks=_checked_hooks(training_hooks, "training_hooks"),
+            evaluation_hooks=_checked_hooks(evaluation_hooks, "evaluation_hooks"),
+            prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
+        )
+
+    def as_estimator_spec(self):
+        """Returns the equivalent `EstimatorSpec`: metric_fn, scaffold_fn and host_call are called
+        here, on the tensors themselves, and the host call's operations become a hook that runs
+        them with every step."""
+        hooks = {
+            "training_hooks": self.training_hooks,
+            "evaluation_hooks": self.evaluation_hooks,
+            "prediction_hooks": self.prediction_hooks,
+        }
+        if self.host_call is not None:
+            operations = call_host_fn(self.host_call)
+            if operations is not None:
+                hooks = {k: v + (_FetchEveryStep(operations),) for k, v in hooks.items()}
+        return EstimatorSpec(
+            mode=self.mode,
+            predictions=self.predictions,
+            loss=self.loss,
+            train_op=self.train_op,
+            eval_metric_ops=call_host_fn(self.eval_metrics) if self.eval_metrics else None,
+            export_outputs=self.export_outputs,
+            scaffold=self.scaffold_fn() if self.scaffold_fn else None,
+            **hooks,
+        )
+
+
+def call_host_fn(pair, tensors=None):
+    """Calls the function of a (function, list or dict of tensors) pair.
+
+    Args:
+      tensors: list or dict to use in place of the pair's own (the same structure), or None.
+
+    Raises:
+      TypeError: the keys of a dict do not fit the function's parameters.
+    """
+    function, own = pair
+    tensors = own if tensors is None else tensors
+    if isinstance(own, dict):
+        try:
+            inspect.signature(function).bind(**tensors)
+        except TypeError as error:
+            raise TypeError(
+                f"the keys {sorted(tensors)} of the tensors do not fit the parameters of "
+                f"{_name(function)}{inspect.signature(function)}: {error}"
+            ) from error
+        return function(**tensors)
+    return function(*tensors)
+
+
+class _FetchEveryStep(tf.train.SessionRunHook):
+    def __init__(self, operations):
+        self._operations = operations
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self._operations)
+
+
+def _check_host_pair(pair, name):
+    if not isinstance(pair, (tuple, list)):
+        raise ValueError(f"{name} must be a (function, tensors) pair, not {type(pair).__name__}")
+    if len(pair) != 2:
+        raise ValueError(f"{name} must be a (function, tensors) pair, not {len(pair)} elements")
+    function, tensors = pair
+    if not callable(function):
+        raise TypeError(f"{name}[0] must be a function, not {function!r}")
+    if not isinstance(tensors, (tuple, list, dict)):
+        raise ValueError(
+            f"{name}[1] must be a list, tuple or dict of tensors, not {type(tensors).__name__}"
+        )
+    if isinstance(tensors, (tuple, list)):
+        parameters = inspect.signature(function).parameters.values()
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return
+        accepted = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        required = [p for p in accepted if p.default is p.empty]
+        if not len(required) <= len(tensors) <= len(accepted):
+            raise RuntimeError(
+                f"{name}[1] has {len(tensors)} tensors, but {_name(function)}"
+                f"{inspect.signature(function)} takes {len(accepted)}"
+            )
+
+
+def _checked_hooks(hooks, name):
+    hooks = tuple(hooks or ())
+    for hook in hooks:
+        if not isinstance(hook, tf.train.SessionRunHook):
+            raise TypeError(f"{name} must be tf.train.SessionRunHook objects, not {hook!r}")
+    return hooks
+
+
+def _scalar_loss(loss):
+    if loss is None:
+        return None
+    loss = tf.convert_to_tensor(loss)
+    if loss.shape.num_elements() not in (None, 1):
+        raise ValueError(f"EstimatorSpec: loss must be a scalar, but has shape {loss.shape}")
+    return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+
+
+def _name(function):
+    return getattr(function, "__name__", repr(function))

@@ -1,0 +1,66 @@
+"""An event writer for host calls: `tf.summary`'s scalar, histogram and text, without TensorBoard.
+
+TensorFlow's own `tf.summary.scalar` and its kin refuse to run where the tensorboard package is
+absent, although writing events needs nothing of it. These have the same signatures and write
+events that TensorBoard shows. As there, they write to the default writer:
+
+    with summary.create_file_writer(model_dir).as_default():
+        summary.scalar("loss", loss[0], step=global_step[0])
+"""
+
+import tensorflow as tf
+from tensorflow.core.framework import summary_pb2
+
+create_file_writer = tf.summary.create_file_writer
+record_if = tf.summary.record_if
+
+
+def scalar(name, data, step=None, description=None):
+    """Writes a scalar of any real dtype (stored as float32). Returns the bool-valued operation."""
+    metadata = _metadata("scalars", description, summary_pb2.DATA_CLASS_SCALAR)
+    with tf.summary.experimental.summary_scope(name, "scalar_summary") as (tag, _):
+        return tf.summary.write(tag, tf.cast(data, tf.float32), step=step, metadata=metadata)
+
+
+def text(name, data, step=None, description=None):
+    """Writes a string tensor of any shape."""
+    metadata = _metadata("text", description, summary_pb2.DATA_CLASS_TENSOR)
+    with tf.summary.experimental.summary_scope(name, "text_summary") as (tag, _):
+        return tf.summary.write(tag, tf.convert_to_tensor(data), step=step, metadata=metadata)
+
+
+def histogram(name, data, step=None, buckets=30, description=None):
+    """Writes a histogram of a real tensor: [buckets, 3] of (left edge, right edge, count).
+
+    Equal-width buckets over [min, max]; the last includes its right edge. A tensor whose values
+    are all equal gives one bucket of width 1 around it; an empty one gives no bucket.
+    """
+    metadata = _metadata("histograms", description, summary_pb2.DATA_CLASS_TENSOR)
+    with tf.summary.experimental.summary_scope(name, "histogram_summary") as (tag, _):
+        values = tf.reshape(tf.cast(data, tf.float64), [-1])
+        table = tf.cond(
+            tf.size(values) > 0,
+            lambda: _buckets(values, buckets),
+            lambda: tf.zeros([0, 3], tf.float64),
+        )
+        return tf.summary.write(tag, table, step=step, metadata=metadata)
+
+
+def _buckets(values, buckets):
+    low, high = tf.reduce_min(values), tf.reduce_max(values)
+    low, high = tf.cond(
+        tf.equal(low, high), lambda: (low - 0.5, high + 0.5), lambda: (low, high)
+    )
+    width = (high - low) / buckets
+    index = tf.clip_by_value(tf.cast((values - low) / width, tf.int32), 0, buckets - 1)
+    counts = tf.math.bincount(index, minlength=buckets, maxlength=buckets, dtype=tf.float64)
+    edges = low + width * tf.cast(tf.range(buckets + 1), tf.float64)
+    return tf.stack([edges[:-1], edges[1:], counts], axis=1)
+
+
+def _metadata(plugin, description, data_class):
+    return summary_pb2.SummaryMetadata(
+        plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name=plugin),
+        summary_description=description or "",
+        data_class=data_class,
+    )

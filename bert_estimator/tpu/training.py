@@ -1,0 +1,180 @@
+"""Training: loops of steps between visits of the hooks, until the last step or the end of data."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import checkpoints, errors, outfeed
+from bert_estimator.tpu.hooks import HookDriver
+from bert_estimator.tpu.infeed import EndOfInput
+from bert_estimator.tpu.interrupts import Interrupts
+from bert_estimator.tpu.progress import Progress
+
+
+def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
+    """Trains a job's model from its newest whole checkpoint.
+
+    Args:
+      job: a `Job` in mode TRAIN.
+      runtime: class that builds the step, such as `session_runtime.FedStep`.
+      hooks: list of the caller's hooks.
+      steps: steps from where training starts, or None.
+      max_steps: global step to end at, or None. With neither, training ends with the data.
+
+    Raises:
+      NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
+      tf.errors.OutOfRangeError: under TPU rules, the data ended before the steps did.
+      KeyboardInterrupt, SystemExit: after a signal, when the state has been saved.
+      whatever input_fn, model_fn, a host function or a hook raised: the first of them.
+    """
+    config = job.config
+    checkpoints.remove_leftovers(config.model_dir)
+    restored = checkpoints.newest_whole(config.model_dir)
+    start_step = checkpoints.global_step_of(restored)
+    stop_step = start_step + steps if steps is not None else max_steps
+    if stop_step is not None and start_step >= stop_step:
+        tf.logging.info("Training is at step %d of %d already.", start_step, stop_step)
+        return
+    with tf.Graph().as_default(), tf.device(config.device_fn), Interrupts() as interrupts:
+        tf.set_random_seed(config.tf_random_seed)
+        global_step = tf.train.create_global_step()
+        step = runtime(job, input_fn, start_step)
+        spec = step.spec
+        _summarize_loss(spec.loss)
+        all_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        all_hooks += step.add_summaries(config)
+        saver = checkpoints.make_saver(config) if spec.scaffold.saver is None else None
+        own_savers = [h for h in all_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
+        if _saves(config) and not own_savers:
+            restored_step = start_step if restored else None
+            all_hooks.append(
+                checkpoints.CheckpointSaver(config, spec.scaffold, restored_step, saving_listeners)
+            )
+        elif saving_listeners:
+            _add_listeners(own_savers, saving_listeners)
+        driver = HookDriver(all_hooks)
+        finite = checkpoints.FiniteCheck()
+        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
+        driver.begin()
+        if restored:
+            variables = tf.global_variables() if saver is not None else []
+            checkpoints.check_restorable(restored, variables)
+        tf.logging.info(
+            "Training from step %d (%s) to %s.",
+            start_step,
+            f"restored from {restored}" if restored else "new variables",
+            f"step {stop_step}" if stop_step is not None else "the end of the data",
+        )
+        with make_session(config, spec.scaffold, restored) as session:
+            session.run(init_ops)
+            checkpoints.remember_earlier(spec.scaffold.saver, config.model_dir)
+            driver.after_create_session(session, tf.train.Coordinator())
+            progress = Progress(config, job.batch_size, job.units_per_example, stop_step, all_hooks)
+            now = int(session.run(global_step))
+            try:
+                step.start(session, None if stop_step is None else stop_step - now)
+                progress.start(now)
+                _loop(job, step, driver, session, global_step, now, stop_step, progress, finite,
+                      interrupts)
+                step.finish(session)
+                driver.end(session)
+                session.run(flush_ops)
+            finally:
+                step.stop(session)
+                progress.end()
+        interrupts.raise_if_requested()
+
+
+def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
+    """Runs loops of steps until the stop step, the end of the data, a hook's or a signal's wish."""
+    fetches = [step.spec.train_op, step.spec.loss]
+    scalars, loss = {}, None
+    writer = tf.summary.FileWriterCache.get(job.config.model_dir)
+
+    def finished():
+        at_end = stop_step is not None and now >= stop_step
+        return at_end or driver.stop_requested or interrupts.requested is not None
+
+    while not finished():
+        length = step.loop_length(now, stop_step if stop_step is not None else now + 1)
+
+        def run_loop(hook_run, length=length, now=now):
+            result, hook_values = step.run_loop(
+                length, hook_run, lambda: interrupts.requested is not None
+            )
+            bad = [i for i, value in enumerate(result.losses) if not np.isfinite(value)]
+            if bad:
+                _raise_nan_loss(session, now + bad[0] + 1, result, finite)
+            return result, hook_values
+
+        try:
+            result = driver.around(session, fetches, run_loop)
+        except EndOfInput:
+            if job.tpu_rules:
+                raise tf.errors.OutOfRangeError(
+                    None, None, _end_of_data_message(int(session.run(global_step)), stop_step)
+                ) from None
+            break
+        before, now = now, int(session.run(global_step))
+        if job.tpu_rules and result.losses and now == before:
+            raise RuntimeError(
+                f"The global step stayed at {now} over {len(result.losses)} steps: train_op must "
+                "increase it, as optimizer.minimize(loss, tf.train.get_global_step()) does"
+            )
+        if not result.losses:
+            continue
+        loss, scalars = result.losses[-1], result.scalars
+        if result.summary is not None:
+            writer.add_summary(result.summary, now)
+        progress.after_loop(now, loss, scalars, step.waited_secs, last=finished())
+    if loss is not None:
+        progress.after_loop(now, loss, scalars, step.waited_secs, last=True)
+        tf.logging.info("Loss for final step: %s.", loss)
+
+
+def make_session(config, scaffold, checkpoint):
+    """Returns a session whose variables are restored from a checkpoint, or initialized (None)."""
+    session_config = config.session_config or tf.ConfigProto(allow_soft_placement=True)
+    creator = tf.train.ChiefSessionCreator(
+        scaffold,
+        config=session_config,
+        checkpoint_filename_with_path=checkpoint,
+    )
+    return creator.create_session()
+
+
+def _raise_nan_loss(session, step, result, finite):
+    """Says what is known of a loss that is not finite."""
+    scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
+    bad = finite.names_of_bad(session)
+    raise errors.NanLossDuringTrainingError(
+        f"The loss of step {step} is {result.losses[-1]}{scalars}. Variables that are not finite "
+        f"after it: {', '.join(bad) or 'none'}. The last checkpoint was written before and is "
+        "good. Lower the learning rate, lengthen the warm-up, or look for bad records."
+    )
+
+
+def _saves(config):
+    return bool(config.save_checkpoints_steps or config.save_checkpoints_secs)
+
+
+def _add_listeners(savers, listeners):
+    if not savers:
+        raise ValueError(
+            "There should be a CheckpointSaverHook to use saving_listeners: set "
+            "RunConfig.save_checkpoints_steps or save_checkpoints_secs"
+        )
+    savers[0]._listeners.extend(listeners)
+
+
+def _summarize_loss(loss):
+    """Adds a `loss` summary unless the model_fn made one."""
+    names = [op.op.name for op in tf.get_collection(tf.GraphKeys.SUMMARIES)]
+    if "loss" not in names:
+        tf.summary.scalar("loss", loss)
+
+
+def _end_of_data_message(step, stop_step):
+    return (
+        f"input_fn's data ended at step {step}, before step {stop_step}. With use_tpu=True the "
+        "data must last: use dataset.repeat(), or train for fewer steps"
+    )
