@@ -1,0 +1,30 @@
+"""Text to tokens to ids, and the training of vocabularies."""
+
+from bert_estimator.tokenization.vocabulary import train_vocabulary, write_vocab
+from bert_estimator.tokenization.wordpiece import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    BasicTokenizer,
+    FullTokenizer,
+    WordpieceTokenizer,
+    load_vocab,
+)
+
+__all__ = [
+    "CLS",
+    "MASK",
+    "PAD",
+    "SEP",
+    "SPECIAL_TOKENS",
+    "UNK",
+    "BasicTokenizer",
+    "FullTokenizer",
+    "WordpieceTokenizer",
+    "load_vocab",
+    "train_vocabulary",
+    "write_vocab",
+]

@@ -1,0 +1,140 @@
+"""Training of a WordPiece vocabulary from text.
+
+SentencePiece's byte-pair trainer works on the words that `BasicTokenizer` makes, with their
+counts; its word-initial pieces become WordPiece's plain ones, the others get the prefix `##`.
+"""
+
+import collections
+import io
+import os
+from collections.abc import Iterable, Sequence
+
+import sentencepiece
+
+from bert_estimator.tokenization.wordpiece import CONTINUATION, SPECIAL_TOKENS, BasicTokenizer
+
+CHARACTER_COVERAGE = 0.9999
+
+_WORD_START = "\u2581"  # SentencePiece's mark of a space; a word that holds it cannot be trained.
+_MAX_WORD_LENGTH = 200
+
+
+def train_vocabulary(
+    texts: Iterable[str],
+    vocab_size: int,
+    do_lower_case: bool = True,
+    character_coverage: float = CHARACTER_COVERAGE,
+) -> list[str]:
+    """Trains a vocabulary of exactly `vocab_size` tokens; deterministic for the same texts.
+
+    The special tokens come first, in the order of `SPECIAL_TOKENS`, so `[PAD]` is 0; then every
+    character which it takes to cover `character_coverage` of the text, in both forms, so that
+    words made of these characters never become `[UNK]`; then pieces by the order of their merges.
+
+    Args:
+      texts: sentences, in any order; they are read once.
+      vocab_size: number of tokens, the special ones included.
+      do_lower_case: as for the tokenizer that will use the vocabulary.
+      character_coverage: share of the characters of the text, in (0, 1].
+
+    Raises:
+      ValueError: `vocab_size` is too small for the characters, or too large for the text.
+    """
+    basic_tokenizer = BasicTokenizer(do_lower_case)
+    word_counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        word_counts.update(basic_tokenizer.tokenize(text))
+    alphabet = _alphabet(word_counts, character_coverage)
+    if not alphabet:
+        raise ValueError("the text to train a vocabulary from holds no words. Give more text.")
+    vocab = list(SPECIAL_TOKENS) + alphabet + [CONTINUATION + char for char in alphabet]
+    if len(vocab) > vocab_size:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, but the special tokens and the text's {len(alphabet)} "
+            f"characters take {len(vocab)} already. Raise vocab_size, or lower "
+            f"character_coverage ({character_coverage})."
+        )
+    seen = set(vocab)
+    for piece in _merged_pieces(word_counts, alphabet, vocab_size):
+        if len(vocab) == vocab_size:
+            break
+        if piece not in seen:
+            seen.add(piece)
+            vocab.append(piece)
+    if len(vocab) < vocab_size:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, but the text ({len(word_counts)} distinct words) gives "
+            f"only {len(vocab)} tokens. Lower vocab_size, or give more text."
+        )
+    return vocab
+
+
+def write_vocab(vocab: Sequence[str], vocab_file: str) -> None:
+    """Writes one token a line, whole or not at all."""
+    temporary = vocab_file + ".tmp"
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(token + "\n" for token in vocab)
+    os.replace(temporary, vocab_file)
+
+
+def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[str]:
+    """The most frequent characters that cover a share of the text, by code point."""
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    needed = coverage * counts.total()
+    covered = 0
+    alphabet = []
+    for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= needed:
+            break
+        covered += count
+        alphabet.append(char)
+    return sorted(alphabet)
+
+
+def _merged_pieces(
+    word_counts: collections.Counter[str], alphabet: Sequence[str], number: int
+) -> list[str]:
+    """At least `number` WordPieces of two characters or more, best first, if the words allow."""
+    known = set(alphabet) - {_WORD_START}
+    lines = [
+        f"{word}\t{count}"
+        for word, count in sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
+        if len(word) <= _MAX_WORD_LENGTH and known.issuperset(word)
+    ]
+    if not lines:
+        return []
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        input_format="tsv",
+        model_type="bpe",
+        # Merges that only join the word's start to a character are no pieces of their own.
+        vocab_size=number + 2 * len(alphabet) + 2,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        split_by_unicode_script=False,
+        split_by_number=False,
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = []
+    for index in range(1, processor.get_piece_size()):
+        piece = processor.id_to_piece(index)
+        if piece.startswith(_WORD_START):
+            piece = piece[1:]
+        else:
+            piece = CONTINUATION + piece
+        if len(piece.removeprefix(CONTINUATION)) > 1:
+            pieces.append(piece)
+    return pieces

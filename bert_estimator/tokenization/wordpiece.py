@@ -1,0 +1,221 @@
+"""WordPiece tokenization as google-research/bert does it: cleanup, basic words, then pieces.
+
+The text of a record, a prediction and a published checkpoint's vocabulary meet here, so every step
+follows google-research/bert's `tokenization.py`, including its choices on punctuation and CJK.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Iterable
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+
+# Results are remembered for this many distinct words: English text has fewer, and the memory of
+# text without end stays bounded.
+_CACHED_WORDS = 1 << 18
+
+# The blocks of the CJK Unified Ideographs. Hangul, Hiragana and Katakana are written with spaces
+# or as words, and are left to WordPiece.
+_CJK_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Reads a vocabulary, one token a line; the number of a line, from 0, is the token's id.
+
+    Raises:
+      ValueError: the file starts with a byte order mark, is not UTF-8, has an empty or a repeated
+        line, or lacks one of the special tokens; the message names file and line.
+    """
+    data = _read_bytes(vocab_file)
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise ValueError(
+            f"{vocab_file}:1: the file starts with a byte order mark, which would become part of "
+            "its first token. Save it as UTF-8 without BOM."
+        )
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{vocab_file}:{line}: byte {error.start} of the file is not UTF-8 ({error.reason}). "
+            "A vocabulary is a UTF-8 text file with one token a line."
+        ) from None
+    if lines[-1] == "":
+        lines.pop()
+    vocab: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        token = line.strip()
+        if not token:
+            raise ValueError(
+                f"{vocab_file}:{index + 1}: empty line. Each line must hold one token, since the "
+                "line number is the token's id."
+            )
+        if token in vocab:
+            raise ValueError(
+                f"{vocab_file}:{index + 1}: token {token!r} stands on line {vocab[token] + 1} "
+                "already. Each token must occur once."
+            )
+        vocab[token] = index
+    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+    if missing:
+        raise ValueError(
+            f"{vocab_file}: no line up to the last, {len(vocab)}, holds {', '.join(missing)}. A "
+            f"BERT vocabulary must hold {' '.join(SPECIAL_TOKENS)}; is this a WordPiece "
+            "vocabulary (vocab.txt)?"
+        )
+    return vocab
+
+
+class FullTokenizer:
+    """Text to WordPiece tokens to ids, and back to tokens.
+
+    ```
+    tokenizer = FullTokenizer("vocab.txt")
+    tokens = tokenizer.tokenize("Unaffable!")            # ["una", "##ffa", "##ble", "!"]
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    ```
+
+    Attributes:
+      vocab: token -> id, in the order of ids.
+      inv_vocab: id -> token.
+      do_lower_case: whether text is lower-cased and its accents stripped.
+    """
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        self.vocab = load_vocab(vocab_file)
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.do_lower_case = do_lower_case
+        self.basic_tokenizer = BasicTokenizer(do_lower_case)
+        self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+
+    def tokenize(self, text: str) -> list[str]:
+        tokens: list[str] = []
+        for word in self.basic_tokenizer.tokenize(text):
+            tokens.extend(self.wordpiece_tokenizer.pieces(word))
+        return tokens
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Raises `KeyError` for a token outside the vocabulary (`tokenize` never makes one)."""
+        return [self.vocab[token] for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Raises `KeyError` for an id outside the vocabulary."""
+        return [self.inv_vocab[index] for index in ids]
+
+    def is_continuation(self, token: str) -> bool:
+        """True for a token that continues a word; whole-word masking keeps words together by it."""
+        return token.startswith(CONTINUATION)
+
+
+class BasicTokenizer:
+    """Cleans text and splits it in words and punctuation signs.
+
+    Invalid and control characters go, whitespace of all kinds separates, each CJK ideograph and
+    each punctuation sign stands alone; with `do_lower_case` words are lower-cased and lose their
+    accents (nonspacing marks after canonical decomposition).
+    """
+
+    def __init__(self, do_lower_case: bool = True):
+        self.do_lower_case = do_lower_case
+        self._characters = _CharacterTable()
+        self._split = functools.lru_cache(_CACHED_WORDS)(self._split_word)
+
+    def tokenize(self, text: str) -> list[str]:
+        tokens: list[str] = []
+        for word in text.translate(self._characters).split():
+            tokens.extend(self._split(word))
+        return tokens
+
+    def _split_word(self, word: str) -> tuple[str, ...]:
+        """Splits a word, already free of whitespace, at its punctuation signs."""
+        if self.do_lower_case:
+            decomposed = unicodedata.normalize("NFD", word.lower())
+            word = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+        spaced = "".join(f" {char} " if is_punctuation(char) else char for char in word)
+        return tuple(spaced.split())
+
+
+class WordpieceTokenizer:
+    """Splits words into the longest pieces of the vocabulary, greedily from the left.
+
+    Pieces inside a word carry the prefix `##`. A word that cannot be covered, or one longer than
+    `max_input_chars_per_word` characters, becomes `unk_token`.
+    """
+
+    def __init__(
+        self, vocab: dict[str, int], unk_token: str = UNK, max_input_chars_per_word: int = 200
+    ):
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+        self.pieces = functools.lru_cache(_CACHED_WORDS)(self._pieces)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Tokenizes words separated by whitespace, as `BasicTokenizer` gives them."""
+        return [piece for word in text.split() for piece in self.pieces(word)]
+
+    def _pieces(self, word: str) -> tuple[str, ...]:
+        if len(word) > self.max_input_chars_per_word:
+            return (self.unk_token,)
+        pieces: list[str] = []
+        start = 0
+        while start < len(word):
+            prefix = CONTINUATION if start else ""
+            for end in range(len(word), start, -1):
+                piece = prefix + word[start:end]
+                if piece in self.vocab:
+                    break
+            else:
+                return (self.unk_token,)
+            pieces.append(piece)
+            start = end
+        return tuple(pieces)
+
+
+def is_punctuation(char: str) -> bool:
+    """True for Unicode's punctuation and for every ASCII sign that is no letter, digit or space.
+
+    Unicode calls `^`, `$` and the backquote symbols; BERT treats them as punctuation too.
+    """
+    code = ord(char)
+    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+        return True
+    return unicodedata.category(char).startswith("P")
+
+
+class _CharacterTable(dict):
+    """`str.translate` table of the cleanup, filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if char in "\t\n\r" or category == "Zs":
+            replacement = " "
+        elif code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+            replacement = ""
+        elif any(first <= code <= last for first, last in _CJK_BLOCKS):
+            replacement = f" {char} "
+        else:
+            replacement = char
+        self[code] = replacement
+        return replacement
+
+
+def _read_bytes(path: str) -> bytes:
+    if "://" in path:
+        import tensorflow as tf  # Only for remote files: tokenization alone needs no TensorFlow.
+
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,264 @@
+"""The embedded corpus: English that every CPython carries in its standard library.
+
+Two sources, both read as text and parsed with `ast`, never imported: the language reference in
+`pydoc_data/topics.py` (one document a topic) and the docstrings of the standard library's modules
+(one document a module). Doctests, code, tables, headings and signatures are dropped; prose stays.
+
+A document is a list of sentences (str), which is google-research/bert's input format: one sentence
+a line, a blank line between documents. The order is deterministic: topics by name, then modules by
+path. The text depends on the Python version alone, so `Corpus` records the version and a hash.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+import os
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+HELD_OUT_SHARE = 0.05
+
+# Tests and demos hold little prose; the character-map codecs repeat one sentence a hundred times;
+# lib2to3 is gone in Python 3.13; the *-packages directories are no part of the standard library.
+_SKIPPED_DIRECTORIES = frozenset(
+    "__pycache__ test tests idle_test idlelib turtledemo lib2to3 encodings pydoc_data "
+    "site-packages dist-packages lib-dynload".split()
+)
+
+_TOPICS = Path("pydoc_data", "topics.py")
+
+_UNDERLINE = re.compile(r"([^\w\s])\1{2,}$")
+_BULLET = re.compile(r"([*+\-o•]|\(?[0-9]{1,2}[.)]|\[[0-9]+\])\s+")
+_ROLE = re.compile(r":[a-z:]+:`([^`]*)`")
+_MARKUP = re.compile(r"``?([^`]+)``?|(?<![\w*])\*{1,2}(\w[^*]*)\*{1,2}(?!\w)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]+)?\s+(?=[\"'(\[]?[A-Z])")
+_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|approx)|\b[A-Z])\.$")
+_CODE = re.compile(r"::=|->|>>>|[=!<>]=|[{}|\\]|\w\(\w*\)\s*:$|^\.\. |__\w+__\(|@param|  ")
+_PLAIN_WORD = re.compile(r"[\"'(\[]*[A-Za-z]+(?:['’-][A-Za-z]+)*[\"')\],.;:!?]*")
+
+_MIN_WORDS = 4
+_MIN_PLAIN_SHARE = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The corpus, split in two by document; no sentence is on both sides.
+
+    Attributes:
+      train: documents to train on, each a non-empty list of sentences.
+      held_out: documents to evaluate on, about `HELD_OUT_SHARE` of the words.
+      sha256: hash of both sides' text, hexadecimal.
+      python_version: version of the Python whose standard library was read, such as "3.11.7".
+    """
+
+    train: list[list[str]]
+    held_out: list[list[str]]
+    sha256: str
+    python_version: str
+
+
+def load(standard_library: str | None = None) -> Corpus:
+    """Reads, cleans and splits the corpus.
+
+    Args:
+      standard_library: directory of the standard library; default: the running Python's.
+
+    Raises:
+      FileNotFoundError: the directory holds no Python sources (a stripped or zipped Python).
+    """
+    root = _standard_library(standard_library)
+    train, held_out = split(without_repetitions(documents(root)))
+    if not train or not held_out:
+        raise FileNotFoundError(
+            f"the standard library at {root} holds no text to train on: this Python carries no "
+            "sources or no docstrings. Give your own text with --input_file, or use a complete "
+            "Python."
+        )
+    digest = hashlib.sha256()
+    for side in (train, held_out):
+        digest.update("\n\n".join("\n".join(document) for document in side).encode() + b"\f")
+    return Corpus(train, held_out, digest.hexdigest(), platform.python_version())
+
+
+def fingerprint(standard_library: str | None = None) -> str:
+    """Hash of all that `load` reads and of this module: an equal one means an equal corpus.
+
+    It takes a tenth of a second where `load` takes seconds.
+    """
+    root = _standard_library(standard_library)
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in [root / _TOPICS, *_sources(root)]:
+        source = path.read_bytes() if path.is_file() else b""
+        digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
+
+
+def documents(root: Path) -> Iterator[list[list[str]]]:
+    """Yields documents, each a list of paragraphs, each a list of sentences."""
+    for text in _topics(root / _TOPICS):
+        yield list(prose(text))
+    for path in _sources(root):
+        yield [paragraph for text in _docstrings(path) for paragraph in prose(text)]
+
+
+def without_repetitions(paragraphs_of_documents: Iterable[list[list[str]]]) -> list[list[str]]:
+    """Drops every paragraph seen before, joins the rest, and drops documents left empty.
+
+    The language reference prints many sections twice (alone and within their chapter), and
+    overridden methods inherit docstrings by copy.
+    """
+    seen = set()
+    result = []
+    for paragraphs in paragraphs_of_documents:
+        document = []
+        for paragraph in paragraphs:
+            key = tuple(paragraph)
+            if key not in seen:
+                seen.add(key)
+                document.extend(paragraph)
+        if document:
+            result.append(document)
+    return result
+
+
+def split(
+    all_documents: list[list[str]], held_out_share: float = HELD_OUT_SHARE
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Splits documents into (train, held out), both in their original order.
+
+    Documents in the order of the sha256 of their text go to the held-out side until it has its
+    share of the words; its sentences that the training side has too are then dropped.
+    """
+    sizes = [sum(len(sentence.split()) for sentence in document) for document in all_documents]
+    hashes = [hashlib.sha256("\n".join(document).encode()).digest() for document in all_documents]
+    chosen = set()
+    words_left = held_out_share * sum(sizes)
+    for index in sorted(range(len(all_documents)), key=hashes.__getitem__):
+        # A document larger than what is still missing would distort the share: it is passed over.
+        if sizes[index] <= words_left:
+            chosen.add(index)
+            words_left -= sizes[index]
+    train = [document for index, document in enumerate(all_documents) if index not in chosen]
+    trained_sentences = {sentence for document in train for sentence in document}
+    held_out = []
+    for index in sorted(chosen):
+        document = [s for s in all_documents[index] if s not in trained_sentences]
+        if document:
+            held_out.append(document)
+    return train, held_out
+
+
+def prose(text: str) -> Iterator[list[str]]:
+    """Yields the paragraphs of a docstring that are prose, each as a list of sentences."""
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if ">>>" in block or "\n..." in block:
+            continue
+        for paragraph in _paragraphs(block.split("\n")):
+            sentences = [s for s in split_sentences(_plain(paragraph)) if _is_prose(s)]
+            if sentences:
+                yield sentences
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Splits after `.`, `!` or `?` before a capital, but not after a common abbreviation."""
+    sentences = []
+    start = 0
+    for match in _SENTENCE_END.finditer(paragraph):
+        if not _ABBREVIATION.search(paragraph, start, match.start()):
+            sentences.append(paragraph[start : match.end()].strip())
+            start = match.end()
+    if start < len(paragraph):
+        sentences.append(paragraph[start:].strip())
+    return sentences
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Joins the lines of a block; a bullet, a new indentation or a heading ends a paragraph."""
+    paragraph: list[str] = []
+    indentation = None
+    for line in lines:
+        stripped = line.strip()
+        if _UNDERLINE.match(stripped):
+            paragraph = []  # What stood above it was a heading.
+            continue
+        bullet = _BULLET.match(stripped)
+        found = len(line) - len(line.lstrip())
+        if paragraph and (bullet or found != indentation):
+            yield " ".join(paragraph)
+            paragraph = []
+        if bullet:
+            stripped = stripped[bullet.end() :]
+            found += bullet.end()
+        indentation = found
+        paragraph.append(stripped)
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+def _plain(paragraph: str) -> str:
+    """Takes reStructuredText's inline markup away."""
+    paragraph = _ROLE.sub(r"\1", paragraph)
+    paragraph = _MARKUP.sub(lambda match: match.group(1) or match.group(2), paragraph)
+    return re.sub(r"\s+", " ", paragraph.replace("::", ":")).strip()
+
+
+def _is_prose(sentence: str) -> bool:
+    """True for a sentence of enough words, most of them plain, and without signs of code."""
+    words = sentence.split(" ")
+    if len(words) < _MIN_WORDS or not sentence[0].isalnum() or _CODE.search(sentence):
+        return False
+    plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
+    return plain >= _MIN_PLAIN_SHARE * len(words)
+
+
+def _standard_library(directory: str | None) -> Path:
+    return Path(directory or sysconfig.get_path("stdlib"))
+
+
+def _sources(root: Path) -> list[Path]:
+    """The standard library's modules, ordered by path."""
+    found = []
+    for directory, subdirectories, files in os.walk(root):
+        subdirectories[:] = [name for name in subdirectories if name not in _SKIPPED_DIRECTORIES]
+        found.extend(Path(directory, name) for name in files if name.endswith(".py"))
+    return sorted(found, key=lambda path: path.relative_to(root).parts)
+
+
+def _topics(path: Path) -> Iterator[str]:
+    """Yields the texts of `topics = {name: text, ...}` by name."""
+    for statement in _parse(path).body:
+        if isinstance(statement, ast.Assign) and statement.targets[0].id == "topics":
+            topics = ast.literal_eval(statement.value)
+            for name in sorted(topics):
+                yield topics[name]
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Yields the docstrings of a module, its classes and functions, in source order."""
+    pending = [_parse(path)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring:
+                yield docstring
+        blocks = [getattr(node, name, []) for name in ("body", "handlers", "orelse", "finalbody")]
+        pending.extend(child for block in reversed(blocks) for child in reversed(block))
+
+
+def _parse(path: Path) -> ast.Module:
+    """Parses a file; one that is missing or that is no Python has nothing to give."""
+    if not path.is_file():
+        return ast.Module([], [])
+    with warnings.catch_warnings():
+        # Old modules hold escapes which newer compilers warn about: not this program's concern.
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            return ast.Module([], [])

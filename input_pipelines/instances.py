@@ -1,0 +1,197 @@
+"""Pretraining instances: two segments for next-sentence prediction, with masked tokens.
+
+The making follows google-research/bert's data creation (BERT paper, section 3.1 and appendix A.2),
+with two differences. Each document has a random generator of its own, derived from (seed, turn,
+document number), so that documents can be worked on in any order. And where there is no other
+document to draw a random next segment from, the label stays true to the text.
+"""
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+
+from bert_estimator import tokenization
+from input_pipelines.masking import Masking, create_masked_lm_predictions
+
+TokenizedDocument = Sequence[Sequence[int]]
+"""A document as a sequence of sentences, each a non-empty sequence of token ids."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingInstance:
+    """One example, before padding.
+
+    Attributes:
+      input_ids: ids of `[CLS] A [SEP] B [SEP]` with masked tokens replaced.
+      segment_ids: 0 up to the first `[SEP]` with it, 1 from there on.
+      is_random_next: whether B does not follow A in the text.
+      masked_lm_positions: positions of the tokens to predict, ascending.
+      masked_lm_ids: their original ids.
+    """
+
+    input_ids: list[int]
+    segment_ids: list[int]
+    is_random_next: bool
+    masked_lm_positions: list[int]
+    masked_lm_ids: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceMaker:
+    """Makes the instances of documents.
+
+    Attributes:
+      cls_id, sep_id: ids of `[CLS]` and `[SEP]`.
+      max_seq_length: most tokens of an instance, `[CLS]` and both `[SEP]` included.
+      short_seq_prob: share of the instances made for a random shorter length.
+      masking: how tokens are masked.
+      seed: seed of all choices.
+    """
+
+    cls_id: int
+    sep_id: int
+    max_seq_length: int
+    short_seq_prob: float
+    masking: Masking
+    seed: int
+
+    def of_document(
+        self, documents: Sequence[TokenizedDocument], number: int, turn: int
+    ) -> Iterator[TrainingInstance]:
+        """Yields the instances of `documents[number]`.
+
+        Args:
+          documents: all documents; random next segments are drawn from them.
+          number: which document.
+          turn: which of the `dupe_factor` passes, from 0; each has other choices.
+        """
+        rng = random.Random(f"{self.seed}/{turn}/{number}")
+        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
+            truncate_seq_pair(tokens_a, tokens_b, self.max_seq_length - 3, rng)
+            ids = [self.cls_id, *tokens_a, self.sep_id, *tokens_b, self.sep_id]
+            segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
+            masked_ids, positions, labels = create_masked_lm_predictions(ids, self.masking, rng)
+            yield TrainingInstance(masked_ids, segment_ids, is_random_next, positions, labels)
+
+    def _segments(
+        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
+    ) -> Iterator[tuple[list[int], list[int], bool]]:
+        """Yields (A, B, whether B is random); both hold tokens, together possibly too many."""
+        document = documents[number]
+        max_num_tokens = self.max_seq_length - 3
+        start = 0
+        while start < len(document):
+            target_length = max_num_tokens
+            if rng.random() < self.short_seq_prob:
+                target_length = rng.randint(2, max_num_tokens)
+            end = start
+            length = 0
+            while end < len(document) and length < target_length:
+                length += len(document[end])
+                end += 1
+            a_end = start + 1 if end - start == 1 else rng.randint(start + 1, end - 1)
+            tokens_a = _joined(document[start:a_end])
+            other = None
+            if end - start == 1 or rng.random() < 0.5:
+                other = _random_position(documents, number, start, end, rng)
+            if other is not None:
+                tokens_b = _filled(*other, max(1, target_length - len(tokens_a)))
+                yield tokens_a, tokens_b, True
+                # The sentences that B would have had are not lost: the next instance has them.
+                start = a_end
+            else:
+                tokens_b = _joined(document[a_end:end])
+                if not tokens_b:
+                    # A lone sentence with no other text to go with: its own halves.
+                    half = (len(tokens_a) + 1) // 2
+                    tokens_a, tokens_b = tokens_a[:half], tokens_a[half:]
+                if tokens_b:
+                    yield tokens_a, tokens_b, False
+                start = end
+
+
+def create_training_instances(
+    documents: Sequence[TokenizedDocument],
+    tokenizer: tokenization.FullTokenizer,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    seed: int,
+    do_whole_word_mask: bool = False,
+) -> Iterator[TrainingInstance]:
+    """Yields the instances of all documents, `dupe_factor` times with different choices.
+
+    The order is that of the documents: shuffling is the writer's business.
+
+    Raises:
+      ValueError: a parameter is out of its range; the message names its flag.
+    """
+    for name, value, allowed, is_allowed in (
+        ("max_seq_length", max_seq_length, "at least 5", max_seq_length >= 5),
+        ("dupe_factor", dupe_factor, "at least 1", dupe_factor >= 1),
+        ("short_seq_prob", short_seq_prob, "in [0, 1]", 0 <= short_seq_prob <= 1),
+        ("masked_lm_prob", masked_lm_prob, "in (0, 1]", 0 < masked_lm_prob <= 1),
+        ("max_predictions_per_seq", max_predictions_per_seq, "from 1 to --max_seq_length",
+         1 <= max_predictions_per_seq <= max_seq_length),
+    ):  # fmt: skip
+        if not is_allowed:
+            raise ValueError(f"--{name} is {value}; it must be {allowed}.")
+    maker = InstanceMaker(
+        cls_id=tokenizer.vocab[tokenization.CLS],
+        sep_id=tokenizer.vocab[tokenization.SEP],
+        max_seq_length=max_seq_length,
+        short_seq_prob=short_seq_prob,
+        masking=Masking.for_tokenizer(
+            tokenizer, masked_lm_prob, max_predictions_per_seq, do_whole_word_mask
+        ),
+        seed=seed,
+    )
+    for turn in range(dupe_factor):
+        for number in range(len(documents)):
+            yield from maker.of_document(documents, number, turn)
+
+
+def truncate_seq_pair(
+    tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random
+) -> None:
+    """Shortens the longer segment, token by token, at its front or its back at random, in place."""
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        # Both ends, so that neither beginnings nor ends of sentences are favoured.
+        del longer[0 if rng.random() < 0.5 else -1]
+
+
+def _random_position(
+    documents: Sequence[TokenizedDocument], number: int, start: int, end: int, rng: random.Random
+) -> tuple[TokenizedDocument, int] | None:
+    """A random sentence of another document, as (document, sentence number).
+
+    A lone document gives a sentence of its own, away from `start` to `end` and from what follows;
+    None if there is none.
+    """
+    if len(documents) > 1:
+        other = rng.randrange(len(documents) - 1)
+        document = documents[other + (other >= number)]
+        return document, rng.randrange(len(document))
+    document = documents[number]
+    before, after = start, max(0, len(document) - end - 1)
+    if before + after == 0:
+        return None
+    position = rng.randrange(before + after)
+    return document, position if position < before else position + end + 1 - before
+
+
+def _filled(document: TokenizedDocument, start: int, length: int) -> list[int]:
+    """Tokens of whole sentences from `start` on until there are `length` or the document ends."""
+    tokens: list[int] = []
+    for sentence in document[start:]:
+        tokens.extend(sentence)
+        if len(tokens) >= length:
+            break
+    return tokens
+
+
+def _joined(sentences: TokenizedDocument) -> list[int]:
+    return [token for sentence in sentences for token in sentence]

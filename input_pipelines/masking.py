@@ -1,0 +1,108 @@
+"""Choice of the masked tokens of a sequence, as google-research/bert's data creation does it."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from bert_estimator import tokenization
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How tokens are masked, with all that is needed of the vocabulary.
+
+    Attributes:
+      masked_lm_prob: share of a sequence's tokens to predict (0.15 in the BERT paper).
+      max_predictions_per_seq: most tokens to predict in a sequence.
+      do_whole_word_mask: mask all pieces of a word or none.
+      vocab_size: replacement tokens are drawn from all ids below it.
+      mask_id: id of `[MASK]`.
+      unmaskable: ids never masked, `[CLS]` and `[SEP]`.
+      continuations: ids of the pieces that continue a word.
+    """
+
+    masked_lm_prob: float
+    max_predictions_per_seq: int
+    do_whole_word_mask: bool
+    vocab_size: int
+    mask_id: int
+    unmaskable: frozenset[int]
+    continuations: frozenset[int]
+
+    @classmethod
+    def for_tokenizer(
+        cls,
+        tokenizer: tokenization.FullTokenizer,
+        masked_lm_prob: float,
+        max_predictions_per_seq: int,
+        do_whole_word_mask: bool,
+    ) -> "Masking":
+        vocab = tokenizer.vocab
+        return cls(
+            masked_lm_prob=masked_lm_prob,
+            max_predictions_per_seq=max_predictions_per_seq,
+            do_whole_word_mask=do_whole_word_mask,
+            vocab_size=len(vocab),
+            mask_id=vocab[tokenization.MASK],
+            unmaskable=frozenset((vocab[tokenization.CLS], vocab[tokenization.SEP])),
+            continuations=frozenset(
+                index for token, index in vocab.items() if tokenizer.is_continuation(token)
+            ),
+        )
+
+
+def create_masked_lm_predictions(
+    token_ids: Sequence[int], masking: Masking, rng: random.Random
+) -> tuple[list[int], list[int], list[int]]:
+    """Masks a sequence: of the chosen tokens 80 % become `[MASK]`, 10 % stay, 10 % any token.
+
+    The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and `[SEP]`
+    included, at least 1 and at most `max_predictions_per_seq`; it is smaller where whole words do
+    not fit, or where there are not so many tokens (BERT paper, section 3.1, task 1).
+
+    Args:
+      token_ids: the sequence, `[CLS] A [SEP] B [SEP]`, without padding.
+      masking: how to mask.
+      rng: source of all choices.
+
+    Returns:
+      (masked ids, positions of the chosen tokens in ascending order, their original ids).
+    """
+    candidates = _candidates(token_ids, masking)
+    rng.shuffle(candidates)
+    num_to_predict = min(
+        masking.max_predictions_per_seq,
+        max(1, int(round(len(token_ids) * masking.masked_lm_prob))),
+    )
+    masked_ids = list(token_ids)
+    positions: list[int] = []
+    for word in candidates:
+        if len(positions) >= num_to_predict:
+            break
+        if len(positions) + len(word) > num_to_predict:
+            continue  # A shorter word may still fit.
+        for position in word:
+            if rng.random() < 0.8:
+                masked_ids[position] = masking.mask_id
+            elif rng.random() >= 0.5:
+                masked_ids[position] = rng.randrange(masking.vocab_size)
+            positions.append(position)
+    positions.sort()
+    return masked_ids, positions, [token_ids[position] for position in positions]
+
+
+def _candidates(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
+    """Groups of positions to mask together: single tokens, or the pieces of whole words."""
+    candidates: list[list[int]] = []
+    previous_maskable = False
+    for position, token_id in enumerate(token_ids):
+        maskable = token_id not in masking.unmaskable
+        if maskable:
+            # A truncated segment may start within a word; its first piece starts a group then.
+            continues = token_id in masking.continuations and previous_maskable
+            if masking.do_whole_word_mask and continues:
+                candidates[-1].append(position)
+            else:
+                candidates.append([position])
+        previous_maskable = maskable
+    return candidates
