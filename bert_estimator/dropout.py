@@ -1,8 +1,8 @@
 """Dropout as a function of (seed, step, row in the global batch, site in the network).
 
 The random bits come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011), a counter-based generator: block number `counter` of stream `key` is a pure function of the
-two, so there is no state to save, and any rows of a batch can be drawn alone. With a key of
+SC 2011), a counter-based generator: block number `counter` of stream `key` is a pure function of
+the two, so there is no state to save, and any rows of a batch can be drawn alone. With a key of
 (seed, site) and a counter of (row, step) the masks depend neither on the number of cores, nor on
 micro-batches, nor on how often a graph was built, and a resumed run draws what the first one would
 have drawn.

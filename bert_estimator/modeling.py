@@ -13,9 +13,6 @@ and the sum of the embeddings are float32 in any case. Between layers the activa
 [B * F, H]: every dense layer is one matrix product.
 """
 
-import dataclasses
-import difflib
-import json
 import math
 import zlib
 
@@ -23,139 +20,10 @@ import tensorflow.compat.v1 as tf
 import tf_slim as slim
 
 from bert_estimator import precision
-
-# name -> (num_hidden_layers, hidden_size); the heads are 64 wide, the intermediate size is 4 H.
-# tiny to medium: Turc et al. (2019); base and large: Devlin et al. (2018).
-PRESETS = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-
-# Keys of the configurations published with the Chinese and multilingual models, which the network
-# has never read.
-_IGNORED_KEYS = (
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-)
+from bert_estimator.bert_config import BertConfig as BertConfig  # modeling.BertConfig, as ever
 
 # Added to the scores of padded positions: the softmax gives them 0 in float32.
 _MASK_ADDER = -10000.0
-
-
-@dataclasses.dataclass(frozen=True)
-class BertConfig:
-    """The sizes of a network, under the keys of google-research/bert's bert_config.json.
-
-    Raises:
-        ValueError: a value is out of its range; the text names the key.
-    """
-
-    vocab_size: int
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if field.type is int and not (number and value == int(value) and value > 0):
-                raise ValueError(f"bert_config: {field.name}={value!r} must be a positive integer.")
-            if field.name.endswith("_dropout_prob") and not (number and 0 <= value < 1):
-                raise ValueError(
-                    f"bert_config: {field.name}={value!r} must be at least 0 and below 1."
-                )
-        if not (isinstance(self.initializer_range, (int, float)) and self.initializer_range > 0):
-            raise ValueError(
-                f"bert_config: initializer_range={self.initializer_range!r} must be above 0."
-            )
-        if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(
-                f"bert_config: hidden_act={self.hidden_act!r} is not known; "
-                f"choose one of {', '.join(ACTIVATIONS)}."
-            )
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"bert_config: hidden_size={self.hidden_size} is not a multiple of "
-                f"num_attention_heads={self.num_attention_heads}; change one of them."
-            )
-
-    @classmethod
-    def preset(cls, name, vocab_size):
-        """One of the published sizes, by name: see PRESETS."""
-        if name not in PRESETS:
-            raise ValueError(f"No preset {name!r}; choose one of {', '.join(PRESETS)}.")
-        num_hidden_layers, hidden_size = PRESETS[name]
-        return cls(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_hidden_layers,
-            num_attention_heads=hidden_size // 64,
-            intermediate_size=4 * hidden_size,
-        )
-
-    @classmethod
-    def from_dict(cls, json_object, source="bert_config"):
-        """Builds a configuration from a dict; `source` is named in errors.
-
-        Raises:
-            ValueError: a key is unknown or missing, or a value is out of its range.
-        """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values = {key: value for key, value in json_object.items() if key not in _IGNORED_KEYS}
-        for key in values:
-            if key not in known:
-                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-                raise ValueError(
-                    f"{source}: unknown key {key!r}; did you mean {nearest!r}? "
-                    f"The keys are {', '.join(known)}."
-                )
-        if "vocab_size" not in values:
-            raise ValueError(f"{source}: the key 'vocab_size' is missing; add it.")
-        try:
-            return cls(**values)
-        except ValueError as error:
-            raise ValueError(str(error).replace("bert_config", source, 1)) from None
-
-    @classmethod
-    def from_json_file(cls, path):
-        """Builds a configuration from a JSON file; errors name the file.
-
-        Raises:
-            ValueError: as `from_dict`, or the file does not hold a JSON object.
-        """
-        with tf.io.gfile.GFile(path, "r") as reader:
-            text = reader.read()
-        try:
-            json_object = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}: not JSON: {error}.") from None
-        if not isinstance(json_object, dict):
-            raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")
-        return cls.from_dict(json_object, source=str(path))
-
-    def to_dict(self):
-        """The configuration as a dict of JSON values."""
-        return dataclasses.asdict(self)
-
-    def to_json_string(self):
-        """The configuration as the text of a bert_config.json."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 class BertModel:
@@ -314,7 +182,7 @@ def one_hot_lookup(table, ids):
 
 
 def transformer_layer(config, x, input_mask, hidden_rate, attention_rate, dropout):
-    """One encoder layer on x [B * F, H]: attention, then the feed-forward part; returns the same."""
+    """One encoder layer, attention and feed-forward, on x [B * F, H]; returns the same shape."""
     sequence_length = input_mask.shape.as_list()[1]
 
     def project_and_add(values, residual):
@@ -473,7 +341,7 @@ def _gelu_gradient(x, gradient):
     return tf.cast(tf.cast(gradient, tf.float32) * derivative, x.dtype)
 
 
-# hidden_act -> function.
+# One for each of bert_config.HIDDEN_ACTS.
 ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
 
 

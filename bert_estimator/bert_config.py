@@ -1,0 +1,139 @@
+"""The configuration of a network: google-research/bert's bert_config.json, checked."""
+
+import dataclasses
+import difflib
+import json
+
+import tensorflow.compat.v1 as tf
+
+# name -> (num_hidden_layers, hidden_size); the heads are 64 wide, the intermediate size is 4 H.
+# tiny to medium: Turc et al. (2019); base and large: Devlin et al. (2018).
+PRESETS = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+HIDDEN_ACTS = ("gelu", "relu", "tanh", "linear")
+
+# Keys of the configurations published with the Chinese and multilingual models, which the network
+# has never read.
+_IGNORED_KEYS = (
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a network, under the keys of google-research/bert's bert_config.json.
+
+    Raises:
+        ValueError: a value is out of its range; the text names the key.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_int = isinstance(value, int) and not isinstance(value, bool)
+            is_float = is_int or isinstance(value, float)
+            if field.type is int and not (is_int and value > 0):
+                allowed = "a positive integer"
+            elif field.name.endswith("_dropout_prob") and not (is_float and 0 <= value < 1):
+                allowed = "a number, at least 0 and below 1"
+            elif field.name == "initializer_range" and not (is_float and value > 0):
+                allowed = "a number above 0"
+            else:
+                continue
+            raise ValueError(f"bert_config: {field.name}={value!r} must be {allowed}.")
+        if self.hidden_act not in HIDDEN_ACTS:
+            raise ValueError(
+                f"bert_config: hidden_act={self.hidden_act!r} is not known; "
+                f"choose one of {', '.join(HIDDEN_ACTS)}."
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"bert_config: hidden_size={self.hidden_size} is not a multiple of "
+                f"num_attention_heads={self.num_attention_heads}; change one of them."
+            )
+
+    @classmethod
+    def preset(cls, name, vocab_size):
+        """One of the published sizes, by name: see PRESETS."""
+        if name not in PRESETS:
+            raise ValueError(f"No preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        num_hidden_layers, hidden_size = PRESETS[name]
+        return cls(
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_hidden_layers=num_hidden_layers,
+            num_attention_heads=hidden_size // 64,
+            intermediate_size=4 * hidden_size,
+        )
+
+    @classmethod
+    def from_dict(cls, json_object, source="bert_config"):
+        """Builds a configuration from a dict; `source` is named in errors.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value is out of its range.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        values = {key: value for key, value in json_object.items() if key not in _IGNORED_KEYS}
+        for key in values:
+            if key not in known:
+                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+                raise ValueError(
+                    f"{source}: unknown key {key!r}; did you mean {nearest!r}? "
+                    f"The keys are {', '.join(known)}."
+                )
+        if "vocab_size" not in values:
+            raise ValueError(f"{source}: the key 'vocab_size' is missing; add it.")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(str(error).replace("bert_config", source, 1)) from None
+
+    @classmethod
+    def from_json_file(cls, path):
+        """Builds a configuration from a JSON file; errors name the file.
+
+        Raises:
+            ValueError: as `from_dict`, or the file does not hold a JSON object.
+        """
+        with tf.io.gfile.GFile(path, "r") as reader:
+            text = reader.read()
+        try:
+            json_object = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}: not JSON: {error}.") from None
+        if not isinstance(json_object, dict):
+            raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")
+        return cls.from_dict(json_object, source=str(path))
+
+    def to_dict(self):
+        """The configuration as a dict of JSON values."""
+        return dataclasses.asdict(self)
+
+    def to_json_string(self):
+        """The configuration as the text of a bert_config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,114 @@
+"""A float64 numpy BERT: the forward pass, both pretraining heads and their losses.
+
+Written from the papers' formulas, to be the twin that TensorFlow's graph is compared with. Every
+function takes `weights`, a dict of arrays by variable name ("bert/pooler/dense/kernel", ...), which
+it reads as float64. Letters: B examples, F positions, P predictions, H hidden size, V vocabulary.
+"""
+
+import numpy as np
+
+
+def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_positions):
+    """Evaluates the network without dropout.
+
+    Args:
+        weights: dict name -> array.
+        config: has num_hidden_layers, num_attention_heads and hidden_act="gelu".
+        input_ids, input_mask, segment_ids: ints [B, F].
+        masked_lm_positions: ints [B, P].
+
+    Returns:
+        A dict: sequence_output [B, F, H], pooled_output [B, H], masked_lm_logits [B, P, V],
+        next_sentence_logits [B, 2].
+    """
+    weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+    x = (
+        weights["bert/embeddings/word_embeddings"][input_ids]
+        + weights["bert/embeddings/token_type_embeddings"][segment_ids]
+        + weights["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
+    )
+    x = layer_norm(weights, "bert/embeddings/LayerNorm", x)
+    for layer in range(config.num_hidden_layers):
+        x = _layer(weights, f"bert/encoder/layer_{layer}", x, input_mask, config)
+    pooled = np.tanh(dense(weights, "bert/pooler/dense", x[:, 0]))
+
+    masked = np.take_along_axis(x, masked_lm_positions[:, :, np.newaxis], axis=1)
+    masked = gelu(dense(weights, "cls/predictions/transform/dense", masked))
+    masked = layer_norm(weights, "cls/predictions/transform/LayerNorm", masked)
+    table = weights["bert/embeddings/word_embeddings"]
+    return {
+        "sequence_output": x,
+        "pooled_output": pooled,
+        "masked_lm_logits": masked @ table.T + weights["cls/predictions/output_bias"],
+        "next_sentence_logits": pooled @ weights["cls/seq_relationship/output_weights"].T
+        + weights["cls/seq_relationship/output_bias"],
+    }
+
+
+def losses(outputs, masked_lm_ids, masked_lm_weights, next_sentence_labels):
+    """The two pretraining losses of `forward`'s outputs.
+
+    Args:
+        outputs: what `forward` returned.
+        masked_lm_ids: ints [B, P].
+        masked_lm_weights: floats [B, P], 0 for padding.
+        next_sentence_labels: ints [B].
+
+    Returns:
+        (masked-LM loss: weighted sum of cross-entropies over the sum of weights, next-sentence
+        loss: mean cross-entropy), floats.
+    """
+    masked = cross_entropy(outputs["masked_lm_logits"], masked_lm_ids)
+    masked_lm_loss = np.sum(masked * masked_lm_weights) / np.sum(masked_lm_weights)
+    return masked_lm_loss, np.mean(
+        cross_entropy(outputs["next_sentence_logits"], next_sentence_labels)
+    )
+
+
+def _layer(weights, scope, x, input_mask, config):
+    batch, positions, hidden = x.shape
+    heads = config.num_attention_heads
+
+    def split(name):
+        values = dense(weights, f"{scope}/attention/self/{name}", x)
+        return values.reshape(batch, positions, heads, hidden // heads).transpose(0, 2, 1, 3)
+
+    scores = split("query") @ split("key").transpose(0, 1, 3, 2) / np.sqrt(hidden / heads)
+    scores = scores - 10000.0 * (1.0 - input_mask[:, np.newaxis, np.newaxis, :])
+    context = (softmax(scores) @ split("value")).transpose(0, 2, 1, 3).reshape(x.shape)
+    x = layer_norm(
+        weights,
+        f"{scope}/attention/output/LayerNorm",
+        x + dense(weights, f"{scope}/attention/output/dense", context),
+    )
+    intermediate = gelu(dense(weights, f"{scope}/intermediate/dense", x))
+    return layer_norm(
+        weights,
+        f"{scope}/output/LayerNorm",
+        x + dense(weights, f"{scope}/output/dense", intermediate),
+    )
+
+
+def dense(weights, scope, x):
+    return x @ weights[f"{scope}/kernel"] + weights[f"{scope}/bias"]
+
+
+def layer_norm(weights, scope, x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + 1e-12)
+    return centred / deviation * weights[f"{scope}/gamma"] + weights[f"{scope}/beta"]
+
+
+def gelu(x):
+    return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def cross_entropy(logits, labels):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_probs, labels[..., np.newaxis], axis=-1)[..., 0]
