@@ -1,0 +1,340 @@
+"""Scenarios of `evaluate`: what it returns, how long it runs, from what, and what it leaves."""
+
+import os
+
+import tensorflow.compat.v1 as tf
+from harness import (
+    Recorder,
+    Told,
+    dataset,
+    event_tags,
+    make_estimator,
+    make_input_fn,
+    make_model_fn,
+    numbers,
+    outcome,
+    scenario,
+    table,
+)
+
+
+def metric_fn(predictions, labels):
+    return {
+        "mean_prediction": tf.metrics.mean(predictions),
+        "squared_error": tf.metrics.mean_squared_error(labels, predictions),
+    }
+
+
+def by_list(graph):
+    return {"eval_metrics": (metric_fn, [graph.predictions, graph.labels])}
+
+
+def by_tuple(graph):
+    return {"eval_metrics": (metric_fn, (graph.predictions, graph.labels))}
+
+
+def by_dict(graph):
+    return {"eval_metrics": (metric_fn, {"labels": graph.labels, "predictions": graph.predictions})}
+
+
+def by_other_names(graph):
+    return {"eval_metrics": (metric_fn, {"truth": graph.labels, "guess": graph.predictions})}
+
+
+def without(graph):
+    return {}
+
+
+@table(
+    list={"fields": by_list},
+    tuple={"fields": by_tuple},
+    dict={"fields": by_dict},
+    none={"fields": without},
+    partial_last_batch={"fields": by_list, "examples": 10},
+    partial_only_batch={"fields": by_list, "examples": 3},
+    data_ends_before_steps={"fields": by_list, "examples": 6, "steps": 5},
+    steps_end_before_data={"fields": by_list, "examples": 40, "steps": 2},
+    until_data_ends={"fields": by_list, "examples": 16, "steps": None},
+    one_step={"fields": by_list, "steps": 1},
+)
+def results(api, folder, fields, examples=None, steps="unset"):
+    if steps == "unset":
+        steps = 3 if examples is None else None
+    calls, recorder = [], Recorder()
+    estimator = make_estimator(api, folder, make_model_fn(api, calls, fields))
+    results = estimator.evaluate(make_input_fn(examples), steps=steps, hooks=[recorder])
+    return {
+        "results": numbers(results),
+        "hook": recorder.observed(),
+        "modes": [call["mode"] for call in calls],
+    }
+
+
+@scenario
+def metric_arguments_of_other_names(api, folder):
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=by_other_names))
+    return outcome(lambda: estimator.evaluate(make_input_fn(), steps=1))
+
+
+@table(loss={"name": "loss"}, global_step={"name": "global_step"})
+def metric_of_a_taken_name(api, folder, name):
+    def fields(graph):
+        return {
+            "eval_metrics": (
+                lambda predictions: {name: tf.metrics.mean(predictions)},
+                [graph.predictions],
+            )
+        }
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    return outcome(lambda: estimator.evaluate(make_input_fn(), steps=1), says=[name])
+
+
+@scenario
+def metric_fn_returns_a_tensor(api, folder):
+    def fields(graph):
+        return {"eval_metrics": (lambda labels: {"mean": tf.reduce_mean(labels)}, [graph.labels])}
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    return outcome(lambda: estimator.evaluate(make_input_fn(), steps=1), says=["mean"])
+
+
+@scenario
+def vector_metric(api, folder):
+    def fields(graph):
+        return {
+            "eval_metrics": (
+                lambda low, high: {"both": tf.metrics.mean_tensor(tf.stack([low, high]))},
+                [tf.reduce_min(graph.labels), tf.reduce_max(graph.labels)],
+            )
+        }
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    results = estimator.evaluate(make_input_fn(), steps=2)
+    return {"both": results["both"].tolist(), "tags": event_tags(os.path.join(folder, "eval"))}
+
+
+@scenario
+def no_checkpoint(api, folder):
+    """Initial values are evaluated, at step 0, and no checkpoint is written."""
+    estimator = make_estimator(api, folder)
+    results = estimator.evaluate(make_input_fn(), steps=2)
+    return {"results": numbers(results), "files": sorted(os.listdir(folder))}
+
+
+@scenario
+def no_data(api, folder):
+    estimator = make_estimator(api, folder)
+    results = {}
+    failure = outcome(lambda: results.update(estimator.evaluate(make_input_fn(0))))
+    return {**failure, "results": numbers(results)}
+
+
+@scenario
+def does_not_train(api, folder):
+    estimator = make_estimator(api, folder)
+    estimator.train(make_input_fn(), steps=2)
+    before = sorted(os.listdir(folder))
+    first = estimator.evaluate(make_input_fn(), steps=3)
+    second = estimator.evaluate(make_input_fn(), steps=3)
+    return {
+        "same": numbers(first) == numbers(second),
+        "new_files": sorted(set(os.listdir(folder)) - set(before)),
+    }
+
+
+@scenario
+def between_trainings(api, folder):
+    estimator = make_estimator(api, folder)
+    losses = []
+    for _ in range(2):
+        estimator.train(make_input_fn(), steps=1)
+        losses.append(numbers(estimator.evaluate(make_input_fn(), steps=2)))
+    return {"results": losses}
+
+
+@scenario
+def checkpoint_path(api, folder):
+    """An older checkpoint, and one of another directory."""
+    estimator = make_estimator(api, folder, config={"save_checkpoints_steps": 2})
+    estimator.train(make_input_fn(), steps=4)
+    path = os.path.join(folder, "model.ckpt-2")
+    other = make_estimator(api, os.path.join(folder, "other"))
+    return {
+        "older": numbers(estimator.evaluate(make_input_fn(), steps=1, checkpoint_path=path)),
+        "elsewhere": numbers(other.evaluate(make_input_fn(), steps=1, checkpoint_path=path)),
+    }
+
+
+@scenario
+def checkpoint_path_does_not_exist(api, folder):
+    estimator = make_estimator(api, folder)
+    estimator.train(make_input_fn(), steps=1)
+    path = os.path.join(folder, "model.ckpt-7")
+    return outcome(
+        lambda: estimator.evaluate(make_input_fn(), steps=1, checkpoint_path=path),
+        says=["model.ckpt-7"],
+    )
+
+
+@scenario
+def checkpoint_does_not_fit(api, folder):
+    make_estimator(api, folder).train(make_input_fn(), steps=1)
+
+    def fields(graph):
+        tf.get_variable("more", shape=[2])
+        return {}
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    return outcome(lambda: estimator.evaluate(make_input_fn(), steps=1), says=["more"])
+
+
+@table(
+    unnamed={"name": None, "directory": "eval"},
+    named={"name": "x", "directory": "eval_x"},
+    empty_name={"name": "", "directory": "eval"},
+)
+def directory(api, folder, name, directory):
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=by_list))
+    estimator.train(make_input_fn(), steps=3)
+    estimator.evaluate(make_input_fn(), steps=2, name=name)
+    return {
+        "eval_dir": os.path.relpath(estimator.eval_dir(name), folder),
+        "directories": sorted(
+            entry for entry in os.listdir(folder) if os.path.isdir(os.path.join(folder, entry))
+        ),
+        "tags": event_tags(os.path.join(folder, directory)),
+    }
+
+
+@scenario
+def summaries_of_the_model(api, folder):
+    """v1 summaries which the model makes: are they written when it is evaluated?"""
+
+    def fields(graph):
+        tf.summary.scalar("of_model", graph.loss)
+        return {}
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    estimator.evaluate(make_input_fn(), steps=2)
+    return {"tags": event_tags(os.path.join(folder, "eval"))}
+
+
+@scenario
+def evaluation_hooks_of_spec(api, folder):
+    """In EVAL the spec's training hooks are not called."""
+    evaluating, training = Recorder(), Recorder()
+    hooks = {"evaluation_hooks": [evaluating], "training_hooks": [training]}
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=lambda graph: hooks))
+    estimator.evaluate(make_input_fn(), steps=2)
+    return {"evaluation": evaluating.observed(), "training": training.observed()}
+
+
+@scenario
+def order_of_evaluation_hooks(api, folder):
+    log = []
+    hooks = [Told("spec_a", log), Told("spec_b", log)]
+    estimator = make_estimator(
+        api, folder, make_model_fn(api, fields=lambda graph: {"evaluation_hooks": hooks})
+    )
+    estimator.evaluate(make_input_fn(), steps=1, hooks=[Told("user_a", log), Told("user_b", log)])
+    return {"log": log}
+
+
+@scenario
+def evaluation_hook_asks_to_stop(api, folder):
+    class Stop(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.request_stop()
+
+    estimator = make_estimator(api, folder)
+    results = estimator.evaluate(make_input_fn(), steps=5, hooks=[Stop()])
+    return {"results": numbers(results)}
+
+
+@scenario
+def host_call_in_evaluation(api, folder):
+    log = []
+
+    def host_fn(loss):
+        return tf.py_func(lambda value: log.append(value.tolist()) or value, [loss], tf.float32)
+
+    def fields(graph):
+        return {"host_call": (host_fn, [tf.reshape(graph.loss, [1])])}
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    estimator.evaluate(make_input_fn(), steps=3)
+    return {"calls": len(log)}
+
+
+@scenario
+def local_variables_start_afresh(api, folder):
+    """Metrics of one evaluation do not leak into the next."""
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=by_list))
+    return {
+        "first": numbers(estimator.evaluate(make_input_fn(4))),
+        "second": numbers(estimator.evaluate(make_input_fn(8))),
+    }
+
+
+@scenario
+def nan_loss_in_evaluation(api, folder):
+    def fields(graph):
+        return {"loss": graph.loss * float("nan")}
+
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    results = {}
+    failure = outcome(lambda: results.update(estimator.evaluate(make_input_fn(), steps=2)))
+    return {**failure, "results": {key: str(value) for key, value in results.items()}}
+
+
+@scenario
+def data_raises_in_evaluation(api, folder):
+    def broken(params):
+        data = dataset(12, params["batch_size"])
+        return data.map(lambda features, labels: (features, labels / 0.0)).map(
+            lambda features, labels: (features, tf.debugging.check_numerics(labels, "bad record"))
+        )
+
+    estimator = make_estimator(api, folder)
+    return outcome(lambda: estimator.evaluate(broken), says=["bad record"])
+
+
+@scenario
+def input_fn_raises_in_evaluation(api, folder):
+    def broken(params):
+        raise OSError("the disk of the toy is on fire")
+
+    estimator = make_estimator(api, folder)
+    return outcome(lambda: estimator.evaluate(broken, steps=1), says=["on fire"])
+
+
+@scenario
+def numpy_types(api, folder):
+    """What kind of number each value is."""
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=by_list))
+    results = estimator.evaluate(make_input_fn(), steps=1)
+    return {
+        "order": list(results),
+        "types": {key: type(value).__name__ for key, value in results.items()},
+    }
+
+
+@scenario
+def eval_batch_size_differs(api, folder):
+    shapes = []
+
+    def fields(graph):
+        loss = tf.py_func(
+            lambda labels, loss: shapes.append(list(labels.shape)) or loss,
+            [graph.labels, graph.loss],
+            tf.float32,
+        )
+        loss.set_shape([])
+        return {"loss": loss}
+
+    estimator = make_estimator(
+        api, folder, make_model_fn(api, fields=fields), train_batch_size=8, eval_batch_size=3
+    )
+    results = estimator.evaluate(make_input_fn(7))
+    return {"shapes": shapes, "results": numbers(results)}

@@ -1,0 +1,254 @@
+"""What every scenario of the oracle is made of: the table of scenarios, a toy model, observers.
+
+A scenario is a function `(api, folder, **row) -> observations`. `api` carries the public names of
+one framework (`TPUEstimator`, `TPUEstimatorSpec`, `RunConfig`, `TPUConfig`, `InputPipelineConfig`,
+`ModeKeys`, `EstimatorSpec`), `folder` is an empty directory, and the observations are JSON values.
+
+The model is a regression with one float32 weight `w`, initially 0.5, on data that nothing random
+touches: x runs through 1/8, 2/8, ... 8/8 and starts again, y = 3x, the loss is the mean square.
+"""
+
+import functools
+import os
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+BATCH_SIZE = 4
+INITIAL_WEIGHT = 0.5
+LEARNING_RATE = 0.5
+
+SCENARIOS = {}
+
+
+def _register(function, row, call):
+    group = function.__module__.removesuffix("_scenarios")
+    name = f"{group}.{function.__name__}" + (f"[{row}]" if row else "")
+    if name in SCENARIOS:
+        raise ValueError(f"two scenarios are called {name}")
+    SCENARIOS[name] = call
+
+
+def scenario(function):
+    """Registers one scenario, as `group.function`: train_scenarios.py holds the group train."""
+    _register(function, None, function)
+    return function
+
+
+def table(**rows):
+    """Registers one scenario per row, `group.function[row]`; a row holds keyword arguments."""
+
+    def register(function):
+        for row, keywords in rows.items():
+            _register(function, row, functools.partial(function, **keywords))
+        return function
+
+    return register
+
+
+# The toy: data, model, estimator.
+
+
+def dataset(examples, batch_size, labels=True):
+    """Batches of `examples` examples (None: endless): float32 x [B] and, if asked, y [B]."""
+    eighths = np.arange(1, 9, dtype=np.float32) / 8
+    data = tf.data.Dataset.from_tensor_slices(eighths).repeat()
+    if examples is not None:
+        data = data.take(examples)
+    if labels:
+        data = data.map(lambda value: ({"x": value}, 3.0 * value))
+    else:
+        data = data.map(lambda value: {"x": value})
+    return data.batch(batch_size)
+
+
+def make_input_fn(examples=None, log=None):
+    """An `input_fn` which returns `dataset`; every call appends the params it got to `log`."""
+
+    def input_fn(params):
+        if log is not None:
+            log.append(dict(params))
+        return dataset(examples, params["batch_size"])
+
+    return input_fn
+
+
+def build(features, labels, mode):
+    """The toy's graph: its tensors and, in TRAIN, its train_op, under their usual names."""
+    weight = tf.get_variable("w", initializer=INITIAL_WEIGHT)
+    predictions = weight * features["x"]
+    targets = 3.0 * features["x"] if labels is None else labels
+    loss = tf.reduce_mean(tf.square(predictions - targets), name="toy_loss")
+    train_op = None
+    if mode == "train":
+        optimizer = tf.train.GradientDescentOptimizer(LEARNING_RATE)
+        train_op = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+    return SimpleNamespace(
+        mode=mode,
+        weight=weight,
+        predictions=predictions,
+        labels=targets,
+        loss=loss,
+        train_op=train_op,
+    )
+
+
+def make_model_fn(api, log=None, fields=None):
+    """A `model_fn` for the toy.
+
+    Every call appends `(mode, params)` to `log`; `fields(graph)` may return further fields of the
+    spec, or others in place of mode, loss and train_op.
+    """
+
+    def model_fn(features, labels, mode, params):
+        if log is not None:
+            log.append({"mode": mode, "params": dict(params)})
+        graph = build(features, labels, mode)
+        spec = {"mode": mode, "loss": graph.loss, "train_op": graph.train_op}
+        spec.update(fields(graph) if fields else {})
+        return api.TPUEstimatorSpec(**spec)
+
+    return model_fn
+
+
+def make_estimator(api, folder, model_fn=None, config=(), tpu_config=(), **keywords):
+    """A TPUEstimator in local mode; `config` and `tpu_config`: keywords of the two configs."""
+    run_config = api.RunConfig(
+        **{"model_dir": folder, "tpu_config": api.TPUConfig(**dict(tpu_config)), **dict(config)}
+    )
+    batches = {"train_batch_size": BATCH_SIZE, "eval_batch_size": BATCH_SIZE}
+    return api.TPUEstimator(
+        model_fn=model_fn or make_model_fn(api),
+        config=run_config,
+        **{"use_tpu": False, **batches, **keywords},
+    )
+
+
+# Observers.
+
+
+class Recorder(tf.train.SessionRunHook):
+    """Counts its calls, notes the global step before and after each run, and fetches the loss."""
+
+    def __init__(self, fetch_loss=True):
+        self._fetch_loss = fetch_loss
+        self.calls = dict.fromkeys(
+            ["begin", "after_create_session", "before_run", "after_run", "end"], 0
+        )
+        self.start = None
+        self.steps = []
+        self.losses = []
+        self.end_step = None
+
+    def begin(self):
+        self.calls["begin"] += 1
+        self._step = tf.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        self.calls["after_create_session"] += 1
+        self.start = int(session.run(self._step))
+
+    def before_run(self, run_context):
+        self.calls["before_run"] += 1
+        return tf.train.SessionRunArgs("toy_loss:0") if self._fetch_loss else None
+
+    def after_run(self, run_context, run_values):
+        self.calls["after_run"] += 1
+        self.steps.append(int(run_context.session.run(self._step)))
+        if self._fetch_loss:
+            self.losses.append(float(run_values.results))
+
+    def end(self, session):
+        self.calls["end"] += 1
+        self.end_step = int(session.run(self._step))
+
+    def observed(self):
+        return {
+            "calls": self.calls,
+            "start": self.start,
+            "steps": self.steps,
+            "losses": self.losses,
+            "end_step": self.end_step,
+        }
+
+
+class Told(tf.train.SessionRunHook):
+    """Tells a shared log of every call, under its own name: shows the order among hooks."""
+
+    def __init__(self, name, log):
+        self._name, self._log = name, log
+
+    def begin(self):
+        self._log.append(f"{self._name}.begin")
+
+    def after_create_session(self, session, coord):
+        self._log.append(f"{self._name}.after_create_session")
+
+    def before_run(self, run_context):
+        self._log.append(f"{self._name}.before_run")
+
+    def after_run(self, run_context, run_values):
+        self._log.append(f"{self._name}.after_run")
+
+    def end(self, session):
+        self._log.append(f"{self._name}.end")
+
+
+def checkpoint_steps(folder):
+    """The global steps of the checkpoints in a folder, in order."""
+    if not os.path.isdir(folder):
+        return []
+    found = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(folder))
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def event_tags(folder):
+    """What the event files of a folder hold: tag -> its steps, in order."""
+    tags = {}
+    for name in sorted(os.listdir(folder)):
+        if "tfevents" not in name:
+            continue
+        for event in tf.train.summary_iterator(os.path.join(folder, name)):
+            for value in event.summary.value:
+                tags.setdefault(value.tag, []).append(event.step)
+    return {tag: sorted(steps) for tag, steps in tags.items()}
+
+
+def weight(estimator):
+    """The weight in the newest checkpoint."""
+    return float(estimator.get_variable_value("w"))
+
+
+def global_step(estimator):
+    """The global step in the newest checkpoint."""
+    return int(estimator.get_variable_value("global_step"))
+
+
+def numbers(results):
+    """What `evaluate` returned, as JSON values: Python floats, and an int for the step."""
+    return {
+        key: int(value) if key == "global_step" else float(value) for key, value in results.items()
+    }
+
+
+def outcome(call, says=()):
+    """`{"raises": type, "says": [words of `says` in the message]}`, or `{"raises": None}`.
+
+    The type is the nearest class that Python or TensorFlow defines: what a caller can catch
+    without knowing the framework.
+    """
+    try:
+        call()
+    except Exception as error:
+        nearest = next(
+            kind
+            for kind in type(error).__mro__
+            if kind.__module__ == "builtins" or kind.__module__.startswith("tensorflow.")
+        )
+        return {
+            "raises": nearest.__name__,
+            "says": [word for word in says if word.lower() in str(error).lower()],
+        }
+    return {"raises": None}

@@ -1,0 +1,94 @@
+"""Local mode (use_tpu=False) against TensorFlow 2.15's TPUEstimator, scenario by scenario.
+
+What upstream did is in upstream.json; record.py says how it got there.
+"""
+
+import json
+import math
+import os
+
+import pytest
+from scenarios import SCENARIOS, run
+
+from bert_estimator import tpu
+
+with open(os.path.join(os.path.dirname(__file__), "upstream.json"), encoding="utf-8") as record:
+    UPSTREAM = json.load(record)["scenarios"]
+
+# Where ours does something else on purpose: scenario -> (what ours does, why).
+DIFFERENCES = {}
+
+
+def differences(expected, observed, where="observation"):
+    """What differs, a line each: floats by more than 1e-6 of their size, anything else at all.
+
+    An error may say more than expected, never less.
+    """
+    if isinstance(expected, dict) and isinstance(observed, dict):
+        found = []
+        for key in sorted(expected.keys() | observed.keys()):
+            place = f"{where}[{key!r}]"
+            if key not in observed:
+                found.append(f"{place}: expected {expected[key]!r}, absent")
+            elif key not in expected:
+                found.append(f"{place}: not expected, is {observed[key]!r}")
+            elif key == "says":
+                missing = sorted(set(expected[key]) - set(observed[key]))
+                found += [f"{place}: the message does not mention {word!r}" for word in missing]
+            else:
+                found += differences(expected[key], observed[key], place)
+        return found
+    if isinstance(expected, list) and isinstance(observed, list):
+        if len(expected) != len(observed):
+            return [f"{where}: expected {expected!r}, is {observed!r}"]
+        return [
+            line
+            for index, pair in enumerate(zip(expected, observed, strict=True))
+            for line in differences(*pair, f"{where}[{index}]")
+        ]
+    if isinstance(expected, float) and isinstance(observed, float):
+        same = math.isclose(expected, observed, rel_tol=1e-6)
+    else:
+        same = type(expected) is type(observed) and expected == observed
+    return [] if same else [f"{where}: expected {expected!r}, is {observed!r}"]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_does_as_upstream_or_as_listed(name, tmp_path):
+    expected, _ = DIFFERENCES.get(name, (UPSTREAM[name], "as upstream"))
+    observed = json.loads(json.dumps(run(name, tpu, str(tmp_path))))
+    assert differences(expected, observed) == []
+
+
+def test_every_scenario_is_recorded_and_no_other():
+    assert list(UPSTREAM) == list(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_listed_difference_is_one(name):
+    ours, reason = DIFFERENCES[name]
+    assert differences(UPSTREAM[name], ours) != []
+    assert reason.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "found"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": 1}, {"a": 1.0}, ["observation['a']: expected 1, is 1.0"]),
+        ({"a": True}, {"a": 1}, ["observation['a']: expected True, is 1"]),
+        ({"a": 1}, {}, ["observation['a']: expected 1, absent"]),
+        ({}, {"a": 1}, ["observation['a']: not expected, is 1"]),
+        ([1.0], [1.0 + 9e-7], []),
+        ([1.0], [1.0 + 2e-6], ["observation[0]: expected 1.0, is 1.000002"]),
+        ([1], [1, 2], ["observation: expected [1], is [1, 2]"]),
+        ({"says": ["a"]}, {"says": ["a", "b"]}, []),
+        (
+            {"says": ["a", "b"]},
+            {"says": ["b"]},
+            ["observation['says']: the message does not mention 'a'"],
+        ),
+    ],
+)
+def test_differences_are_seen(expected, observed, found):
+    assert differences(expected, observed) == found

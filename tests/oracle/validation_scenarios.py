@@ -1,0 +1,407 @@
+"""Scenarios of what is refused, and of the defaults: configs, constructor, specs, calls."""
+
+import tensorflow.compat.v1 as tf
+from harness import (
+    build,
+    dataset,
+    make_estimator,
+    make_input_fn,
+    make_model_fn,
+    outcome,
+    scenario,
+    table,
+)
+
+
+def plain(value):
+    """A value of a config as a JSON value; protos and other objects by the name of their type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return [plain(each) for each in value]
+    return type(value).__name__
+
+
+def fields_of(config, *names):
+    return {name: plain(getattr(config, name)) for name in names}
+
+
+# TPUConfig.
+
+
+@scenario
+def tpu_config_defaults(api, folder):
+    config = api.TPUConfig()
+    return {name: plain(getattr(config, name)) for name in config._fields}
+
+
+@table(
+    per_host_true={"keywords": {"per_host_input_for_training": True}},
+    per_host_false={"keywords": {"per_host_input_for_training": False}},
+    per_host_v2={"keywords": {"per_host_input_for_training": 3}},
+    broadcast={"keywords": {"per_host_input_for_training": 4}},
+    seconds={"keywords": {"iterations_per_loop": "30s"}},
+    minutes={"keywords": {"iterations_per_loop": "5m"}},
+    hours={"keywords": {"iterations_per_loop": "1h"}},
+    one_shard={"keywords": {"num_shards": 1}},
+    many_shards={"keywords": {"num_shards": 2048}},
+    cores_per_replica={"keywords": {"num_cores_per_replica": 8}},
+    job_name={"keywords": {"tpu_job_name": "worker"}},
+    sleep={"keywords": {"initial_infeed_sleep_secs": 3}},
+    eval_sliced={"keywords": {"eval_training_input_configuration": 5}},
+)
+def tpu_config(api, folder, keywords):
+    config = api.TPUConfig(**keywords)
+    return fields_of(config, "per_host_input_for_training", *keywords)
+
+
+@table(
+    loop_of_0={"keywords": {"iterations_per_loop": 0}},
+    loop_negative={"keywords": {"iterations_per_loop": -1}},
+    loop_float={"keywords": {"iterations_per_loop": 2.5}},
+    loop_text={"keywords": {"iterations_per_loop": "many"}},
+    loop_of_0_seconds={"keywords": {"iterations_per_loop": "0s"}},
+    loop_none={"keywords": {"iterations_per_loop": None}},
+    shards_0={"keywords": {"num_shards": 0}},
+    shards_float={"keywords": {"num_shards": 2.5}},
+    shards_text={"keywords": {"num_shards": "8"}},
+    cores_0={"keywords": {"num_cores_per_replica": 0}},
+    cores_3={"keywords": {"num_cores_per_replica": 3}},
+    cores_256={"keywords": {"num_cores_per_replica": 256}},
+    eval_input_mode={"keywords": {"eval_training_input_configuration": 3}},
+    per_host_9={"keywords": {"per_host_input_for_training": 9}},
+    sleep_text={"keywords": {"initial_infeed_sleep_secs": "3"}},
+    sleep_0={"keywords": {"initial_infeed_sleep_secs": 0}},
+    sleep_negative={"keywords": {"initial_infeed_sleep_secs": -1}},
+    unknown={"keywords": {"more": 1}},
+)
+def tpu_config_refuses(api, folder, keywords):
+    return outcome(lambda: api.TPUConfig(**keywords), says=keywords)
+
+
+@scenario
+def tpu_config_is_a_named_tuple(api, folder):
+    config = api.TPUConfig(iterations_per_loop=4)
+    changed = config._replace(num_shards=2)
+    return {
+        "tuple": isinstance(config, tuple),
+        "equal": config == api.TPUConfig(iterations_per_loop=4),
+        "changed": [changed.iterations_per_loop, changed.num_shards],
+        "unchanged": config.num_shards,
+        "assignment": outcome(lambda: setattr(config, "num_shards", 3)),
+    }
+
+
+@scenario
+def input_pipeline_config(api, folder):
+    names = ["PER_SHARD_V1", "PER_HOST_V1", "PER_HOST_V2", "BROADCAST", "SLICED"]
+    return fields_of(api.InputPipelineConfig, *names)
+
+
+@scenario
+def mode_keys(api, folder):
+    return fields_of(api.ModeKeys, "TRAIN", "EVAL", "PREDICT")
+
+
+# RunConfig.
+
+
+@scenario
+def run_config_defaults(api, folder):
+    return fields_of(
+        api.RunConfig(),
+        *["model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps"],
+        *["save_checkpoints_secs", "session_config", "keep_checkpoint_max"],
+        *["keep_checkpoint_every_n_hours", "log_step_count_steps", "train_distribute"],
+        *["eval_distribute", "device_fn", "protocol", "session_creation_timeout_secs"],
+        *["experimental_max_worker_delay_secs", "checkpoint_save_graph_def"],
+        *["master", "evaluation_master", "cluster", "tpu_config"],
+        *["is_chief", "task_type", "task_id", "num_ps_replicas", "num_worker_replicas"],
+        *["global_id_in_cluster", "service"],
+    )
+
+
+@table(
+    steps={"keywords": {"save_checkpoints_steps": 10}},
+    seconds={"keywords": {"save_checkpoints_secs": 10}},
+    neither={"keywords": {"save_checkpoints_steps": None, "save_checkpoints_secs": None}},
+    steps_none={"keywords": {"save_checkpoints_steps": None}},
+    seconds_none={"keywords": {"save_checkpoints_secs": None}},
+    steps_and_no_seconds={
+        "keywords": {"save_checkpoints_steps": 10, "save_checkpoints_secs": None}
+    },
+)
+def saving(api, folder, keywords):
+    return fields_of(api.RunConfig(**keywords), "save_checkpoints_steps", "save_checkpoints_secs")
+
+
+@table(
+    master={"keywords": {"master": "grpc://a:1"}},
+    empty_master={"keywords": {"master": ""}},
+    evaluation_master={"keywords": {"master": "grpc://a:1", "evaluation_master": "grpc://b:1"}},
+    evaluation_master_alone={"keywords": {"evaluation_master": "grpc://b:1"}},
+    master_none={"keywords": {"master": None}},
+)
+def masters(api, folder, keywords):
+    return fields_of(api.RunConfig(**keywords), "master", "evaluation_master")
+
+
+@table(
+    both_intervals={"keywords": {"save_checkpoints_steps": 1, "save_checkpoints_secs": 1}},
+    save_steps_negative={"keywords": {"save_checkpoints_steps": -1}},
+    save_steps_0={"keywords": {"save_checkpoints_steps": 0}},
+    save_secs_negative={"keywords": {"save_checkpoints_secs": -1}},
+    summary_negative={"keywords": {"save_summary_steps": -1}},
+    summary_0={"keywords": {"save_summary_steps": 0}},
+    keep_negative={"keywords": {"keep_checkpoint_max": -1}},
+    keep_hours_0={"keywords": {"keep_checkpoint_every_n_hours": 0}},
+    log_0={"keywords": {"log_step_count_steps": 0}},
+    log_negative={"keywords": {"log_step_count_steps": -1}},
+    seed_float={"keywords": {"tf_random_seed": 1.5}},
+    seed_text={"keywords": {"tf_random_seed": "1"}},
+    session_config={"keywords": {"session_config": {"a": 1}}},
+    device_fn={"keywords": {"device_fn": lambda: None}},
+    device_fn_text={"keywords": {"device_fn": "cpu"}},
+    protocol={"keywords": {"protocol": "pigeon"}},
+    timeout_negative={"keywords": {"session_creation_timeout_secs": -1}},
+    model_dir_empty={"keywords": {"model_dir": ""}},
+    unknown={"keywords": {"more": 1}},
+)
+def run_config_refuses(api, folder, keywords):
+    return outcome(lambda: api.RunConfig(**keywords), says=keywords)
+
+
+@scenario
+def run_config_refuses_master_and_cluster(api, folder):
+    class Cluster:
+        def master(self):
+            return "grpc://a:1"
+
+        def cluster_spec(self):
+            return tf.train.ClusterSpec({})
+
+    return outcome(
+        lambda: api.RunConfig(master="grpc://b:1", cluster=Cluster()), says=["master", "cluster"]
+    )
+
+
+@table(
+    model_dir={"keywords": {"model_dir": "b"}},
+    seed={"keywords": {"tf_random_seed": 3}},
+    steps={"keywords": {"save_checkpoints_steps": 3}},
+    seconds={"keywords": {"save_checkpoints_secs": 3}},
+    summary={"keywords": {"save_summary_steps": 3}},
+    keep={"keywords": {"keep_checkpoint_max": 3}},
+    log={"keywords": {"log_step_count_steps": 3}},
+    master={"keywords": {"master": "grpc://a:1"}},
+    evaluation_master={"keywords": {"evaluation_master": "grpc://a:1"}},
+    unknown={"keywords": {"more": 3}},
+    both_intervals={"keywords": {"save_checkpoints_steps": 3, "save_checkpoints_secs": 3}},
+)
+def replace(api, folder, keywords):
+    names = [
+        *["model_dir", "tf_random_seed", "save_checkpoints_steps", "save_checkpoints_secs"],
+        *["save_summary_steps", "keep_checkpoint_max", "log_step_count_steps", "master"],
+    ]
+    config = api.RunConfig(model_dir="a", tpu_config=api.TPUConfig(iterations_per_loop=9))
+    seen = {}
+
+    def call():
+        changed = config.replace(**keywords)
+        seen["changed"] = fields_of(changed, *names)
+        seen["loop"] = changed.tpu_config.iterations_per_loop
+
+    failure = outcome(call, says=keywords)
+    return {**failure, **seen, "original": fields_of(config, *names)}
+
+
+@scenario
+def replace_tpu_config(api, folder):
+    config = api.RunConfig(tpu_config=api.TPUConfig(iterations_per_loop=9))
+    changed = config.replace(tpu_config=api.TPUConfig(iterations_per_loop=8))
+    return {
+        "loops": [config.tpu_config.iterations_per_loop, changed.tpu_config.iterations_per_loop],
+        "type_is_kept": type(changed) is type(config),
+    }
+
+
+@scenario
+def run_config_is_read_only(api, folder):
+    config = api.RunConfig()
+    return outcome(lambda: setattr(config, "model_dir", "b"))
+
+
+# The constructor.
+
+
+@table(
+    no_config={"keywords": {"config": None}, "says": ["config"]},
+    config_is_a_dict={"keywords": {"config": {"model_dir": "a"}}, "says": ["config"]},
+    reserved_batch_size={"keywords": {"params": {"batch_size": 1}}, "says": ["batch_size"]},
+    reserved_context={"keywords": {"params": {"context": 1}}, "says": ["context"]},
+    params_list={"keywords": {"params": [1]}, "says": ["params"]},
+    train_batch_size_0={"keywords": {"train_batch_size": 0}, "says": ["train_batch_size"]},
+    train_batch_size_negative={"keywords": {"train_batch_size": -8}, "says": []},
+    train_batch_size_float={"keywords": {"train_batch_size": 2.5}, "says": ["train_batch_size"]},
+    train_batch_size_text={"keywords": {"train_batch_size": "8"}, "says": ["train_batch_size"]},
+    eval_batch_size_0={"keywords": {"eval_batch_size": 0}, "says": ["eval_batch_size"]},
+    eval_batch_size_float={"keywords": {"eval_batch_size": 2.5}, "says": ["eval_batch_size"]},
+    predict_batch_size_0={"keywords": {"predict_batch_size": 0}, "says": []},
+    no_train_batch_size={"keywords": {"train_batch_size": None}, "says": ["train_batch_size"]},
+    no_eval_batch_size={"keywords": {"eval_batch_size": None}, "says": []},
+    unknown={"keywords": {"more": 1}, "says": ["more"]},
+    model_dir_number={"keywords": {"model_dir": 3}, "says": []},
+)
+def constructor(api, folder, keywords, says):
+    """Each with use_tpu=False and with use_tpu=True; no TPU is looked for here."""
+
+    def make(use_tpu):
+        api.TPUEstimator(
+            **{
+                "model_fn": make_model_fn(api),
+                "config": api.RunConfig(model_dir=folder),
+                "train_batch_size": 8,
+                "eval_batch_size": 8,
+                **keywords,
+                "use_tpu": use_tpu,
+            }
+        )
+
+    return {
+        "local": outcome(lambda: make(False), says),
+        "tpu": outcome(lambda: make(True), says),
+    }
+
+
+@scenario
+def constructor_refuses_per_shard_model_parallelism(api, folder):
+    mode = api.InputPipelineConfig.PER_SHARD_V1
+    tpu_config = api.TPUConfig(per_host_input_for_training=mode, num_cores_per_replica=2)
+    return outcome(
+        lambda: api.TPUEstimator(
+            make_model_fn(api),
+            config=api.RunConfig(model_dir=folder, tpu_config=tpu_config),
+            use_tpu=True,
+            train_batch_size=8,
+        )
+    )
+
+
+# Specs.
+
+
+def metric_fn(value):
+    return {"mean": tf.metrics.mean(value)}
+
+
+@table(
+    metrics_not_a_pair={"fields": lambda loss: {"eval_metrics": metric_fn}},
+    metrics_of_one={"fields": lambda loss: {"eval_metrics": (metric_fn,)}},
+    metrics_of_three={"fields": lambda loss: {"eval_metrics": (metric_fn, [loss], 1)}},
+    metrics_as_a_list={"fields": lambda loss: {"eval_metrics": [metric_fn, [loss]]}},
+    metrics_not_callable={"fields": lambda loss: {"eval_metrics": ("mean", [loss])}},
+    metrics_tensor_alone={"fields": lambda loss: {"eval_metrics": (metric_fn, loss)}},
+    metrics_too_many={"fields": lambda loss: {"eval_metrics": (metric_fn, [loss, loss])}},
+    metrics_too_few={"fields": lambda loss: {"eval_metrics": (metric_fn, [])}},
+    metrics_with_a_default={
+        "fields": lambda loss: {"eval_metrics": (lambda value, scale=1: {}, [loss])}
+    },
+    metrics_var_args={"fields": lambda loss: {"eval_metrics": (lambda *values: {}, [loss, loss])}},
+    metrics_wrong_key={"fields": lambda loss: {"eval_metrics": (metric_fn, {"other": loss})}},
+    metrics_none={"fields": lambda loss: {"eval_metrics": None}},
+    host_call_not_a_pair={"fields": lambda loss: {"host_call": metric_fn}},
+    host_call_not_callable={"fields": lambda loss: {"host_call": (1, [loss])}},
+    host_call_too_many={"fields": lambda loss: {"host_call": (metric_fn, [loss, loss])}},
+    host_call_tensor_alone={"fields": lambda loss: {"host_call": (metric_fn, loss)}},
+    training_hook={"fields": lambda loss: {"training_hooks": ["hook"]}},
+    evaluation_hook={"fields": lambda loss: {"evaluation_hooks": ["hook"]}},
+    one_hook={"fields": lambda loss: {"training_hooks": tf.train.SessionRunHook()}},
+    hooks_as_a_tuple={"fields": lambda loss: {"training_hooks": (tf.train.SessionRunHook(),)}},
+    training_chief_hooks={"fields": lambda loss: {"training_chief_hooks": []}},
+    eval_metric_ops={"fields": lambda loss: {"eval_metric_ops": {}}},
+    scaffold={"fields": lambda loss: {"scaffold": None}},
+    unknown_mode={"fields": lambda loss: {"mode": "tune"}},
+)
+def spec(api, folder, fields):
+    """What the constructor of TPUEstimatorSpec refuses by itself."""
+    with tf.Graph().as_default():
+        loss = tf.constant(1.0)
+        keywords = {"mode": "eval", "loss": loss, **fields(loss)}
+        return outcome(
+            lambda: api.TPUEstimatorSpec(**keywords),
+            says=["eval_metrics", "host_call", "training_chief_hooks", "eval_metric_ops"],
+        )
+
+
+@scenario
+def spec_is_a_named_tuple(api, folder):
+    with tf.Graph().as_default():
+        value = api.TPUEstimatorSpec("eval", loss=tf.constant(1.0))
+        return {"fields": list(value._fields), "training_hooks": plain(value.training_hooks)}
+
+
+# Calls.
+
+
+@table(
+    steps_and_max_steps={"keywords": {"steps": 1, "max_steps": 1}, "says": ["steps", "max_steps"]},
+    steps_0={"keywords": {"steps": 0}, "says": ["steps"]},
+    steps_negative={"keywords": {"steps": -1}, "says": ["steps"]},
+    steps_float={"keywords": {"steps": 1.5}, "says": ["steps"]},
+    steps_whole_float={"keywords": {"steps": 2.0}, "says": ["steps"]},
+    steps_text={"keywords": {"steps": "2"}, "says": ["steps"]},
+    max_steps_0={"keywords": {"max_steps": 0}, "says": ["max_steps"]},
+    max_steps_negative={"keywords": {"max_steps": -1}, "says": ["max_steps"]},
+    max_steps_text={"keywords": {"max_steps": "2"}, "says": ["max_steps"]},
+    hooks_of_text={"keywords": {"steps": 1, "hooks": ["hook"]}, "says": ["hook"]},
+    hook_class={
+        "keywords": {"steps": 1, "hooks": [tf.train.SessionRunHook]},
+        "says": ["SessionRunHook"],
+    },
+    one_hook={
+        "keywords": {"steps": 1, "hooks": tf.train.SessionRunHook()},
+        "says": [],
+    },
+    hooks_as_a_tuple={"keywords": {"steps": 1, "hooks": (tf.train.SessionRunHook(),)}, "says": []},
+    no_hooks={"keywords": {"steps": 1, "hooks": []}, "says": []},
+    listeners_of_text={
+        "keywords": {"steps": 1, "saving_listeners": ["listener"]},
+        "says": ["listener"],
+    },
+    unknown={"keywords": {"more": 1}, "says": ["more"]},
+)
+def train_refuses(api, folder, keywords, says):
+    calls = []
+    estimator = make_estimator(api, folder, make_model_fn(api, calls))
+    failure = outcome(lambda: estimator.train(make_input_fn(), **keywords), says)
+    return {**failure, "model_fn_calls": len(calls)}
+
+
+@table(
+    steps_0={"keywords": {"steps": 0}, "says": ["steps"]},
+    steps_negative={"keywords": {"steps": -1}, "says": ["steps"]},
+    steps_text={"keywords": {"steps": "2"}, "says": ["steps"]},
+    steps_float={"keywords": {"steps": 1.5}, "says": ["steps"]},
+    hooks_of_text={"keywords": {"steps": 1, "hooks": ["hook"]}, "says": ["hook"]},
+    unknown={"keywords": {"max_steps": 1}, "says": ["max_steps"]},
+)
+def evaluate_refuses(api, folder, keywords, says):
+    calls = []
+    estimator = make_estimator(api, folder, make_model_fn(api, calls))
+    failure = outcome(lambda: estimator.evaluate(make_input_fn(), **keywords), says)
+    return {**failure, "model_fn_calls": len(calls)}
+
+
+@scenario
+def labels_not_taken_in_evaluation(api, folder):
+    def model_fn(features, mode, params):
+        graph = build(features, None, mode)
+        return api.TPUEstimatorSpec(mode, loss=graph.loss, train_op=graph.train_op)
+
+    estimator = make_estimator(api, folder, model_fn)
+    return {
+        "with_labels": outcome(lambda: estimator.evaluate(make_input_fn(), steps=1), ["labels"]),
+        "without": outcome(
+            lambda: estimator.evaluate(lambda params: dataset(4, 2, labels=False), steps=1)
+        ),
+    }
