@@ -6,6 +6,7 @@ import os
 import tensorflow.compat.v1 as tf
 from harness import (
     INITIAL_WEIGHT,
+    LEARNING_RATE,
     Recorder,
     checkpoint_steps,
     dataset,
@@ -163,7 +164,7 @@ def no_global_step_update(api, folder):
     def model_fn(features, labels, mode, params):
         value = tf.get_variable("w", initializer=INITIAL_WEIGHT)
         loss = tf.reduce_mean(tf.square(value * features["x"] - labels), name="toy_loss")
-        train_op = tf.train.GradientDescentOptimizer(0.5).minimize(loss)
+        train_op = tf.train.GradientDescentOptimizer(LEARNING_RATE).minimize(loss)
         return api.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
     recorder = Recorder()

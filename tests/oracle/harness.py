@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 BATCH_SIZE = 4
 INITIAL_WEIGHT = 0.5
-LEARNING_RATE = 0.5
+LEARNING_RATE = 0.0625
 
 SCENARIOS = {}
 

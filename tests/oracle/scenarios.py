@@ -1,7 +1,11 @@
 """All scenarios in which local mode is compared with TensorFlow 2.15's TPUEstimator."""
 
-import call_scenarios  # noqa: F401  (importing a module registers its scenarios)
+# Importing a module registers its scenarios.
+import call_scenarios  # noqa: F401
+import checkpoint_scenarios  # noqa: F401
+import estimator_scenarios  # noqa: F401
 import evaluate_scenarios  # noqa: F401
+import failure_scenarios  # noqa: F401
 import train_scenarios  # noqa: F401
 import validation_scenarios  # noqa: F401
 from harness import SCENARIOS

@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 from harness import (
     INITIAL_WEIGHT,
+    LEARNING_RATE,
     Recorder,
     Told,
     checkpoint_steps,
@@ -274,7 +275,7 @@ def host_call_sees_step(api, folder):
         loss = tf.reduce_mean(tf.square(value * features["x"] - labels), name="toy_loss")
         step = tf.identity(tf.train.get_or_create_global_step())
         with tf.control_dependencies([step]):
-            train_op = tf.train.GradientDescentOptimizer(0.5).minimize(
+            train_op = tf.train.GradientDescentOptimizer(LEARNING_RATE).minimize(
                 loss, tf.train.get_global_step()
             )
         tensors = [tf.reshape(step, [1]), tf.reshape(loss, [1])]
