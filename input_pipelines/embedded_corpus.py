@@ -26,8 +26,8 @@ HELD_OUT_SHARE = 0.05
 # Tests and demos hold little prose; the character-map codecs repeat one sentence a hundred times;
 # lib2to3 is gone in Python 3.13; the *-packages directories are no part of the standard library.
 _SKIPPED_DIRECTORIES = frozenset(
-    "__pycache__ test tests idle_test idlelib turtledemo lib2to3 encodings pydoc_data "
-    "site-packages dist-packages lib-dynload".split()
+    ("__pycache__", "test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "encodings")
+    + ("pydoc_data", "site-packages", "dist-packages", "lib-dynload")
 )
 
 _TOPICS = Path("pydoc_data", "topics.py")
@@ -39,7 +39,7 @@ _MARKUP = re.compile(r"``?([^`]+)``?|(?<![\w*])\*{1,2}(\w[^*]*)\*{1,2}(?!\w)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]+)?\s+(?=[\"'(\[]?[A-Z])")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|approx)|\b[A-Z])\.$")
 _CODE = re.compile(r"::=|->|>>>|[=!<>]=|[{}|\\]|\w\(\w*\)\s*:$|^\.\. |__\w+__\(|@param|  ")
-_PLAIN_WORD = re.compile(r"[\"'(\[]*[A-Za-z]+(?:['’-][A-Za-z]+)*[\"')\],.;:!?]*")
+_PLAIN_WORD = re.compile(r"[\"'(\[]*[A-Za-z]+(?:['\u2019-][A-Za-z]+)*[\"')\],.;:!?]*")
 
 _MIN_WORDS = 4
 _MIN_PLAIN_SHARE = 0.75

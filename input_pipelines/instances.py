@@ -37,23 +37,59 @@ class TrainingInstance:
 
 
 @dataclasses.dataclass(frozen=True)
-class InstanceMaker:
-    """Makes the instances of documents.
+class CreationSettings:
+    """The choices of data creation, named and defaulted as google-research/bert's flags.
 
     Attributes:
-      cls_id, sep_id: ids of `[CLS]` and `[SEP]`.
       max_seq_length: most tokens of an instance, `[CLS]` and both `[SEP]` included.
+      max_predictions_per_seq: most tokens to predict in an instance.
+      masked_lm_prob: share of an instance's tokens to predict.
       short_seq_prob: share of the instances made for a random shorter length.
-      masking: how tokens are masked.
-      seed: seed of all choices.
+      dupe_factor: how often the text is gone through, with other choices each time.
+      do_whole_word_mask: mask all pieces of a word or none.
+      random_seed: seed of all choices.
+
+    Raises:
+      ValueError: a value is out of its range; the message names its flag.
     """
 
-    cls_id: int
-    sep_id: int
-    max_seq_length: int
-    short_seq_prob: float
-    masking: Masking
-    seed: int
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    dupe_factor: int = 10
+    do_whole_word_mask: bool = False
+    random_seed: int = 12345
+
+    def __post_init__(self):
+        self._check("max_seq_length", self.max_seq_length >= 5, "at least 5")
+        self._check(
+            "max_predictions_per_seq",
+            1 <= self.max_predictions_per_seq <= self.max_seq_length,
+            f"from 1 to --max_seq_length ({self.max_seq_length})",
+        )
+        self._check("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "above 0 and at most 1")
+        self._check("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1")
+        self._check("dupe_factor", self.dupe_factor >= 1, "at least 1")
+
+    def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
+        if not is_allowed:
+            raise ValueError(f"--{name} is {getattr(self, name)}; it must be {allowed}.")
+
+
+class InstanceMaker:
+    """Makes the instances of documents."""
+
+    def __init__(self, tokenizer: tokenization.FullTokenizer, settings: CreationSettings):
+        self._settings = settings
+        self._masking = Masking.for_tokenizer(
+            tokenizer,
+            settings.masked_lm_prob,
+            settings.max_predictions_per_seq,
+            settings.do_whole_word_mask,
+        )
+        self._cls_id = tokenizer.vocab[tokenization.CLS]
+        self._sep_id = tokenizer.vocab[tokenization.SEP]
 
     def of_document(
         self, documents: Sequence[TokenizedDocument], number: int, turn: int
@@ -65,12 +101,12 @@ class InstanceMaker:
           number: which document.
           turn: which of the `dupe_factor` passes, from 0; each has other choices.
         """
-        rng = random.Random(f"{self.seed}/{turn}/{number}")
+        rng = random.Random(f"{self._settings.random_seed}/{turn}/{number}")
         for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
-            truncate_seq_pair(tokens_a, tokens_b, self.max_seq_length - 3, rng)
-            ids = [self.cls_id, *tokens_a, self.sep_id, *tokens_b, self.sep_id]
+            truncate_seq_pair(tokens_a, tokens_b, self._settings.max_seq_length - 3, rng)
+            ids = [self._cls_id, *tokens_a, self._sep_id, *tokens_b, self._sep_id]
             segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
-            masked_ids, positions, labels = create_masked_lm_predictions(ids, self.masking, rng)
+            masked_ids, positions, labels = create_masked_lm_predictions(ids, self._masking, rng)
             yield TrainingInstance(masked_ids, segment_ids, is_random_next, positions, labels)
 
     def _segments(
@@ -78,11 +114,11 @@ class InstanceMaker:
     ) -> Iterator[tuple[list[int], list[int], bool]]:
         """Yields (A, B, whether B is random); both hold tokens, together possibly too many."""
         document = documents[number]
-        max_num_tokens = self.max_seq_length - 3
+        max_num_tokens = self._settings.max_seq_length - 3
         start = 0
         while start < len(document):
             target_length = max_num_tokens
-            if rng.random() < self.short_seq_prob:
+            if rng.random() < self._settings.short_seq_prob:
                 target_length = rng.randint(2, max_num_tokens)
             end = start
             length = 0
@@ -113,42 +149,11 @@ class InstanceMaker:
 def create_training_instances(
     documents: Sequence[TokenizedDocument],
     tokenizer: tokenization.FullTokenizer,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    seed: int,
-    do_whole_word_mask: bool = False,
+    settings: CreationSettings,
 ) -> Iterator[TrainingInstance]:
-    """Yields the instances of all documents, `dupe_factor` times with different choices.
-
-    The order is that of the documents: shuffling is the writer's business.
-
-    Raises:
-      ValueError: a parameter is out of its range; the message names its flag.
-    """
-    for name, value, allowed, is_allowed in (
-        ("max_seq_length", max_seq_length, "at least 5", max_seq_length >= 5),
-        ("dupe_factor", dupe_factor, "at least 1", dupe_factor >= 1),
-        ("short_seq_prob", short_seq_prob, "in [0, 1]", 0 <= short_seq_prob <= 1),
-        ("masked_lm_prob", masked_lm_prob, "in (0, 1]", 0 < masked_lm_prob <= 1),
-        ("max_predictions_per_seq", max_predictions_per_seq, "from 1 to --max_seq_length",
-         1 <= max_predictions_per_seq <= max_seq_length),
-    ):  # fmt: skip
-        if not is_allowed:
-            raise ValueError(f"--{name} is {value}; it must be {allowed}.")
-    maker = InstanceMaker(
-        cls_id=tokenizer.vocab[tokenization.CLS],
-        sep_id=tokenizer.vocab[tokenization.SEP],
-        max_seq_length=max_seq_length,
-        short_seq_prob=short_seq_prob,
-        masking=Masking.for_tokenizer(
-            tokenizer, masked_lm_prob, max_predictions_per_seq, do_whole_word_mask
-        ),
-        seed=seed,
-    )
-    for turn in range(dupe_factor):
+    """Yields the instances of all documents, `dupe_factor` times, in the documents' order."""
+    maker = InstanceMaker(tokenizer, settings)
+    for turn in range(settings.dupe_factor):
         for number in range(len(documents)):
             yield from maker.of_document(documents, number, turn)
 

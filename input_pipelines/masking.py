@@ -69,16 +69,18 @@ def create_masked_lm_predictions(
       (masked ids, positions of the chosen tokens in ascending order, their original ids).
     """
     candidates = _candidates(token_ids, masking)
-    rng.shuffle(candidates)
     num_to_predict = min(
         masking.max_predictions_per_seq,
-        max(1, int(round(len(token_ids) * masking.masked_lm_prob))),
+        max(1, round(len(token_ids) * masking.masked_lm_prob)),
     )
     masked_ids = list(token_ids)
     positions: list[int] = []
-    for word in candidates:
-        if len(positions) >= num_to_predict:
-            break
+    while candidates and len(positions) < num_to_predict:
+        # A draw without replacement: cheaper than a shuffle, of which most goes unused.
+        drawn = rng.randrange(len(candidates))
+        word = candidates[drawn]
+        candidates[drawn] = candidates[-1]
+        candidates.pop()
         if len(positions) + len(word) > num_to_predict:
             continue  # A shorter word may still fit.
         for position in word:
@@ -93,14 +95,16 @@ def create_masked_lm_predictions(
 
 def _candidates(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
     """Groups of positions to mask together: single tokens, or the pieces of whole words."""
+    if not masking.do_whole_word_mask:
+        unmaskable = masking.unmaskable
+        return [[p] for p, token_id in enumerate(token_ids) if token_id not in unmaskable]
     candidates: list[list[int]] = []
     previous_maskable = False
     for position, token_id in enumerate(token_ids):
         maskable = token_id not in masking.unmaskable
         if maskable:
             # A truncated segment may start within a word; its first piece starts a group then.
-            continues = token_id in masking.continuations and previous_maskable
-            if masking.do_whole_word_mask and continues:
+            if token_id in masking.continuations and previous_maskable:
                 candidates[-1].append(position)
             else:
                 candidates.append([position])

@@ -131,10 +131,7 @@ def _merged_pieces(
     pieces = []
     for index in range(1, processor.get_piece_size()):
         piece = processor.id_to_piece(index)
-        if piece.startswith(_WORD_START):
-            piece = piece[1:]
-        else:
-            piece = CONTINUATION + piece
+        piece = piece[1:] if piece.startswith(_WORD_START) else CONTINUATION + piece
         if len(piece.removeprefix(CONTINUATION)) > 1:
             pieces.append(piece)
     return pieces

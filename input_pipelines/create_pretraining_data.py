@@ -1,0 +1,90 @@
+"""Creates pretraining records from text files, with google-research/bert's flags.
+
+```
+python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
+    --output_file=data/train-0.tfrecord,data/train-1.tfrecord --vocab_file=vocab.txt
+```
+"""
+
+import os
+import sys
+
+from absl import app, flags
+
+from bert_estimator.tokenization import FullTokenizer
+from input_pipelines.documents import find_files, read_documents
+from input_pipelines.instances import CreationSettings
+
+
+def define_flags() -> None:
+    defaults = CreationSettings()
+    flags.DEFINE_string("input_file", None, "Text files or globs, comma-separated.", required=True)
+    flags.DEFINE_string("output_file", None, "Record files, comma-separated.", required=True)
+    flags.DEFINE_string("vocab_file", None, "The WordPiece vocabulary.", required=True)
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
+    flags.DEFINE_bool(
+        "do_whole_word_mask", defaults.do_whole_word_mask, "Mask all pieces of a word or none."
+    )
+    flags.DEFINE_integer("max_seq_length", defaults.max_seq_length, "Tokens of an example.")
+    flags.DEFINE_integer(
+        "max_predictions_per_seq",
+        defaults.max_predictions_per_seq,
+        "Most masked tokens of an example.",
+    )
+    flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed of all choices.")
+    flags.DEFINE_integer("dupe_factor", defaults.dupe_factor, "Passes over the text.")
+    flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Share of tokens to mask.")
+    flags.DEFINE_float(
+        "short_seq_prob", defaults.short_seq_prob, "Share of examples of a random shorter length."
+    )
+
+
+def create(values: flags.FlagValues) -> str:
+    """Does what the flags say; returns a summary in words.
+
+    Raises:
+      ValueError: a flag or the text is not fit; the message says which.
+      FileNotFoundError: the vocabulary or the directory of the output does not exist.
+    """
+    settings = CreationSettings(
+        max_seq_length=values.max_seq_length,
+        max_predictions_per_seq=values.max_predictions_per_seq,
+        masked_lm_prob=values.masked_lm_prob,
+        short_seq_prob=values.short_seq_prob,
+        dupe_factor=values.dupe_factor,
+        do_whole_word_mask=values.do_whole_word_mask,
+        random_seed=values.random_seed,
+    )
+    input_files = find_files(values.input_file.split(","))
+    output_files = values.output_file.split(",")
+    for path in output_files:
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            raise FileNotFoundError(
+                f"--output_file: the directory of {path!r} does not exist. Create it first."
+            )
+    tokenizer = FullTokenizer(values.vocab_file, values.do_lower_case)
+
+    # TensorFlow takes seconds to import: only for flags that are fit.
+    from input_pipelines.pretraining_records import write_pretraining_records
+
+    manifest = write_pretraining_records(
+        read_documents(input_files), tokenizer, values.vocab_file, output_files, settings
+    )
+    return (
+        f"{manifest.num_records} examples from {manifest.corpus['documents']} documents "
+        f"({manifest.corpus['tokens']} tokens) in {len(output_files)} files."
+    )
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+    try:
+        print(create(flags.FLAGS))
+    except (ValueError, OSError) as error:
+        sys.exit(f"create_pretraining_data: {error}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

@@ -1,0 +1,170 @@
+"""The embedded default data: corpus, vocabulary and records, made end to end in a directory."""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
+from input_pipelines import embedded_corpus
+from input_pipelines import manifest as manifests
+from input_pipelines.instances import CreationSettings
+from input_pipelines.pretraining_records import write_pretraining_records
+
+VOCAB_FILE = "vocab.txt"
+TRAIN_FILE = "train-00000-of-00001.tfrecord"
+HELD_OUT_FILE = "heldout-00000-of-00001.tfrecord"
+
+_SETTINGS_FILE = "default_data.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class DefaultData:
+    """Where the embedded default data lies.
+
+    Attributes:
+      vocab_file: the vocabulary.
+      train_files, held_out_files: record files.
+      token_counts_file: how often each id occurs in the training text, for `unigram`.
+    """
+
+    vocab_file: str
+    train_files: list[str]
+    held_out_files: list[str]
+    token_counts_file: str
+
+
+def make(
+    output_dir: str,
+    vocab_size: int,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    dupe_factor: int,
+    seed: int,
+    do_whole_word_mask: bool = False,
+) -> DefaultData:
+    """Makes the data in `output_dir`, or finds it there, made whole with the same settings.
+
+    The directory appears under its name when it is whole; data made with other settings, by
+    another Python or from another corpus is replaced.
+
+    Args:
+      output_dir: directory for this data alone.
+      vocab_size: tokens of the vocabulary trained on the corpus.
+      max_seq_length: tokens of an example.
+      max_predictions_per_seq: most masked tokens of an example.
+      dupe_factor: passes over the training text; the held-out text is gone through once.
+      seed: seed of all choices.
+      do_whole_word_mask: mask all pieces of a word or none.
+
+    Raises:
+      ValueError: `output_dir` holds something else, or a setting is out of its range.
+    """
+    creation = CreationSettings(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        dupe_factor=dupe_factor,
+        do_whole_word_mask=do_whole_word_mask,
+        random_seed=seed,
+    )
+    settings = {
+        "format_version": manifests.FORMAT_VERSION,
+        "vocab_size": vocab_size,
+        **dataclasses.asdict(creation),
+        "corpus_fingerprint": embedded_corpus.fingerprint(),
+    }
+    data = _paths(output_dir)
+    if os.path.isdir(output_dir) and os.listdir(output_dir):
+        if not os.path.isfile(os.path.join(output_dir, _SETTINGS_FILE)):
+            raise ValueError(
+                f"{output_dir} holds other files than the embedded default data, which would "
+                "replace them. Give an empty or a new directory."
+            )
+        if _is_whole(output_dir, settings):
+            logging.info("Using the embedded default data in %s.", output_dir)
+            return data
+        logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
+
+    started = time.monotonic()
+    incomplete = output_dir.rstrip(os.sep) + ".incomplete"
+    shutil.rmtree(incomplete, ignore_errors=True)
+    os.makedirs(incomplete)
+    summary = _build(incomplete, vocab_size, creation)
+    # Written last: without it the directory is not taken for whole.
+    with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
+        json.dump(settings, file, indent=2)
+    shutil.rmtree(output_dir, ignore_errors=True)
+    os.rename(incomplete, output_dir)
+    logging.info("%s in %s (%.1f s).", summary, output_dir, time.monotonic() - started)
+    return data
+
+
+def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
+    """Fills the directory; returns a summary in words."""
+    paths = _paths(directory)
+    corpus = embedded_corpus.load()
+    logging.info(
+        "Making the embedded default data from Python %s's own documentation: %d documents.",
+        corpus.python_version,
+        len(corpus.train) + len(corpus.held_out),
+    )
+    sentences = (sentence for document in corpus.train for sentence in document)
+    write_vocab(train_vocabulary(sentences, vocab_size), paths.vocab_file)
+    tokenizer = FullTokenizer(paths.vocab_file)
+    description = {
+        "source": "embedded",
+        "python_version": corpus.python_version,
+        "embedded_sha256": corpus.sha256,
+    }
+    train = write_pretraining_records(
+        corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation, description
+    )
+    held_out = write_pretraining_records(
+        corpus.held_out,
+        tokenizer,
+        paths.vocab_file,
+        paths.held_out_files,
+        dataclasses.replace(creation, dupe_factor=1),
+        description,
+    )
+    return (
+        f"{train.num_records} training and {held_out.num_records} held-out examples from "
+        f"{train.corpus['tokens']} and {held_out.corpus['tokens']} tokens"
+    )
+
+
+def _paths(directory: str) -> DefaultData:
+    train_file = os.path.join(directory, TRAIN_FILE)
+    return DefaultData(
+        vocab_file=os.path.join(directory, VOCAB_FILE),
+        train_files=[train_file],
+        held_out_files=[os.path.join(directory, HELD_OUT_FILE)],
+        token_counts_file=manifests.token_counts_path(train_file),
+    )
+
+
+def _is_whole(directory: str, settings: dict[str, Any]) -> bool:
+    """Whether the directory was made with these settings and still holds what was made."""
+    paths = _paths(directory)
+    try:
+        with open(os.path.join(directory, _SETTINGS_FILE), encoding="utf-8") as file:
+            if json.load(file) != settings:
+                return False
+        if not os.path.isfile(paths.token_counts_file):
+            return False
+        for record_file in [*paths.train_files, *paths.held_out_files]:
+            manifest = manifests.read_manifest(manifests.manifest_path(record_file))
+            checksums = {entry.name: entry.sha256 for entry in manifest.files}
+            if (
+                checksums[os.path.basename(record_file)] != manifests.sha256_of_file(record_file)
+                or manifests.sha256_of_file(paths.vocab_file) != manifest.vocab_sha256
+            ):
+                return False
+    except (OSError, ValueError, KeyError, tf.errors.OpError):
+        return False
+    return True

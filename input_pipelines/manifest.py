@@ -1,0 +1,138 @@
+"""The manifest of a set of record files: what they hold, and how to tell that they are whole.
+
+It lies next to the files as `manifest.<name of the first file>.json`. The word comes first so that
+a glob over the record files, such as `train*`, does not match it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+FORMAT_VERSION = 1
+
+_PREFIX, _SUFFIX = "manifest.", ".json"
+_COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFile:
+    """One record file: its name without directory, its contents' numbers, and its hash."""
+
+    name: str
+    num_records: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a set of record files holds.
+
+    Attributes:
+      max_seq_length, max_predictions_per_seq: lengths of the features of every record.
+      vocab_size, vocab_sha256, do_lower_case: the vocabulary and how text met it.
+      num_records: records in all files together.
+      files: the files, in order.
+      token_counts: file with the number of times each id occurs in the text, int64 [vocab_size].
+      corpus: what is known of the text: at least sha256, documents, sentences and tokens.
+      creation: the settings of data creation.
+      format_version: version of this format.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    vocab_size: int
+    vocab_sha256: str
+    do_lower_case: bool
+    num_records: int
+    files: tuple[RecordFile, ...]
+    token_counts: str
+    corpus: dict[str, Any]
+    creation: dict[str, Any]
+    format_version: int = FORMAT_VERSION
+
+
+def manifest_path(record_file: str) -> str:
+    """Where the manifest of the set lies whose first file is `record_file`."""
+    return _sibling(record_file, _PREFIX, _SUFFIX)
+
+
+def token_counts_path(record_file: str) -> str:
+    """Where the token counts of the set lie whose first file is `record_file`."""
+    return _sibling(record_file, _COUNTS_PREFIX, _COUNTS_SUFFIX)
+
+
+def is_companion(path: str) -> bool:
+    """True for the names of manifests and token counts, which are no record files."""
+    name = os.path.basename(path)
+    return (name.startswith(_PREFIX) and name.endswith(_SUFFIX)) or (
+        name.startswith(_COUNTS_PREFIX) and name.endswith(_COUNTS_SUFFIX)
+    )
+
+
+def write_manifest(manifest: Manifest, path: str) -> None:
+    """Writes the manifest, whole or not at all."""
+    temporary = path + ".tmp"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(json.dumps(dataclasses.asdict(manifest), indent=2) + "\n")
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def read_manifest(path: str) -> Manifest:
+    """Reads a manifest.
+
+    Raises:
+      ValueError: the file is no manifest of this format version.
+    """
+    with tf.io.gfile.GFile(path, "r") as file:
+        text = file.read()
+    try:
+        fields = json.loads(text)
+        version = fields.get("format_version")
+        if version == FORMAT_VERSION:
+            fields["files"] = tuple(RecordFile(**entry) for entry in fields["files"])
+            return Manifest(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: not a whole manifest ({error}). Create the data again."
+        ) from None
+    raise ValueError(
+        f"{path}: format version {version}, this program reads {FORMAT_VERSION}. Create the data "
+        "again with this version's data creation."
+    )
+
+
+def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
+    """Finds, for each record file that one lists, its manifest: file -> (manifest's path, it)."""
+    found = {}
+    for directory in sorted({os.path.dirname(path) for path in record_files}):
+        for path in sorted(tf.io.gfile.glob(os.path.join(directory, f"{_PREFIX}*{_SUFFIX}"))):
+            manifest = read_manifest(path)
+            for entry in manifest.files:
+                found[os.path.join(directory, entry.name)] = (path, manifest)
+    return {path: found[path] for path in record_files if path in found}
+
+
+def read_token_counts(path: str) -> np.ndarray:
+    """Reads an int64 array [vocab_size]: how often each id occurs in the text."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return np.load(file, allow_pickle=False)
+
+
+def sha256_of_file(path: str) -> str:
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sibling(record_file: str, prefix: str, suffix: str) -> str:
+    directory, name = os.path.split(record_file)
+    return os.path.join(directory, prefix + name + suffix)

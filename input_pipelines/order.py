@@ -1,0 +1,67 @@
+"""The order of training: a pure function of (seed, epoch, position), so resuming is arithmetic.
+
+The endless stream of training examples is a random permutation of all records, then another, and so
+on. Each is computed, for any part of it, without state and without memory: a Feistel network over
+the smallest fitting power of two, walked in cycles until the number is one of a record (Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+"""
+
+import numpy as np
+
+_ROUNDS = 8
+_MIN_BITS = 6  # With fewer bits the network has too few different permutations.
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.ndarray:
+    """Maps places in the endless training stream to record numbers.
+
+    Place `i` is place `i % num_records` of epoch `i // num_records`; within an epoch every record
+    occurs once. The values are pinned: they do not depend on library versions.
+
+    Args:
+      stream_indices: int64 array of any shape, not negative.
+      num_records: number of records, at least 1.
+      seed: any integer; its lower 64 bits count.
+
+    Returns:
+      int64 array of the same shape, in [0, num_records).
+    """
+    flat = np.asarray(stream_indices, np.int64).reshape(-1)
+    epochs = (flat // num_records).astype(np.uint64)
+    numbers = (flat % num_records).astype(np.uint64)
+    bits = max(_MIN_BITS, (num_records - 1).bit_length())
+    keys = _round_keys(seed, epochs)
+    walking = np.arange(flat.size)
+    while walking.size:
+        numbers[walking] = _feistel(numbers[walking], keys[:, walking], bits)
+        walking = walking[numbers[walking] >= num_records]
+    return numbers.astype(np.int64).reshape(np.shape(stream_indices))
+
+
+def _round_keys(seed: int, epochs: np.ndarray) -> np.ndarray:
+    """uint64 keys of shape [rounds, number of epochs given]."""
+    seeds = np.full(epochs.shape, seed % 2**64, np.uint64)
+    state = _mix(_mix(seeds) + epochs)
+    return np.stack([_mix(state + np.uint64(i * _GOLDEN % 2**64)) for i in range(_ROUNDS)])
+
+
+def _feistel(numbers: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
+    """A bijection of [0, 2**bits): each half in turn is changed by a function of the other."""
+    low_bits = np.uint64(bits // 2)
+    low_mask = np.uint64((1 << (bits // 2)) - 1)
+    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+    low = numbers & low_mask
+    high = numbers >> low_bits
+    for i in range(0, _ROUNDS, 2):
+        low ^= _mix(high + keys[i]) & low_mask
+        high ^= _mix(low + keys[i + 1]) & high_mask
+    return (high << low_bits) | low
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), on a uint64 array."""
+    values = values + np.uint64(_GOLDEN)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

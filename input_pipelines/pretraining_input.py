@@ -1,0 +1,170 @@
+"""Batches of pretraining records, for training and for evaluation.
+
+Letters: B batch size, F sequence length, P predictions per sequence.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from input_pipelines.order import record_order
+from input_pipelines.record_reader import (
+    RecordFiles,
+    check_ids,
+    find_record_files,
+    open_pretraining_records,
+)
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+def input_fn_builder(
+    input_files: str | Iterable[str],
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    is_training: bool,
+    seed: int = 0,
+    precision: str = "float32",
+    vocab_size: int | None = None,
+) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+    """Builds the `input_fn` of pretraining.
+
+    Training is endless, in the order of `input_pipelines.order`. It starts at the batch of
+    `params["context"].global_step`, if there is a context, so that a resumed training goes on with
+    the records that it would have had. Evaluation is one pass in the files' order; its last batch
+    is filled up with examples of zeros, `is_real_example` 0.
+
+    Args:
+      input_files: comma-separated file patterns, or a list of them.
+      max_seq_length: F.
+      max_predictions_per_seq: P.
+      is_training: training or evaluation.
+      seed: seed of the order of training.
+      precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
+      vocab_size: size of the model's vocabulary; ids are checked against it, if given.
+
+    Returns:
+      `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
+      `segment_ids` int32 [B, F]; `masked_lm_positions`, `masked_lm_ids` int32 [B, P];
+      `masked_lm_weights` float [B, P]; `next_sentence_labels` int32 [B, 1]; `is_real_example` int32
+      [B]. B is `params["batch_size"]`.
+
+    Raises:
+      ValueError: from the builder: unknown precision; from the `input_fn`: all that
+        `open_pretraining_records` checks.
+      tf.errors.InvalidArgumentError: from the session: a damaged record or an id beyond the
+        vocabulary; the message holds that of `RecordError`.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"--precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        batch_size = params["batch_size"]
+        records = open_pretraining_records(
+            input_files, max_seq_length, max_predictions_per_seq, vocab_size
+        )
+        start, invocation, num_invocations = _deployment(params.get("context"))
+        padding = _example_of_zeros(max_seq_length, max_predictions_per_seq)
+
+        def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray]:
+            """Serialized examples and record numbers of a batch; a number of -1 is padding."""
+            first = (int(batch_number) * num_invocations + invocation) * batch_size
+            numbers = np.arange(first, first + batch_size, dtype=np.int64)
+            if is_training:
+                numbers = record_order(numbers, records.num_records, seed)
+            else:
+                numbers[numbers >= records.num_records] = -1
+            examples = [records.read(int(n)) if n >= 0 else padding for n in numbers]
+            return np.array(examples, object), numbers
+
+        def checked_ids(numbers: np.ndarray, input_ids: np.ndarray, masked_lm_ids: np.ndarray):
+            check_ids(records, numbers, "input_ids", input_ids, vocab_size)
+            check_ids(records, numbers, "masked_lm_ids", masked_lm_ids, vocab_size)
+            return input_ids
+
+        def parse(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
+            examples, numbers = tf.numpy_function(read, [batch_number], (tf.string, tf.int64))
+            examples.set_shape([batch_size])
+            numbers.set_shape([batch_size])
+            features = tf.io.parse_example(
+                examples, feature_spec(max_seq_length, max_predictions_per_seq)
+            )
+            if vocab_size is not None:
+                input_ids = features["input_ids"]
+                features["input_ids"] = tf.numpy_function(
+                    checked_ids, [numbers, input_ids, features["masked_lm_ids"]], tf.int64
+                )
+                features["input_ids"].set_shape(input_ids.shape)
+            features["is_real_example"] = tf.cast(numbers >= 0, tf.int64)
+            features = {
+                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                for name, value in features.items()
+            }
+            return cast_features(features, precision)
+
+        if is_training:
+            batches = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
+        else:
+            global_batch = batch_size * num_invocations
+            batches = tf.data.Dataset.range(-(-records.num_records // global_batch))
+        return batches.map(parse).prefetch(2)
+
+    return input_fn
+
+
+def num_examples(input_files: str | Iterable[str]) -> int:
+    """Number of records in the files; raises as `RecordFiles` does for files cut short."""
+    return RecordFiles(find_record_files(input_files)).num_records
+
+
+def feature_spec(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Any]:
+    """The features of a record, for `tf.io.parse_example`."""
+    return {
+        "input_ids": tf.io.FixedLenFeature([max_seq_length], tf.int64),
+        "input_mask": tf.io.FixedLenFeature([max_seq_length], tf.int64),
+        "segment_ids": tf.io.FixedLenFeature([max_seq_length], tf.int64),
+        "masked_lm_positions": tf.io.FixedLenFeature([max_predictions_per_seq], tf.int64),
+        "masked_lm_ids": tf.io.FixedLenFeature([max_predictions_per_seq], tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }
+
+
+def cast_features(
+    features: Mapping[str, tf.Tensor], precision: str, targets: Collection[str] = ("label_ids",)
+) -> dict[str, tf.Tensor]:
+    """Casts float features to bfloat16 under that precision; integers stay as they are.
+
+    Args:
+      features: tensors by name.
+      precision: "bfloat16" or "float32"; the latter changes nothing.
+      targets: names of labels. A float one is a regression target: it goes straight into an fp32
+        loss, and bfloat16 would round it.
+    """
+    if precision != "bfloat16":
+        return dict(features)
+    return {
+        name: tf.cast(value, tf.bfloat16)
+        if value.dtype.is_floating and name not in targets
+        else value
+        for name, value in features.items()
+    }
+
+
+def _deployment(context: Any) -> tuple[int, int, int]:
+    """(step at which training starts, number of this invocation, number of invocations)."""
+    if context is None:
+        return 0, 0, 1
+    _, invocation, num_invocations, _ = context.current_input_fn_deployment()
+    return int(context.global_step), invocation, num_invocations
+
+
+def _example_of_zeros(max_seq_length: int, max_predictions_per_seq: int) -> bytes:
+    example = tf.train.Example()
+    for name, spec in feature_spec(max_seq_length, max_predictions_per_seq).items():
+        feature = example.features.feature[name]
+        values = feature.int64_list if spec.dtype == tf.int64 else feature.float_list
+        values.value.extend([0] * spec.shape[0])
+    return example.SerializeToString()

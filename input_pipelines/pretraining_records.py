@@ -1,0 +1,188 @@
+"""Documents to TFRecord files of pretraining examples, with their manifest.
+
+Every example has these features, named as in google-research/bert and padded with zeros to fixed
+lengths (F: max_seq_length, P: max_predictions_per_seq):
+
+  input_ids             int64 [F]  ids of `[CLS] A [SEP] B [SEP]`, masked tokens replaced
+  input_mask            int64 [F]  1 for tokens, 0 for padding
+  segment_ids           int64 [F]  0 for `[CLS] A [SEP]` and padding, 1 for `B [SEP]`
+  masked_lm_positions   int64 [P]  positions of the tokens to predict, ascending
+  masked_lm_ids         int64 [P]  their original ids
+  masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random
+"""
+
+import array
+import dataclasses
+import hashlib
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tokenization import FullTokenizer
+from input_pipelines import manifest as manifests
+from input_pipelines.instances import (
+    CreationSettings,
+    TokenizedDocument,
+    TrainingInstance,
+    create_training_instances,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedCorpus:
+    """A text as ids, tokenized once for all passes over it.
+
+    Attributes:
+      documents: the documents that hold tokens, each a list of non-empty int arrays.
+      token_counts: int64 [vocab_size], how often each id occurs.
+      description: sha256 of the text, numbers of documents, sentences and tokens.
+    """
+
+    documents: list[TokenizedDocument]
+    token_counts: np.ndarray
+    description: dict[str, Any]
+
+
+def tokenize_documents(
+    documents: Iterable[Sequence[str]], tokenizer: FullTokenizer
+) -> TokenizedCorpus:
+    """Tokenizes documents, sequences of sentences; sentences without tokens are left out."""
+    digest = hashlib.sha256()
+    counts = np.zeros(len(tokenizer.vocab), np.int64)
+    tokenized = []
+    for document in documents:
+        digest.update(("\n".join(document) + "\n\n").encode())
+        sentences = (
+            array.array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)))
+            for sentence in document
+        )
+        if sentences := [sentence for sentence in sentences if sentence]:
+            tokenized.append(sentences)
+            counts += np.bincount(np.concatenate(sentences), minlength=len(counts))
+    description = {
+        "sha256": digest.hexdigest(),
+        "documents": len(tokenized),
+        "sentences": sum(len(document) for document in tokenized),
+        "tokens": int(counts.sum()),
+    }
+    return TokenizedCorpus(tokenized, counts, description)
+
+
+def write_pretraining_records(
+    documents: Iterable[Sequence[str]],
+    tokenizer: FullTokenizer,
+    vocab_file: str,
+    output_files: Sequence[str],
+    settings: CreationSettings,
+    corpus_description: Mapping[str, Any] | None = None,
+) -> manifests.Manifest:
+    """Makes the instances of documents and writes them, shuffled, to record files in turn.
+
+    The files appear under their names only when they are whole, and the manifest last. The same
+    arguments give the same bytes.
+
+    Args:
+      documents: documents as sequences of sentences.
+      tokenizer: tokenizer of the vocabulary in `vocab_file`.
+      vocab_file: hashed into the manifest.
+      output_files: files in one directory, which exists; old ones are replaced.
+      settings: how instances are made.
+      corpus_description: what else is known of the text, for the manifest.
+
+    Returns:
+      The manifest.
+
+    Raises:
+      ValueError: no instance results, or the output files are not fit to be one set.
+    """
+    directory = os.path.dirname(output_files[0])
+    if {os.path.dirname(path) for path in output_files} != {directory}:
+        raise ValueError(f"--output_file: {', '.join(output_files)} lie in different directories.")
+    if len(set(output_files)) < len(output_files):
+        raise ValueError(f"--output_file: {', '.join(output_files)} names a file twice.")
+    corpus = tokenize_documents(documents, tokenizer)
+    examples = [
+        serialized_example(instance, settings.max_seq_length, settings.max_predictions_per_seq)
+        for instance in create_training_instances(corpus.documents, tokenizer, settings)
+    ]
+    if not examples:
+        raise ValueError(
+            f"0 instances result from {corpus.description['documents']} documents with "
+            f"{corpus.description['tokens']} tokens: an instance needs two tokens. Give more text."
+        )
+    random.Random(f"{settings.random_seed}/order").shuffle(examples)
+
+    # An old manifest must not vouch for new files, should this program end between the two.
+    path = manifests.manifest_path(output_files[0])
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+    counts_path = manifests.token_counts_path(output_files[0])
+    with tf.io.gfile.GFile(counts_path, "wb") as file:
+        np.save(file, corpus.token_counts, allow_pickle=False)
+    entries = tuple(
+        _write_file(examples[shard :: len(output_files)], output_file)
+        for shard, output_file in enumerate(output_files)
+    )
+    creation = dataclasses.asdict(settings)
+    manifest = manifests.Manifest(
+        max_seq_length=creation.pop("max_seq_length"),
+        max_predictions_per_seq=creation.pop("max_predictions_per_seq"),
+        vocab_size=len(tokenizer.vocab),
+        vocab_sha256=manifests.sha256_of_file(vocab_file),
+        do_lower_case=tokenizer.do_lower_case,
+        num_records=len(examples),
+        files=entries,
+        token_counts=os.path.basename(counts_path),
+        corpus={**corpus.description, **(corpus_description or {})},
+        creation=creation,
+    )
+    manifests.write_manifest(manifest, path)
+    return manifest
+
+
+def serialized_example(
+    instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int
+) -> bytes:
+    """The instance as a serialized `tf.train.Example`, padded (see the module's table)."""
+
+    def padded(values: Sequence[int], length: int) -> list[int]:
+        return list(values) + [0] * (length - len(values))
+
+    num_tokens = len(instance.input_ids)
+    num_predictions = len(instance.masked_lm_ids)
+    ints = {
+        "input_ids": padded(instance.input_ids, max_seq_length),
+        "input_mask": padded([1] * num_tokens, max_seq_length),
+        "segment_ids": padded(instance.segment_ids, max_seq_length),
+        "masked_lm_positions": padded(instance.masked_lm_positions, max_predictions_per_seq),
+        "masked_lm_ids": padded(instance.masked_lm_ids, max_predictions_per_seq),
+        "next_sentence_labels": [int(instance.is_random_next)],
+    }
+    example = tf.train.Example()
+    feature = example.features.feature
+    for name, values in ints.items():
+        feature[name].int64_list.value.extend(values)
+    weights = padded([1] * num_predictions, max_predictions_per_seq)
+    feature["masked_lm_weights"].float_list.value.extend(weights)
+    return example.SerializeToString(deterministic=True)
+
+
+def _write_file(examples: Sequence[bytes], path: str) -> manifests.RecordFile:
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f"temporary.{name}.part")
+    with tf.io.TFRecordWriter(temporary) as writer:
+        for example in examples:
+            writer.write(example)
+    entry = manifests.RecordFile(
+        name=name,
+        num_records=len(examples),
+        num_bytes=tf.io.gfile.stat(temporary).length,
+        sha256=manifests.sha256_of_file(temporary),
+    )
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+    return entry

@@ -1,0 +1,264 @@
+"""Random access to the records of TFRecord files, checked before they are read.
+
+A TFRecord file is a sequence of records: length (8 bytes, little-endian), checksum of the length
+(4 bytes), data, checksum of the data (4 bytes).
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from input_pipelines import manifest as manifests
+from input_pipelines.crc32c import masked_crc32c
+
+_HEADER_BYTES = 12
+_FOOTER_BYTES = 4
+
+
+class RecordError(ValueError):
+    """A record or a record file that cannot be what it should be; the message says which."""
+
+
+def find_record_files(patterns: str | Iterable[str]) -> list[str]:
+    """Expands a comma-separated list of file patterns, or a list of them, to record files.
+
+    The files are sorted within each pattern; manifests and token counts are left out.
+
+    Raises:
+      ValueError: a pattern matches no file.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    files: list[str] = []
+    for pattern in patterns:
+        found = [p for p in sorted(tf.io.gfile.glob(pattern)) if not manifests.is_companion(p)]
+        if not pattern or not found:
+            raise ValueError(
+                f"--input_file: no file matches {pattern!r}. Give a comma-separated list of "
+                "record files or globs; create_pretraining_data makes such files."
+            )
+        files.extend(path for path in found if path not in files)
+    return files
+
+
+class RecordFiles:
+    """The records of some files, numbered through from 0 in the files' order.
+
+    Attributes:
+      files: the files.
+      num_records: number of records in all files.
+    """
+
+    def __init__(self, files: Sequence[str]):
+        """Indexes the files.
+
+        Raises:
+          RecordError: a file is cut short or damaged; the message names file and offset.
+        """
+        self.files = list(files)
+        self._offsets = [record_offsets(path) for path in self.files]
+        self._starts = np.cumsum([0] + [len(offsets) - 1 for offsets in self._offsets])
+        self.num_records = int(self._starts[-1])
+        self._lock = threading.Lock()
+        self._open_files = [_open(path) for path in self.files]
+        for file in self._open_files:
+            weakref.finalize(self, file.close)
+
+    def num_records_of(self, path: str) -> int:
+        """Number of records in one of the files."""
+        return len(self._offsets[self.files.index(path)]) - 1
+
+    def read(self, number: int) -> bytes:
+        """Reads one record and verifies its checksum.
+
+        Raises:
+          RecordError: the record is damaged; the message names file, record and offset.
+        """
+        file_number, in_file = self._locate(number)
+        start, end = self._offsets[file_number][in_file : in_file + 2]
+        with self._lock:
+            file = self._open_files[file_number]
+            file.seek(int(start) + _HEADER_BYTES)
+            data = file.read(int(end - start) - _HEADER_BYTES)
+        record = np.frombuffer(data, np.uint8)[:-_FOOTER_BYTES]
+        if len(data) != end - start - _HEADER_BYTES or (
+            masked_crc32c(record) != int.from_bytes(data[-_FOOTER_BYTES:], "little")
+        ):
+            raise RecordError(
+                f"{self.location(number)} is damaged: its checksum does not fit its data. Create "
+                "the file again."
+            )
+        return record.tobytes()
+
+    def location(self, number: int) -> str:
+        """Where a record lies: its file, its number in it and its byte offset."""
+        file_number, in_file = self._locate(number)
+        offset = self._offsets[file_number][in_file]
+        return f"{self.files[file_number]}: record {in_file} (byte {offset})"
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """(which file, which record of it)."""
+        file_number = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return file_number, int(number - self._starts[file_number])
+
+
+def open_pretraining_records(
+    input_files: str | Iterable[str],
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    vocab_size: int | None = None,
+) -> RecordFiles:
+    """Finds and indexes pretraining records, and checks that they are what the caller expects.
+
+    Each file is checked against its manifest, if there is one, or else by its first record.
+
+    Args:
+      input_files: comma-separated patterns, or a list of them.
+      max_seq_length: length that `input_ids` must have.
+      max_predictions_per_seq: length that `masked_lm_ids` must have.
+      vocab_size: the model's vocabulary, if it is to be checked.
+
+    Raises:
+      ValueError: no file matches, or a file holds records of other lengths or of another
+        vocabulary.
+      RecordError: a file is cut short, damaged or empty; the message names file and offset.
+    """
+    records = RecordFiles(find_record_files(input_files))
+    listed = manifests.read_manifests_of(records.files)
+    first_record = 0
+    for path in records.files:
+        num_records = records.num_records_of(path)
+        if path in listed:
+            expected = (max_seq_length, max_predictions_per_seq, vocab_size)
+            _check_manifest(*listed[path], path, num_records, expected)
+        elif num_records == 0:
+            raise RecordError(f"{path}: the file is empty. Create the data again.")
+        else:
+            record = records.read(first_record)
+            _check_first_record(path, record, max_seq_length, max_predictions_per_seq)
+        first_record += num_records
+    if not records.num_records:
+        raise RecordError(f"{', '.join(records.files)}: no records. Create the data again.")
+    return records
+
+
+def check_ids(
+    records: RecordFiles, numbers: Sequence[int], name: str, ids: np.ndarray, vocab_size: int
+) -> None:
+    """Checks the feature `name` of the records `numbers`, an integer array [B, ...].
+
+    Raises:
+      RecordError: an id is not in [0, vocab_size); the message names the first such record.
+    """
+    if not ids.size or (ids.min() >= 0 and ids.max() < vocab_size):
+        return
+    is_bad = (ids < 0) | (ids >= vocab_size)
+    row = int(np.argwhere(is_bad)[0][0])
+    raise RecordError(
+        f"{records.location(int(numbers[row]))}: {name} holds the id {ids[row][is_bad[row]][0]}, "
+        f"but the vocabulary has {vocab_size} tokens. Use the vocabulary and the configuration "
+        "that the data was created with."
+    )
+
+
+def record_offsets(path: str) -> np.ndarray:
+    """Byte offsets of the records of a file and of its end, int64 [number of records + 1].
+
+    Found by walking over the records' lengths, whose checksums are verified; data is passed over.
+
+    Raises:
+      RecordError: the last record is cut short, or a length is damaged.
+    """
+    file_bytes = tf.io.gfile.stat(path).length
+    offsets = [0]
+    headers = []
+    with _open(path) as file:
+        while offsets[-1] + _HEADER_BYTES <= file_bytes:
+            file.seek(offsets[-1])
+            headers.append(file.read(_HEADER_BYTES))
+            length = int.from_bytes(headers[-1][:8], "little")
+            offsets.append(offsets[-1] + _HEADER_BYTES + length + _FOOTER_BYTES)
+    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _HEADER_BYTES)
+    checksums = np.ascontiguousarray(table[:, 8:]).view("<u4")[:, 0]
+    damaged = np.flatnonzero(masked_crc32c(table[:, :8]) != checksums)
+    if damaged.size:
+        raise RecordError(
+            f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
+            "damaged, or this is no TFRecord file. Create it again."
+        )
+    if offsets[-1] != file_bytes:
+        last = len(offsets) - 1 if offsets[-1] < file_bytes else len(offsets) - 2
+        raise RecordError(
+            f"{path}: record {last} (byte {offsets[last]}) goes on beyond the end of the file "
+            f"({file_bytes} bytes): the file is truncated. Create it again."
+        )
+    return np.asarray(offsets, np.int64)
+
+
+def _open(path: str):
+    # Python's own file is several times faster at many small reads, but knows local files only.
+    return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+
+
+def _check_manifest(
+    manifest_file: str,
+    manifest: manifests.Manifest,
+    path: str,
+    num_records: int,
+    expected: tuple[int, int, int | None],
+) -> None:
+    entry = next(entry for entry in manifest.files if entry.name == os.path.basename(path))
+    num_bytes = tf.io.gfile.stat(path).length
+    if (entry.num_records, entry.num_bytes) != (num_records, num_bytes):
+        raise RecordError(
+            f"{path}: {num_records} records in {num_bytes} bytes, but {manifest_file} says "
+            f"{entry.num_records} records in {entry.num_bytes} bytes. Create the data again."
+        )
+    for name, value in zip(
+        ("max_seq_length", "max_predictions_per_seq", "vocab_size"), expected, strict=True
+    ):
+        found = getattr(manifest, name)
+        if value is not None and found != value:
+            flag = f"--{name}" if name != "vocab_size" else "the model's vocab_size"
+            raise ValueError(
+                f"{name} is {found} in {path} (says {manifest_file}) but {flag} is {value}. Use "
+                f"{found}, or create the data again."
+            )
+
+
+def _check_first_record(
+    path: str, record: bytes, max_seq_length: int, max_predictions_per_seq: int
+) -> None:
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # Protocol buffers' own error type has no stable public name.
+        raise RecordError(f"{path}: record 0 is no tf.train.Example: {error}.") from None
+    for name, kind, flag, expected in (
+        ("input_ids", "int64_list", "--max_seq_length", max_seq_length),
+        ("input_mask", "int64_list", "--max_seq_length", max_seq_length),
+        ("segment_ids", "int64_list", "--max_seq_length", max_seq_length),
+        ("masked_lm_positions", "int64_list", "--max_predictions_per_seq", max_predictions_per_seq),
+        ("masked_lm_ids", "int64_list", "--max_predictions_per_seq", max_predictions_per_seq),
+        ("masked_lm_weights", "float_list", "--max_predictions_per_seq", max_predictions_per_seq),
+        ("next_sentence_labels", "int64_list", None, 1),
+    ):
+        if name not in features:
+            raise ValueError(
+                f"{path}: record 0 has no feature {name!r}; it has {', '.join(sorted(features))}. "
+                "Are these pretraining records?"
+            )
+        found = len(getattr(features[name], kind).value)
+        if found == expected:
+            continue
+        if flag is None or found == 0:
+            raise ValueError(
+                f"{path}: record 0 has {found} values of {kind} in {name!r}, not {expected}."
+            )
+        raise ValueError(
+            f"{flag.removeprefix('--')} is {found} in {path} (feature {name!r} of record 0) but "
+            f"{flag} is {expected}. Use {found}, or create the data again."
+        )
