@@ -321,24 +321,33 @@ def gelu(x):
     return fused(tf.convert_to_tensor(x))
 
 
-_GELU_LINEAR = math.sqrt(2.0 / math.pi)
-_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+# (1 + tanh(u)) / 2 is sigmoid(2 u), and v * (_LINEAR + _CUBIC * v^2) is that 2 u. By the sigmoid,
+# with 1 - sigmoid as exponential * sigmoid, the tails keep their relative precision in float32,
+# where 1 + tanh(u) would be 0.
+_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
+
+
+def _exponential_and_sigmoid(v):
+    # The bound keeps the exponential finite; beyond it the sigmoid is below 1e-34.
+    exponential = tf.exp(tf.minimum(-v * (_LINEAR + _CUBIC * v * v), 80.0))
+    return exponential, 1.0 / (1.0 + exponential)
 
 
 @tf.function(jit_compile=True, autograph=False)
 def _gelu(x):
     v = tf.cast(x, tf.float32)
-    t = tf.tanh(v * (_GELU_LINEAR + _GELU_CUBIC * v * v))
-    return tf.cast(0.5 * v * (1.0 + t), x.dtype)
+    _, sigmoid = _exponential_and_sigmoid(v)
+    return tf.cast(v * sigmoid, x.dtype)
 
 
 @tf.function(jit_compile=True, autograph=False)
 def _gelu_gradient(x, gradient):
     v = tf.cast(x, tf.float32)
-    t = tf.tanh(v * (_GELU_LINEAR + _GELU_CUBIC * v * v))
-    slope = _GELU_LINEAR + 3.0 * _GELU_CUBIC * v * v
-    derivative = 0.5 * (1.0 + t) + 0.5 * v * (1.0 - t * t) * slope
-    return tf.cast(tf.cast(gradient, tf.float32) * derivative, x.dtype)
+    exponential, sigmoid = _exponential_and_sigmoid(v)
+    inner = v * (_LINEAR + 3.0 * _CUBIC * v * v)
+    slope = sigmoid * (1.0 + exponential * sigmoid * inner)
+    return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
 
 
 # One for each of bert_config.HIDDEN_ACTS.
