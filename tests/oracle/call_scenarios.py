@@ -12,6 +12,7 @@ from harness import (
     make_model_fn,
     numbers,
     outcome,
+    plain,
     scenario,
     table,
 )
@@ -211,7 +212,7 @@ def params(api, folder, params, **keywords):
     model_calls, input_calls = [], []
 
     def input_fn(params):
-        input_calls.append(dict(params))
+        input_calls.append(plain(params))
         return dataset(8, 2)
 
     estimator = make_estimator(

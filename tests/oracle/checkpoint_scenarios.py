@@ -50,9 +50,13 @@ def checkpoints_of_two_trainings(api, folder):
     return {"steps": checkpoint_steps(folder)}
 
 
-@scenario
-def checkpoint_folder(api, folder):
-    make_estimator(api, folder).train(make_input_fn(), steps=2)
+@table(by_default={"config": {}}, without_graph={"config": {"checkpoint_save_graph_def": False}})
+def checkpoint_folder(api, folder, config):
+    # Made here: make_estimator's config leaves the graph out.
+    run_config = api.RunConfig(model_dir=folder, **config)
+    api.TPUEstimator(
+        make_model_fn(api), config=run_config, use_tpu=False, train_batch_size=4
+    ).train(make_input_fn(), steps=2)
     with open(os.path.join(folder, "checkpoint"), encoding="utf-8") as state:
         lines = state.read().splitlines()
     reader = tf.train.load_checkpoint(os.path.join(folder, "model.ckpt-2"))
@@ -123,14 +127,6 @@ def saving_listeners_with_own_saver_hook(api, folder):
         saving_listeners=[Listener("a", log)],
     )
     return {"log": log}
-
-
-@scenario
-def checkpoint_without_graph(api, folder):
-    make_estimator(api, folder, config={"checkpoint_save_graph_def": False}).train(
-        make_input_fn(), steps=1
-    )
-    return {"files": sorted(name for name in os.listdir(folder) if "tfevents" not in name)}
 
 
 @scenario

@@ -310,8 +310,8 @@ def input_fn_raises_in_evaluation(api, folder):
 
 
 @scenario
-def numpy_types(api, folder):
-    """What kind of number each value is."""
+def types_and_order(api, folder):
+    """What kind of number each value is, and in which order they come."""
     estimator = make_estimator(api, folder, make_model_fn(api, fields=by_list))
     results = estimator.evaluate(make_input_fn(), steps=1)
     return {

@@ -20,6 +20,10 @@ BATCH_SIZE = 4
 INITIAL_WEIGHT = 0.5
 LEARNING_RATE = 0.0625
 
+# A graph of a few operations takes longer to optimize and to print than to run.
+QUICK = tf.ConfigProto()
+QUICK.graph_options.rewrite_options.disable_meta_optimizer = True
+
 SCENARIOS = {}
 
 
@@ -53,14 +57,11 @@ def table(**rows):
 
 def dataset(examples, batch_size, labels=True):
     """Batches of `examples` examples (None: endless): float32 x [B] and, if asked, y [B]."""
-    eighths = np.arange(1, 9, dtype=np.float32) / 8
-    data = tf.data.Dataset.from_tensor_slices(eighths).repeat()
+    x = np.arange(1, 9, dtype=np.float32) / 8
+    slices = ({"x": x}, 3 * x) if labels else {"x": x}
+    data = tf.data.Dataset.from_tensor_slices(slices).repeat()
     if examples is not None:
         data = data.take(examples)
-    if labels:
-        data = data.map(lambda value: ({"x": value}, 3.0 * value))
-    else:
-        data = data.map(lambda value: {"x": value})
     return data.batch(batch_size)
 
 
@@ -69,7 +70,7 @@ def make_input_fn(examples=None, log=None):
 
     def input_fn(params):
         if log is not None:
-            log.append(dict(params))
+            log.append(plain(params))
         return dataset(examples, params["batch_size"])
 
     return input_fn
@@ -104,7 +105,7 @@ def make_model_fn(api, log=None, fields=None):
 
     def model_fn(features, labels, mode, params):
         if log is not None:
-            log.append({"mode": mode, "params": dict(params)})
+            log.append({"mode": mode, "params": plain(params)})
         graph = build(features, labels, mode)
         spec = {"mode": mode, "loss": graph.loss, "train_op": graph.train_op}
         spec.update(fields(graph) if fields else {})
@@ -116,7 +117,13 @@ def make_model_fn(api, log=None, fields=None):
 def make_estimator(api, folder, model_fn=None, config=(), tpu_config=(), **keywords):
     """A TPUEstimator in local mode; `config` and `tpu_config`: keywords of the two configs."""
     run_config = api.RunConfig(
-        **{"model_dir": folder, "tpu_config": api.TPUConfig(**dict(tpu_config)), **dict(config)}
+        **{
+            "model_dir": folder,
+            "tpu_config": api.TPUConfig(**dict(tpu_config)),
+            "session_config": QUICK,
+            "checkpoint_save_graph_def": False,
+            **dict(config),
+        }
     )
     batches = {"train_batch_size": BATCH_SIZE, "eval_batch_size": BATCH_SIZE}
     return api.TPUEstimator(
@@ -127,6 +134,17 @@ def make_estimator(api, folder, model_fn=None, config=(), tpu_config=(), **keywo
 
 
 # Observers.
+
+
+def plain(value):
+    """A value as a JSON value; protos and other objects by the name of their type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return type(value).__name__
 
 
 class Recorder(tf.train.SessionRunHook):

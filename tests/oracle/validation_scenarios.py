@@ -8,18 +8,10 @@ from harness import (
     make_input_fn,
     make_model_fn,
     outcome,
+    plain,
     scenario,
     table,
 )
-
-
-def plain(value):
-    """A value of a config as a JSON value; protos and other objects by the name of their type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return [plain(each) for each in value]
-    return type(value).__name__
 
 
 def fields_of(config, *names):
