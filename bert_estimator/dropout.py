@@ -75,16 +75,12 @@ class Dropout:
         threshold, scale = _quantise(rate, x.dtype)
         if threshold == 0:
             return x
-
-        @tf.custom_gradient
-        def mask_and_scale(values, keep):
-            def apply(values):
-                scaled = values * tf.constant(scale, values.dtype)
-                return tf.where(keep, scaled, tf.zeros_like(values))
-
-            return apply(values), lambda gradient: (apply(gradient), None)
-
-        return mask_and_scale(x, self._random_bits(x) >= tf.constant(threshold, tf.uint16))
+        keep = self._random_bits(x) >= tf.constant(threshold, tf.uint16)
+        scale = tf.constant(scale, x.dtype)
+        # One registered gradient for all calls: `tf.custom_gradient` registers a closure for each,
+        # which holds the graph for the life of the process.
+        with tf.get_default_graph().gradient_override_map({"IdentityN": "BertEstimatorDropout"}):
+            return tf.identity_n([_mask_and_scale(x, keep, scale), x, keep, scale])[0]
 
     def _random_bits(self, x):
         """uint16 tensor of x's shape; row b depends on (seed, site, step, first_row + b) alone."""
@@ -115,6 +111,16 @@ class Dropout:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         return zlib.crc32(f"{name}:{call}".encode())
+
+
+@tf.RegisterGradient("BertEstimatorDropout")
+def _dropout_gradient(op, gradient, *_):
+    _, _, keep, scale = op.inputs
+    return None, _mask_and_scale(gradient, keep, scale), None, None
+
+
+def _mask_and_scale(values, keep, scale):
+    return tf.where(keep, values * scale, tf.zeros_like(values))
 
 
 def _quantise(rate, dtype):

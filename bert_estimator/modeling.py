@@ -13,6 +13,7 @@ and the sum of the embeddings are float32 in any case. Between layers the activa
 [B * F, H]: every dense layer is one matrix product.
 """
 
+import functools
 import math
 import zlib
 
@@ -158,18 +159,16 @@ def gather_lookup(table, ids):
     The gradient is dense, a sum by row in float32. The IndexedSlices of a plain gather would be
     joined with the dense gradient of a table which is an output layer as well, row by row.
     """
+    table = tf.convert_to_tensor(table)
+    return with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
 
+
+@tf.RegisterGradient("BertEstimatorGather")
+def _gather_gradient(op, gradient, *_):
+    _, table, ids = op.inputs
     vocab_size, width = table.shape.as_list()
-
-    @tf.custom_gradient
-    def gather(table):
-        def gradient(rows):
-            rows = tf.reshape(rows, [-1, width])
-            return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size)
-
-        return tf.gather(table, ids), gradient
-
-    return gather(tf.convert_to_tensor(table))
+    rows = tf.reshape(gradient, [-1, width])
+    return None, tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size), None
 
 
 def one_hot_lookup(table, ids):
@@ -313,12 +312,30 @@ def gelu(x):
     Computed in float32, by one fused loop forward and one backward: as single operations, which
     each read and write the whole of memory, it would be a third of a training step on a CPU.
     """
+    x = tf.convert_to_tensor(x)
+    return with_gradient("BertEstimatorGelu", _fused(_gelu, x), x)
 
-    @tf.custom_gradient
-    def fused(x):
-        return _gelu(x), lambda gradient: _gelu_gradient(x, gradient)
 
-    return fused(tf.convert_to_tensor(x))
+@tf.RegisterGradient("BertEstimatorGelu")
+def _gelu_gradient(op, gradient, *_):
+    x = op.inputs[1]
+    return None, _fused(_gelu_slope, x, gradient)
+
+
+def _fused(function, *tensors):
+    """Calls an elementwise function as one XLA computation."""
+    result = _compiled(function, tensors[0].dtype, len(tensors))(*tensors)
+    result.set_shape(tensors[0].shape)
+    return result
+
+
+@functools.cache
+def _compiled(function, dtype, arity):
+    # Traced once, in a graph of its own: `tf.function` would keep every graph it is called from,
+    # and compile for each one.
+    with tf.Graph().as_default():
+        traced = tf.function(function, jit_compile=True, autograph=False)
+        return traced.get_concrete_function(*[tf.TensorSpec(None, dtype)] * arity)
 
 
 # (1 + tanh(u)) / 2 is sigmoid(2 u), and v * (_LINEAR + _CUBIC * v^2) is that 2 u. By the sigmoid,
@@ -334,15 +351,13 @@ def _exponential_and_sigmoid(v):
     return exponential, 1.0 / (1.0 + exponential)
 
 
-@tf.function(jit_compile=True, autograph=False)
 def _gelu(x):
     v = tf.cast(x, tf.float32)
     _, sigmoid = _exponential_and_sigmoid(v)
     return tf.cast(v * sigmoid, x.dtype)
 
 
-@tf.function(jit_compile=True, autograph=False)
-def _gelu_gradient(x, gradient):
+def _gelu_slope(x, gradient):
     v = tf.cast(x, tf.float32)
     exponential, sigmoid = _exponential_and_sigmoid(v)
     inner = v * (_LINEAR + 3.0 * _CUBIC * v * v)
@@ -352,6 +367,17 @@ def _gelu_gradient(x, gradient):
 
 # One for each of bert_config.HIDDEN_ACTS.
 ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
+
+
+def with_gradient(name, value, *inputs):
+    """`value`, computed from `inputs`, with the gradient function registered under `name`.
+
+    That function gets an operation whose inputs are (value, *inputs), and returns None for the
+    value. It is registered once; `tf.custom_gradient` registers a closure for each call, which
+    holds the graph for the life of the process.
+    """
+    with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
+        return tf.identity_n([value, *inputs])[0]
 
 
 def _check_inputs(config, input_ids, input_mask, token_type_ids):

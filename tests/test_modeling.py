@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -422,6 +424,34 @@ def test_bad_shapes(shapes, message):
         inputs = [tf.placeholder(tf.int32, shape) for shape in shapes]
         with pytest.raises(ValueError, match=message):
             modeling.BertModel(CONFIG, False, *inputs)
+
+
+def test_graphs_are_let_go_of():
+    def graph_of_a_network():
+        with tf.Graph().as_default() as graph:
+            _, losses = build(True, dropout=Dropout(1, 2))
+            tf.gradients(sum(losses), tf.trainable_variables())
+        return weakref.ref(graph)
+
+    graph = graph_of_a_network()
+    gc.collect()
+    assert graph() is None
+
+
+def test_gradients_inside_a_loop_equal_those_outside():
+    x = np.linspace(-2, 2, 12).reshape(4, 3).astype(np.float32)
+    with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
+        table = tf.get_variable("table", [4, 3], initializer=tf.constant_initializer(x))
+
+        def loss(rows):
+            return tf.reduce_sum(modeling.gelu(modeling.gather_lookup(table, rows[:, tf.newaxis])))
+
+        def body(row, total):
+            return row + 1, total + tf.gradients(loss(row[tf.newaxis]), table)[0]
+
+        _, total = tf.while_loop(lambda row, _: row < 4, body, [0, tf.zeros([4, 3])])
+        pair = [total, *tf.gradients(loss(tf.range(4)), table)]
+        np.testing.assert_allclose(*run(pair, {"net/table": x}), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
