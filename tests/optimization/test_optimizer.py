@@ -1,0 +1,298 @@
+"""ChainOptimizer: slots, the order of assignments, and where a step can run."""
+
+import numpy as np
+import optimizer_steps
+import pytest
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import precision
+from bert_estimator.optimization.lamb import LAMBOptimizer
+from bert_estimator.optimization.learning_rate import ScaleByLearningRate
+from bert_estimator.optimization.optimizer import ChainOptimizer
+
+KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
+TARGET = np.float32([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+
+
+def build_step():
+    """One LAMB step on ||kernel - target||^2 + bias^2, as a model_fn would build it."""
+    with tf.variable_scope("layer"):
+        kernel = tf.get_variable("kernel", initializer=KERNEL)
+        bias = tf.get_variable("bias", initializer=np.float32([0.5, 0.5]))
+    loss = tf.reduce_sum(tf.square(kernel - TARGET)) + tf.reduce_sum(tf.square(bias))
+    global_step = tf.train.get_or_create_global_step()
+    optimizer = LAMBOptimizer(0.01, bias_correction=True)
+    train_op = optimizer.minimize(loss, global_step=global_step)
+    return train_op, [kernel, bias, *optimizer.variables(), global_step]
+
+
+def three_steps_in_a_session():
+    """(names, values) of the state after three plain steps."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        train_op, state = build_step()
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train_op)
+        return [variable.name for variable in state], session.run(state)
+
+
+def test_state_after_three_steps():
+    names, values = three_steps_in_a_session()
+    assert names == [
+        "layer/kernel:0", "layer/bias:0", "layer/kernel/adam_m:0", "layer/kernel/adam_v:0",
+        "layer/bias/adam_m:0", "layer/bias/adam_v:0", "global_step:0",
+    ]  # fmt: skip
+    assert values[-1] == 3
+    assert np.linalg.norm(values[0] - TARGET) < np.linalg.norm(KERNEL - TARGET)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_three_turns_of_a_while_loop_equal_three_steps(version):
+    _, expected = three_steps_in_a_session()
+    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        state = []
+
+        def turn(i):
+            train_op, state[:] = build_step()
+            with tf.control_dependencies([train_op]):
+                return i + 1
+
+        loop = tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)], parallel_iterations=1)
+        session.run(tf.global_variables_initializer())
+        assert session.run(loop) == 3
+        for found, wanted in zip(session.run(state), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_three_compiled_steps_equal_three_plain_ones():
+    _, expected = three_steps_in_a_session()
+    state = []
+
+    def step():
+        train_op, state[:] = build_step()
+        with tf.control_dependencies([train_op]):
+            return tf.constant(0)
+
+    wrapped = tf.wrap_function(step, [])
+    compiled = tf2.function(lambda: wrapped(), jit_compile=True)
+    for _ in range(3):
+        compiled()
+    for found, wanted in zip(state, expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+
+
+def test_every_variable_is_assigned_after_every_gradient():
+    """The loss reads `second` after it was differentiated by `first`; no update may get between."""
+    with tf.Graph().as_default():
+        first = tf.get_variable("first", [2])
+        second = tf.get_variable("second", [2])
+        gradients = [tf.identity(first, name="g1"), tf.identity(second, name="g2")]
+        optimizer = LAMBOptimizer(0.1)
+        train_op = optimizer.apply_gradients(
+            zip(gradients, [first, second], strict=True), tf.train.create_global_step()
+        )
+        assigns = [
+            op
+            for op in tf.get_default_graph().get_operations()
+            if op.type == "AssignVariableOp" and op.name.startswith("LAMBOptimizer")
+        ]
+        assert len(assigns) == 6
+        for assign in assigns:
+            before = _ancestors(assign)
+            assert {"g1", "g2"} <= before
+            assert not before & {other.name for other in assigns}
+        assert {assign.name for assign in assigns} <= _ancestors(train_op)
+
+
+def test_every_read_of_a_variable_and_its_slots_comes_before_their_assignments():
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", [2])
+        LAMBOptimizer(0.1).apply_gradients([(tf.ones([2]), weight)])
+        operations = [
+            op
+            for op in tf.get_default_graph().get_operations()
+            if op.name.startswith("LAMBOptimizer")
+        ]
+        reads = {op.name for op in operations if op.type == "ReadVariableOp"}
+        assigns = [op for op in operations if op.type == "AssignVariableOp"]
+        assert len(reads) == 3 and len(assigns) == 3
+        for assign in assigns:
+            assert reads <= _ancestors(assign)
+
+
+def _ancestors(operation):
+    """Names of the operations that must run before this one."""
+    seen, todo = set(), [operation]
+    while todo:
+        now = todo.pop()
+        for before in [tensor.op for tensor in now.inputs] + list(now.control_inputs):
+            if before.name not in seen:
+                seen.add(before.name)
+                todo.append(before)
+    return seen
+
+
+def test_slots_are_float32_resources_named_after_the_variable_in_any_scope():
+    """Also under a bfloat16 scope, another scope's name, and its getter."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        with precision.scope("bfloat16"), tf.variable_scope("bert"):
+            read = tf.get_variable("kernel", [2, 2], dtype=tf.bfloat16)
+            loss = tf.reduce_sum(tf.cast(tf.square(read), tf.float32))
+            (variable,) = tf.trainable_variables()
+            optimizer = LAMBOptimizer(0.1)
+            train_op = optimizer.minimize(loss, var_list=[variable])
+        assert read.dtype == tf.bfloat16
+        assert [slot.name for slot in optimizer.variables()] == [
+            "bert/kernel/adam_m:0",
+            "bert/kernel/adam_v:0",
+        ]
+        assert optimizer.get_slot(variable, "adam_m") is optimizer.variables()[0]
+        assert optimizer.get_slot(variable, "momentum") is None
+        assert optimizer.get_slot_names() == ["adam_m", "adam_v"]
+        for slot in optimizer.variables():
+            assert slot.dtype.base_dtype == tf.float32
+            assert slot.handle.dtype == tf.resource
+            assert slot in tf.global_variables()
+        assert tf.trainable_variables() == [variable]
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert np.isfinite(session.run(variable)).all()
+
+
+def test_slots_are_zero_at_first():
+    with tf.Graph().as_default(), tf.Session() as session:
+        build_step()
+        session.run(tf.global_variables_initializer())
+        slots = [v for v in tf.global_variables() if "/adam_" in v.name]
+        assert len(slots) == 4
+        for value in session.run(slots):
+            np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
+def test_a_checkpoint_of_any_program_with_these_names_restores(tmp_path):
+    """The names and shapes are google-research/bert's; what wrote the file does not matter."""
+    path = str(tmp_path / "model.ckpt")
+    names = ["w", "w/adam_m", "w/adam_v"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        for number, name in enumerate(names):
+            tf.get_variable(name, initializer=np.float32([number, 7.0]), use_resource=False)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, path)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", [2])
+        optimizer = LAMBOptimizer(0.1)
+        optimizer.apply_gradients([(tf.ones([2]), weight)])
+        saver = tf.train.Saver()
+        saver.restore(session, path)
+        restored = session.run([weight, *optimizer.variables()])
+        np.testing.assert_array_equal(restored, [[0.0, 7.0], [1.0, 7.0], [2.0, 7.0]])
+        saver.save(session, path)
+    assert sorted(name for name, _ in tf.train.list_variables(path)) == names
+
+
+def test_the_global_step_counts_once_a_step_or_not_at_all():
+    with tf.Graph().as_default(), tf.Session() as session:
+        weights = [tf.get_variable(f"w{i}", initializer=[1.0]) for i in range(3)]
+        step = tf.train.create_global_step()
+        optimizer = LAMBOptimizer(0.1)
+        pairs = [(tf.constant([1.0]), weight) for weight in weights]
+        with_step = optimizer.apply_gradients(pairs, step)
+        without_step = optimizer.apply_gradients(pairs)
+        session.run(tf.global_variables_initializer())
+        session.run(with_step)
+        assert session.run(step) == 1
+        session.run(without_step)
+        assert session.run(step) == 1
+
+
+def test_the_learning_rate_is_read_before_the_step_is_counted():
+    """A rate of 0 in step 0 must not move anything, however the session orders its work."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", initializer=[1.0])
+        step = tf.train.create_global_step()
+        rate = tf.cast(step, tf.float32)
+        train_op = ChainOptimizer([ScaleByLearningRate(rate)], "Descent").apply_gradients(
+            [(tf.constant([1.0]), weight)], step
+        )
+        session.run(tf.global_variables_initializer())
+        seen = []
+        for _ in range(3):
+            session.run(train_op)
+            seen.append(float(session.run(weight)[0]))
+    assert seen == [1.0, 0.0, -2.0]
+
+
+def test_a_sparse_gradient_equals_the_dense_one():
+    values = {}
+    for kind in ("sparse", "dense"):
+        with tf.Graph().as_default(), tf.Session() as session:
+            table = tf.get_variable("table", initializer=KERNEL)
+            gradient = tf.IndexedSlices(
+                tf.ones([3, 2]), tf.constant([2, 0, 2]), tf.constant([3, 2])
+            )
+            if kind == "dense":
+                gradient = tf.constant([[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]])
+            train_op = LAMBOptimizer(0.1).apply_gradients([(gradient, table)])
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            values[kind] = session.run(tf.global_variables())
+    for sparse, dense in zip(values["sparse"], values["dense"], strict=True):
+        np.testing.assert_array_equal(sparse, dense)
+
+
+def test_a_variable_without_a_gradient_stays_and_gets_no_slots():
+    with tf.Graph().as_default(), tf.Session() as session:
+        used = tf.get_variable("used", initializer=[1.0])
+        unused = tf.get_variable("unused", initializer=[1.0])
+        optimizer = LAMBOptimizer(0.1)
+        train_op = optimizer.minimize(tf.reduce_sum(used))
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert session.run(unused) == [1.0]
+        assert session.run(used) < 1.0
+        assert optimizer.get_slot(unused, "adam_m") is None
+
+
+def test_variables_of_the_old_kind_work_too():
+    """Scripts that call disable_v2_behavior() have reference variables."""
+    values = []
+    for use_resource in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            weight = tf.get_variable("w", initializer=KERNEL, use_resource=use_resource)
+            optimizer = LAMBOptimizer(0.1)
+            train_op = optimizer.minimize(tf.reduce_sum(tf.square(weight - TARGET)))
+            session.run(tf.global_variables_initializer())
+            for _ in range(3):
+                session.run(train_op)
+            assert all(slot.handle.dtype == tf.resource for slot in optimizer.variables())
+            values.append(session.run(weight))
+    np.testing.assert_array_equal(*values)
+
+
+def test_trust_ratios_are_those_of_the_adapted_variables():
+    with tf.Graph().as_default(), tf.Session() as session:
+        kernel = tf.get_variable("layer/kernel", initializer=[3.0, 4.0])
+        bias = tf.get_variable("layer/bias", initializer=[3.0, 4.0])
+        optimizer = LAMBOptimizer(0.1)
+        zeros = tf.zeros([2])
+        optimizer.apply_gradients([(zeros, kernel), (zeros, bias)])
+        session.run(tf.global_variables_initializer())
+        assert list(optimizer.trust_ratios) == ["layer/kernel"]
+        ratio = session.run(optimizer.trust_ratios["layer/kernel"])
+    assert ratio == pytest.approx(100.0, rel=1e-6)
+
+
+def test_two_optimizers_on_one_variable_do_not_share_slots_silently():
+    with tf.Graph().as_default():
+        pairs = [(tf.ones([2]), tf.get_variable("w", [2]))]
+        LAMBOptimizer(0.1).apply_gradients(pairs)
+        with pytest.raises(ValueError, match="w/adam_m already exists"):
+            LAMBOptimizer(0.1).apply_gradients(pairs)
+
+
+def test_refuses_to_apply_nothing():
+    with tf.Graph().as_default():
+        weight = tf.get_variable("w", [2])
+        with pytest.raises(ValueError, match=r"LAMBOptimizer: no variable has a gradient"):
+            LAMBOptimizer(0.1).apply_gradients([(None, weight)])
