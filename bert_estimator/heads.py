@@ -52,8 +52,6 @@ def next_sentence_logits(model):
         weights = modeling.weight(
             "output_weights", [2, config.hidden_size], config.initializer_range
         )
-        bias = tf.get_variable(
-            "output_bias", [2], tf.float32, initializer=tf.zeros_initializer()
-        )
+        bias = tf.get_variable("output_bias", [2], tf.float32, initializer=tf.zeros_initializer())
         logits = tf.matmul(model.get_pooled_output(), weights, transpose_b=True)
         return tf.nn.bias_add(precision.to_float32(logits), bias)

@@ -135,7 +135,7 @@ class TPUEstimator:
                     f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
                 )
         if max_steps is not None:
-            reached = checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
+            reached = self.global_step()
             if reached >= max_steps:
                 tf.logging.info(
                     "Nothing to train: %s is at step %d, max_steps is %d.",
@@ -168,6 +168,10 @@ class TPUEstimator:
             job, _runtime(job), input_fn, _checked_hooks(hooks), steps, checkpoint_path,
             self.eval_dir(name),
         )
+
+    def global_step(self):
+        """Returns the step training would go on from: the newest whole checkpoint's, or 0."""
+        return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
 
     def latest_checkpoint(self):
         """Returns the path prefix of the newest checkpoint in model_dir, or None."""

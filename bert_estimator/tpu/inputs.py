@@ -25,7 +25,8 @@ class Inputs:
                 self.initializer = iterator.initializer
                 returned = iterator.get_next()
         self.features, self.labels = call.split_features_and_labels(returned)
-        self._element = (self.features, self.labels)
+        # None has no tensor, but tf.nest takes it for a leaf.
+        self._element = [self.features] if self.labels is None else [self.features, self.labels]
         self._tensors = tf.nest.flatten(self._element)
 
     def check_static_shapes(self):
@@ -50,8 +51,8 @@ class Inputs:
     def placeholders(self):
         """Returns (features, labels) of placeholders in place of the tensors, and their list."""
         holders = [tf.placeholder(t.dtype, t.shape) for t in self._tensors]
-        features, labels = tf.nest.pack_sequence_as(self._element, holders)
-        return features, labels, holders
+        features, *labels = tf.nest.pack_sequence_as(self._element, holders)
+        return features, labels[0] if labels else None, holders
 
     def drawer(self, session):
         """Returns the function an `Infeed` draws with: a list of arrays, one a tensor."""

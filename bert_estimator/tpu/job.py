@@ -45,9 +45,7 @@ class Job:
         return spec
 
     def input_params(self, start_step):
-        """Returns the params for `input_fn`; under TPU rules they carry a `TPUContext`."""
-        if not self.tpu_rules:
-            return self._params(self.batch_size)
+        """Returns the params for `input_fn`, with a `TPUContext`."""
         context = call.TPUContext(num_replicas=self.num_replicas, global_step=start_step)
         return call.with_entries(self._params(self.batch_size), context=context)
 

@@ -1,0 +1,156 @@
+"""The flags the scripts share: their definitions and their checks. Does not import TensorFlow.
+
+Names and meanings are google-research/bert's. A flag left out has the default given here, or the
+one of the plan the script runs; `config.json` says which value came from where.
+"""
+
+import difflib
+import os
+import re
+
+from absl import flags
+
+PRECISIONS = ("float32", "bfloat16")
+OPTIMIZERS = ("lamb", "adamw")
+
+
+class FlagError(ValueError):
+    """A flag's value cannot work: the text names the flag, what is allowed, and what to do."""
+
+
+def define(values, output_dir):
+    """Defines the flags all scripts have in an `absl.flags.FlagValues`.
+
+    Args:
+      values: where to define them.
+      output_dir: the script's default for --output_dir.
+    """
+
+    def string(name, default, text):
+        flags.DEFINE_string(name, default, text, flag_values=values)
+
+    def integer(name, default, text):
+        flags.DEFINE_integer(name, default, text, flag_values=values)
+
+    def boolean(name, default, text):
+        flags.DEFINE_boolean(name, default, text, flag_values=values)
+
+    string("output_dir", output_dir, "Where checkpoints, events, metrics and curves go.")
+    string("bert_config_file", None, "JSON file with the sizes of the network.")
+    string("init_checkpoint", None, "Checkpoint whose weights training starts from.")
+    boolean("do_train", None, "Train. With neither --do_train nor --do_eval, both are done.")
+    boolean("do_eval", None, "Evaluate.")
+    integer("train_batch_size", 32, "Examples in a global training batch.")
+    integer("eval_batch_size", 8, "Examples in a global evaluation batch.")
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.", flag_values=values)
+    integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+    integer("iterations_per_loop", 1000, "Steps between visits of hooks, checkpoints and logs.")
+    boolean("use_tpu", False, "Run by the TPU's rules, on a TPU where there is one.")
+    string("tpu_name", None, "Which TPU to use, by name; an error if it cannot be reached.")
+    integer("num_tpu_cores", None, "Number of cores; those found by default.")
+    string("precision", "float32", f"What the network computes in: {', '.join(PRECISIONS)}.")
+    string("optimizer", None, f"One of {', '.join(OPTIMIZERS)}.")
+    integer("micro_batch_size", None, "Rows computed at a time within a step; all by default.")
+    integer("random_seed", 12345, "Seed of weights, dropout and the order of the data.")
+
+
+def parse(values, argv):
+    """Parses a command line. Returns the set of names of the flags given.
+
+    Raises:
+      FlagError: an unknown flag (the nearest is suggested), a value that cannot be parsed, or a
+        positional argument.
+    """
+    try:
+        rest = values(argv)
+    except flags.UnrecognizedFlagError as error:
+        near = difflib.get_close_matches(error.flagname, list(values), n=1, cutoff=0.0)
+        raise FlagError(f"--{error.flagname}: no such flag; did you mean --{near[0]}?") from None
+    except flags.Error as error:
+        raise FlagError(str(error)) from None
+    if len(rest) > 1:
+        raise FlagError(f"{rest[1]!r} is no flag: flags are written --name=value")
+    return {name for name in values if values[name].present}
+
+
+def check(ok, name, value, rule):
+    """Raises FlagError unless `ok`."""
+    if not ok:
+        raise FlagError(f"--{name}={value}: {rule}")
+
+
+def check_common(config):
+    """Checks the values of the shared flags, given as attributes of a configuration."""
+    for name in (
+        "train_batch_size",
+        "eval_batch_size",
+        "save_checkpoints_steps",
+        "iterations_per_loop",
+    ):
+        check(getattr(config, name) > 0, name, getattr(config, name), "must be positive")
+    for name in ("micro_batch_size", "num_tpu_cores"):
+        value = getattr(config, name)
+        check(value is None or value > 0, name, value, "must be positive")
+    rate = config.learning_rate
+    check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
+    check_choice("precision", config.precision, PRECISIONS)
+    check_choice("optimizer", config.optimizer, OPTIMIZERS)
+    seed = config.random_seed
+    check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
+    batch, micro = config.train_batch_size, config.micro_batch_size
+    if micro is not None:
+        check(
+            batch % micro == 0,
+            "micro_batch_size",
+            micro,
+            f"must divide --train_batch_size={batch} without remainder",
+        )
+    for name in ("bert_config_file",):
+        check_file(name, getattr(config, name))
+    if config.init_checkpoint and not _is_remote(config.init_checkpoint):
+        check(
+            os.path.exists(config.init_checkpoint + ".index"),
+            "init_checkpoint",
+            config.init_checkpoint,
+            "there is no such checkpoint. Give the path without .index or .data, such as "
+            "uncased_L-12_H-768_A-12/bert_model.ckpt",
+        )
+    if config.tpu_name:
+        check(
+            config.use_tpu,
+            "tpu_name",
+            config.tpu_name,
+            "names a TPU, but --use_tpu is not given; add it",
+        )
+
+
+def check_choice(name, value, choices):
+    """Raises FlagError unless the value is one of the choices; suggests the nearest."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise FlagError(f"--{name}={value}: must be one of {', '.join(choices)}{hint}")
+
+
+def check_file(name, path):
+    """Raises FlagError unless the path is None, remote, or a file."""
+    if path is not None and not _is_remote(path):
+        check(os.path.isfile(path), name, path, "there is no such file")
+
+
+def check_writable_directory(name, path):
+    """Makes the directory, and raises FlagError where nothing can be written into it."""
+    if _is_remote(path):
+        return
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise FlagError(f"--{name}={path}: is a file, not a directory") from None
+    except OSError as error:
+        raise FlagError(f"--{name}={path}: cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise FlagError(f"--{name}={path}: is not writable by this user; choose another directory")
+
+
+def _is_remote(path):
+    return re.match(r"[a-z0-9]+://", path) is not None

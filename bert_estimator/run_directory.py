@@ -1,0 +1,213 @@
+"""What a run leaves behind besides checkpoints: config.json, metrics.jsonl, curves.svg.
+
+config.json holds every resolved flag with its source, versions and the command. metrics.jsonl has a
+line for each logged step of training and for each evaluation. curves.svg draws them.
+"""
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+
+from bert_estimator.flags import FlagError
+
+# These may differ between runs that go on in one directory: how long, how often reported, where.
+_MAY_DIFFER = frozenset(
+    [
+        "output_dir", "do_train", "do_eval", "num_train_steps", "max_eval_steps",
+        "eval_batch_size", "save_checkpoints_steps", "iterations_per_loop", "use_tpu", "tpu_name",
+        "num_tpu_cores",
+    ]
+)  # fmt: skip
+
+
+class RunDirectory:
+    """The directory of a run.
+
+    Args:
+      path: the directory; made if need be.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        os.makedirs(path, exist_ok=True)
+        self.metrics_path = os.path.join(path, "metrics.jsonl")
+        self._config_path = os.path.join(path, "config.json")
+
+    def check_and_write_config(self, settings, sources):
+        """Writes config.json, or checks that the one there describes the same run.
+
+        Args:
+          settings: dict of flag name -> resolved value.
+          sources: dict of flag name -> where its value came from.
+
+        Raises:
+          FlagError: a flag that the numbers depend on differs from the directory's run.
+        """
+        if os.path.exists(self._config_path):
+            try:
+                with open(self._config_path, encoding="utf-8") as reader:
+                    before = {k: v["value"] for k, v in json.load(reader)["flags"].items()}
+            except (ValueError, KeyError, TypeError) as error:
+                raise FlagError(
+                    f"--output_dir={self.path}: its config.json cannot be read ({error!r}); choose "
+                    "another directory, or remove it"
+                ) from None
+            for name, value in json.loads(json.dumps(settings)).items():
+                if name not in _MAY_DIFFER and name in before and before[name] != value:
+                    raise FlagError(
+                        f"--{name}={value}: {self.path} holds a run with --{name}={before[name]}. "
+                        f"Use that value to go on with it, or another --output_dir"
+                    )
+        config = {
+            "flags": {
+                name: {"value": value, "from": sources[name]} for name, value in settings.items()
+            },
+            "command": [os.path.basename(sys.executable), *sys.argv],
+            "versions": versions(),
+            "cores": os.cpu_count(),
+        }
+        _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
+
+    def forget_metrics_after(self, step):
+        """Drops the metrics of training steps after `step`, which a resumed run writes again."""
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
+
+    def add_metrics(self, record):
+        """Appends a line to metrics.jsonl: a dict with at least `step`."""
+        with open(self.metrics_path, "a", encoding="utf-8") as writer:
+            writer.write(json.dumps(record) + "\n")
+
+    def add_evaluation(self, results):
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names; once for a step."""
+        step = int(results["global_step"])
+        if not any(record["step"] == step for record in self.evaluations()):
+            values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
+            self.add_metrics({"step": step, **values})
+
+    def evaluations(self):
+        """Returns the records of evaluations, in the order they were made."""
+        return [record for record in self.metrics() if "eval_loss" in record]
+
+    def metrics(self):
+        """Returns the records of metrics.jsonl; a last line cut short by a kill is left out."""
+        if not os.path.exists(self.metrics_path):
+            return []
+        records = []
+        with open(self.metrics_path, encoding="utf-8") as reader:
+            for line in reader:
+                if line.endswith("\n"):
+                    records.append(json.loads(line))
+        return records
+
+    def write_curves(self):
+        """Draws loss and learning rate over the steps into curves.svg; returns its path."""
+        path = os.path.join(self.path, "curves.svg")
+        training = [r for r in self.metrics() if "loss" in r]
+        evaluations = self.evaluations()
+        panels = [
+            (
+                "loss (nats)",
+                {
+                    "training loss": [(r["step"], r["loss"]) for r in training],
+                    "training masked-LM loss": [
+                        (r["step"], r["masked_lm_loss"]) for r in training if "masked_lm_loss" in r
+                    ],
+                    "held-out masked-LM loss": [
+                        (r["step"], r["eval_masked_lm_loss"]) for r in evaluations
+                    ],
+                },
+            ),
+            (
+                "learning rate",
+                {
+                    "learning rate": [
+                        (r["step"], r["learning_rate"]) for r in training if "learning_rate" in r
+                    ]
+                },
+            ),
+        ]
+        _write_atomically(path, svg_curves(panels))
+        return path
+
+
+def versions():
+    """Returns what the numbers of a run depend on: Python, packages, machine."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("bert-estimator", "tensorflow", "numpy", "tf-slim", "sentencepiece"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 640, 220, 70, 30, 60
+
+
+def svg_curves(panels):
+    """Returns an SVG picture of panels one below the other.
+
+    Args:
+      panels: list of (title, dict of curve name -> list of (step, value)); empty curves are left
+        out.
+    """
+    total = len(panels) * (_HEIGHT + _GAP) + _TOP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 30}" height="{total}" '
+        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for number, (title, curves) in enumerate(panels):
+        curves = {name: points for name, points in curves.items() if points}
+        top = _TOP + number * (_HEIGHT + _GAP)
+        parts.append(f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{title}</text>')
+        if curves:
+            parts += _panel(curves, top)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(curves, top):
+    points = [point for curve in curves.values() for point in curve]
+    steps, values = [p[0] for p in points], [p[1] for p in points]
+    low_step, high_step = min(steps), max(max(steps), min(steps) + 1)
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+
+    def place(step, value):
+        x = _LEFT + _WIDTH * (step - low_step) / (high_step - low_step)
+        return f"{x:.1f},{top + _HEIGHT * (high - value) / (high - low):.1f}"
+
+    parts = [
+        f'<rect x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
+        'stroke="#999"/>'
+    ]
+    for i in range(5):
+        y, value = top + _HEIGHT * i / 4, high - (high - low) * i / 4
+        x, step = _LEFT + _WIDTH * i / 4, low_step + (high_step - low_step) * i / 4
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{value:.4g}</text>')
+        parts.append(
+            f'<text x="{x:.0f}" y="{top + _HEIGHT + 16}" text-anchor="middle">{step:.0f}</text>'
+        )
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        path = " ".join(place(*point) for point in curve)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
+        if len(curve) < 10:
+            for x, y in (place(*point).split(",") for point in curve):
+                parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
+        parts.append(
+            f'<text x="{_LEFT + _WIDTH - 8}" y="{top + 18 + 16 * number}" text-anchor="end" '
+            f'fill="{colour}">{name}</text>'
+        )
+    return parts
+
+
+def _write_atomically(path, text):
+    temporary = path + ".tmp"
+    with open(temporary, "w", encoding="utf-8") as writer:
+        writer.write(text)
+    os.replace(temporary, path)
