@@ -171,9 +171,7 @@ def nodes(graph):
 def test_precision_of_every_product_variable_and_gradient(kind, one_hot):
     dtype = {"float32": tf.float32, "bfloat16": tf.bfloat16}[kind]
     with tf.Graph().as_default() as graph:
-        outputs, losses = build(
-            True, kind, dropout=Dropout(1, 2), use_one_hot_embeddings=one_hot
-        )
+        outputs, losses = build(True, kind, dropout=Dropout(1, 2), use_one_hot_embeddings=one_hot)
         variables = tf.trainable_variables()
         gradients = tf.gradients(sum(losses), variables)
         products = [node for node in nodes(graph) if "MatMul" in node.op]
@@ -395,9 +393,7 @@ def test_dropout_is_off_outside_training():
 
 
 def test_training_without_dropout_needs_no_generator():
-    config = dataclasses.replace(
-        CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with tf.Graph().as_default() as graph:
         build(True, config=config)
         draws = [op.name for op in graph.get_operations() if op.type.startswith("StatelessRandom")]
