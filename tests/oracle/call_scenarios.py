@@ -363,6 +363,21 @@ def input_fn_returns(api, folder, make, steps=None):
 
 
 @scenario
+def queue_runners_of_input_fn(api, folder):
+    """Queues of before tf.data are filled by threads which the session starts."""
+
+    def input_fn(params):
+        x = tf.train.batch([tf.constant(0.5)], batch_size=2)
+        return {"x": x}
+
+    recorder = Recorder()
+    no_hang = tf.ConfigProto(operation_timeout_in_ms=10_000)
+    estimator = make_estimator(api, folder, config={"session_config": no_hang})
+    failure = outcome(lambda: estimator.train(input_fn, steps=2, hooks=[recorder]))
+    return {**failure, "losses": recorder.losses}
+
+
+@scenario
 def input_fn_is_called_in_the_graph(api, folder):
     """Tables of the input_fn are initialised, and its dataset is on the model's graph."""
 

@@ -5,6 +5,7 @@ import os
 import tensorflow.compat.v1 as tf
 from harness import (
     Recorder,
+    Told,
     checkpoint_steps,
     make_estimator,
     make_input_fn,
@@ -125,6 +126,19 @@ def saving_listeners_with_own_saver_hook(api, folder):
         steps=3,
         hooks=[tf.train.CheckpointSaverHook(folder, save_steps=2)],
         saving_listeners=[Listener("a", log)],
+    )
+    return {"log": log}
+
+
+@scenario
+def order_of_saving_and_hooks(api, folder):
+    """Whether a hook's call comes before or after what is saved at the same step."""
+    log = []
+    make_estimator(api, folder, config={"save_checkpoints_steps": 1}).train(
+        make_input_fn(),
+        steps=2,
+        hooks=[Told("hook", log)],
+        saving_listeners=[Listener("listener", log)],
     )
     return {"log": log}
 

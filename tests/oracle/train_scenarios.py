@@ -168,6 +168,79 @@ def hook_sees_variables_initialised(api, folder):
 
 
 @scenario
+def hook_surroundings(api, folder):
+    """What a hook finds around it: graph, session, coordinator, the fetches of the step."""
+    seen = {}
+
+    class Look(tf.train.SessionRunHook):
+        def begin(self):
+            self.graph = tf.get_default_graph()
+
+        def after_create_session(self, session, coord):
+            seen["coordinator_stops"] = coord.should_stop()
+            seen["graph_of_session"] = session.graph is self.graph
+            seen["default_graph"] = tf.get_default_graph() is self.graph
+
+        def before_run(self, run_context):
+            seen["fetched_by_the_step"] = len(run_context.original_args.fetches)
+
+        def after_run(self, run_context, run_values):
+            seen["stop_requested"] = run_context.stop_requested
+            seen["default_session"] = tf.get_default_session() is not None
+            seen["values_of_no_fetches"] = run_values.results
+
+    make_estimator(api, folder).train(make_input_fn(), steps=1, hooks=[Look()])
+    return seen
+
+
+@table(
+    one={"fetches": "rate:0"},
+    a_list={"fetches": ["rate:0", "toy_loss:0"]},
+    a_dict={"fetches": {"a": "rate:0", "b": ["toy_loss:0", {"c": "rate:0"}]}},
+    operation={"fetches": ["rate"]},
+    none={"fetches": None},
+)
+def hook_fetches(api, folder, fetches):
+    values = []
+
+    class Fetch(tf.train.SessionRunHook):
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(fetches)
+
+        def after_run(self, run_context, run_values):
+            values.append(tf.nest.map_structure(plain_number, run_values.results))
+
+    def fields(graph):
+        tf.constant(0.25, name="rate")
+        return {}
+
+    make_estimator(api, folder, make_model_fn(api, fields=fields)).train(
+        make_input_fn(), steps=2, hooks=[Fetch()]
+    )
+    return {"values": values}
+
+
+def plain_number(value):
+    return None if value is None else float(value)
+
+
+@scenario
+def hook_asks_for_a_trace(api, folder):
+    traced = []
+
+    class Trace(tf.train.SessionRunHook):
+        def before_run(self, run_context):
+            options = tf.RunOptions(trace_level=tf.RunOptions.SOFTWARE_TRACE)
+            return tf.train.SessionRunArgs(None, options=options)
+
+        def after_run(self, run_context, run_values):
+            traced.append(len(run_values.run_metadata.step_stats.dev_stats) > 0)
+
+    make_estimator(api, folder).train(make_input_fn(), steps=2, hooks=[Trace()])
+    return {"traced": traced}
+
+
+@scenario
 def hook_feeds(api, folder):
     """A value which a hook feeds in place of a tensor is what the step computes with."""
 
