@@ -287,9 +287,8 @@ def weight(name, shape, initializer_range, dtype=None):
 
     def initializer(shape, dtype):
         seed = tf.get_seed(zlib.crc32(full_name.encode()))
-        # The inverse of the distribution function, for a generator of uniform bits with a pinned
-        # algorithm: the built-in truncated normal draws other values under XLA than on the CPU, this
-        # one differs by rounding.
+        # The inverse of the distribution function on pinned random bits: the built-in truncated
+        # normal draws other values under XLA than on the CPU, this one differs by rounding.
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=shape,
             key=tf.constant([seed[0]], tf.uint64),

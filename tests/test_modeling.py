@@ -6,12 +6,12 @@ import gc
 import weakref
 
 import numpy as np
+import numpy_bert
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling, precision
 from bert_estimator.dropout import Dropout
-from tests import numpy_bert
 
 CONFIG = modeling.BertConfig(
     vocab_size=40,
