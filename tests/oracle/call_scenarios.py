@@ -371,7 +371,7 @@ def queue_runners_of_input_fn(api, folder):
         return {"x": x}
 
     recorder = Recorder()
-    no_hang = tf.ConfigProto(operation_timeout_in_ms=10_000)
+    no_hang = tf.ConfigProto(operation_timeout_in_ms=5_000)
     estimator = make_estimator(api, folder, config={"session_config": no_hang})
     failure = outcome(lambda: estimator.train(input_fn, steps=2, hooks=[recorder]))
     return {**failure, "losses": recorder.losses}
