@@ -155,16 +155,14 @@ def _is_whole(directory: str, settings: dict[str, Any]) -> bool:
         with open(os.path.join(directory, _SETTINGS_FILE), encoding="utf-8") as file:
             if json.load(file) != settings:
                 return False
-        if not os.path.isfile(paths.token_counts_file):
-            return False
         for record_file in [*paths.train_files, *paths.held_out_files]:
             manifest = manifests.read_manifest(manifests.manifest_path(record_file))
             checksums = {entry.name: entry.sha256 for entry in manifest.files}
-            if (
-                checksums[os.path.basename(record_file)] != manifests.sha256_of_file(record_file)
-                or manifests.sha256_of_file(paths.vocab_file) != manifest.vocab_sha256
-            ):
-                return False
-    except (OSError, ValueError, KeyError, tf.errors.OpError):
+            checksums[manifest.token_counts] = manifest.token_counts_sha256
+            checksums[VOCAB_FILE] = manifest.vocab_sha256
+            for name, sha256 in checksums.items():
+                if manifests.sha256_of_file(os.path.join(directory, name)) != sha256:
+                    return False
+    except (OSError, ValueError, tf.errors.OpError):
         return False
     return True

@@ -210,7 +210,8 @@ def _plain(paragraph: str) -> str:
 def _is_prose(sentence: str) -> bool:
     """True for a sentence of enough words, most of them plain, and without signs of code."""
     words = sentence.split(" ")
-    if len(words) < _MIN_WORDS or not sentence[0].isalnum() or _CODE.search(sentence):
+    starts_well = sentence.lstrip("\"'([")[:1].isalnum()
+    if len(words) < _MIN_WORDS or not starts_well or _CODE.search(sentence):
         return False
     plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
     return plain >= _MIN_PLAIN_SHARE * len(words)

@@ -39,7 +39,9 @@ class Manifest:
       vocab_size, vocab_sha256, do_lower_case: the vocabulary and how text met it.
       num_records: records in all files together.
       files: the files, in order.
-      token_counts: file with the number of times each id occurs in the text, int64 [vocab_size].
+      token_counts: name of the file with the number of times each id occurs in the text, int64
+        [vocab_size].
+      token_counts_sha256: its hash.
       corpus: what is known of the text: at least sha256, documents, sentences and tokens.
       creation: the settings of data creation.
       format_version: version of this format.
@@ -53,6 +55,7 @@ class Manifest:
     num_records: int
     files: tuple[RecordFile, ...]
     token_counts: str
+    token_counts_sha256: str
     corpus: dict[str, Any]
     creation: dict[str, Any]
     format_version: int = FORMAT_VERSION

@@ -138,6 +138,7 @@ def write_pretraining_records(
         num_records=len(examples),
         files=entries,
         token_counts=os.path.basename(counts_path),
+        token_counts_sha256=manifests.sha256_of_file(counts_path),
         corpus={**corpus.description, **(corpus_description or {})},
         creation=creation,
     )

@@ -1,0 +1,30 @@
+import pytest
+
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+@pytest.fixture(scope="session")
+def vocab_file(tmp_path_factory):
+    """Special tokens 0 to 4, `w0` to `w39` 5 to 44, `##a` to `##e` 45 to 49: 50 tokens."""
+    path = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
+    write_vocab([*SPECIAL_TOKENS, *WORDS, *(f"##{char}" for char in "abcde")], path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(vocab_file):
+    return FullTokenizer(vocab_file)
+
+
+@pytest.fixture(scope="session")
+def documents():
+    """Six documents of five sentences of four words."""
+    return [
+        [
+            " ".join(WORDS[(7 * document + 3 * sentence + word) % 40] for word in range(4))
+            for sentence in range(5)
+        ]
+        for document in range(6)
+    ]

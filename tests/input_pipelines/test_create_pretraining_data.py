@@ -1,0 +1,93 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from input_pipelines import create_pretraining_data
+from input_pipelines.record_reader import open_pretraining_records
+
+
+@pytest.fixture
+def values(monkeypatch):
+    """Makes the flags' values from arguments, without touching the process's own flags."""
+
+    def parse(*arguments):
+        values = flags.FlagValues()
+        monkeypatch.setattr(flags, "FLAGS", values)
+        for kind in ("string", "bool", "integer", "float"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            monkeypatch.setattr(
+                flags,
+                f"DEFINE_{kind}",
+                lambda *a, _define=define, **k: _define(*a, flag_values=values, **k),
+            )
+        create_pretraining_data.define_flags()
+        values(["program", *arguments])
+        return values
+
+    return parse
+
+
+@pytest.fixture
+def text_file(tmp_path, documents):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join("\n".join(document) for document in documents))
+    return str(path)
+
+
+def arguments(text_file, tmp_path, vocab_file, *others):
+    output = ",".join(str(tmp_path / f"out-{i}.tfrecord") for i in range(2))
+    return [
+        f"--input_file={text_file}",
+        f"--output_file={output}",
+        f"--vocab_file={vocab_file}",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=4",
+        *others,
+    ]
+
+
+def test_create(values, text_file, tmp_path, vocab_file):
+    flag_values = values(*arguments(text_file, tmp_path, vocab_file))
+    assert flag_values.dupe_factor == 10 and flag_values.random_seed == 12345
+    summary = create_pretraining_data.create(flag_values)
+    records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
+    assert summary == (
+        f"{records.num_records} examples from 6 documents (120 tokens) in 2 files."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ("--max_seq_length=3", ValueError, "--max_seq_length is 3"),
+        ("--input_file=none*.txt", ValueError, r"--input_file: no file matches 'none\*\.txt'"),
+        ("--output_file=no/such/x", FileNotFoundError, r"--output_file: .*no/such/x.* not exist"),
+        ("--vocab_file=none.txt", FileNotFoundError, r"none\.txt"),
+    ],
+)
+def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, message):
+    flag_values = values(*arguments(text_file, tmp_path, vocab_file, changed))
+    with pytest.raises(error, match=message):
+        create_pretraining_data.create(flag_values)
+
+
+def test_no_instances_end_the_program_with_an_error(tmp_path, vocab_file):
+    text = tmp_path / "text.txt"
+    text.write_text("w0\n")
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "input_pipelines.create_pretraining_data",
+            *arguments(str(text), tmp_path, vocab_file),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "create_pretraining_data: 0 instances result from 1 documents" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["text.txt"]

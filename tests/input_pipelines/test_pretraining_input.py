@@ -1,0 +1,196 @@
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from input_pipelines.instances import CreationSettings
+from input_pipelines.order import record_order
+from input_pipelines.pretraining_input import cast_features, input_fn_builder, num_examples
+from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.record_reader import RecordFiles, record_offsets
+
+
+@pytest.fixture
+def record_files(tmp_path, documents, tokenizer, vocab_file):
+    files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
+    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1)
+    write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
+    return files
+
+
+def input_fn(files, is_training, **options):
+    return input_fn_builder(files, 16, 4, is_training, **options)
+
+
+def context(global_step, invocation=0, num_invocations=1):
+    return types.SimpleNamespace(
+        global_step=global_step,
+        current_input_fn_deployment=lambda: ("", invocation, num_invocations, 1),
+    )
+
+
+def batches(function, params, most=None):
+    """The batches of an input_fn as numpy arrays: all, or the first `most`."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(function(params))
+        features = iterator.get_next()
+        session.run(iterator.initializer)
+        result = []
+        while most is None or len(result) < most:
+            try:
+                result.append(session.run(features))
+            except tf.errors.OutOfRangeError:
+                break
+        return result
+
+
+def expected_rows(files):
+    """The features of every record, by the file format and not by the code under test."""
+    rows = []
+    records = RecordFiles(files)
+    for number in range(records.num_records):
+        example = tf.train.Example.FromString(records.read(number))
+        rows.append(
+            {
+                name: list(feature.int64_list.value or feature.float_list.value)
+                for name, feature in example.features.feature.items()
+            }
+        )
+    return rows
+
+
+def assert_batch_equals(batch, rows):
+    for name in rows[0]:
+        np.testing.assert_array_equal(batch[name].astype(float), [row[name] for row in rows])
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_element_spec(record_files, is_training, precision):
+    with tf.Graph().as_default():
+        dataset = input_fn(record_files, is_training, precision=precision, vocab_size=50)(
+            {"batch_size": 3}
+        )
+    spec = {name: (tuple(s.shape), s.dtype.name) for name, s in dataset.element_spec.items()}
+    assert spec == {
+        "input_ids": ((3, 16), "int32"),
+        "input_mask": ((3, 16), "int32"),
+        "segment_ids": ((3, 16), "int32"),
+        "masked_lm_positions": ((3, 4), "int32"),
+        "masked_lm_ids": ((3, 4), "int32"),
+        "masked_lm_weights": ((3, 4), precision),
+        "next_sentence_labels": ((3, 1), "int32"),
+        "is_real_example": ((3,), "int32"),
+    }
+
+
+def test_training_follows_the_order_over_epochs(record_files):
+    rows = expected_rows(record_files)
+    found = batches(input_fn(record_files, True, seed=3), {"batch_size": 4}, most=len(rows))
+    order = record_order(np.arange(4 * len(rows)), len(rows), seed=3).reshape(-1, 4)
+    assert len(found) == len(rows)  # That is four epochs.
+    for batch, numbers in zip(found, order, strict=True):
+        assert_batch_equals(batch, [rows[number] for number in numbers])
+        assert batch["is_real_example"].tolist() == [1] * 4
+
+
+def test_training_resumes_by_arithmetic(record_files):
+    function = input_fn(record_files, True, seed=3)
+    whole = batches(function, {"batch_size": 5}, most=20)
+    resumed = batches(function, {"batch_size": 5, "context": context(13)}, most=7)
+    for batch, expected in zip(resumed, whole[13:], strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(batch[name], expected[name])
+
+
+def test_invocations_share_the_global_batch(record_files):
+    function = input_fn(record_files, True)
+    whole = batches(function, {"batch_size": 6, "context": context(2)}, most=3)
+    halves = [
+        batches(function, {"batch_size": 3, "context": context(2, invocation, 2)}, most=3)
+        for invocation in range(2)
+    ]
+    for step in range(3):
+        joined = np.concatenate([half[step]["input_ids"] for half in halves])
+        np.testing.assert_array_equal(joined, whole[step]["input_ids"])
+
+
+def test_evaluation_is_one_padded_pass(record_files):
+    rows = expected_rows(record_files)
+    assert num_examples(record_files) == len(rows)
+    for batch_size in (4, len(rows), len(rows) + 3):
+        found = batches(input_fn(record_files, False), {"batch_size": batch_size})
+        assert len(found) == -(-len(rows) // batch_size)
+        joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+        assert_batch_equals({name: v[: len(rows)] for name, v in joined.items()}, rows)
+        padding = {name: v[len(rows) :] for name, v in joined.items()}
+        assert all(len(v) == len(found) * batch_size - len(rows) for v in padding.values())
+        assert not any(v.any() for v in padding.values())
+        assert joined["is_real_example"].sum() == len(rows)
+
+
+def test_evaluation_starts_at_its_beginning_at_any_step(record_files):
+    function = input_fn(record_files, False)
+    first = batches(function, {"batch_size": 4}, most=1)
+    at_step = batches(function, {"batch_size": 4, "context": context(100)}, most=1)
+    np.testing.assert_array_equal(first[0]["input_ids"], at_step[0]["input_ids"])
+
+
+def test_weights_survive_the_cast(record_files):
+    params = {"batch_size": 4}
+    single = batches(input_fn(record_files, True, precision="float32"), params, most=3)
+    half = batches(input_fn(record_files, True, precision="bfloat16"), params, most=3)
+    for a, b in zip(single, half, strict=True):
+        np.testing.assert_array_equal(a["masked_lm_weights"], b["masked_lm_weights"].astype(float))
+
+
+def test_a_damaged_record_surfaces_from_the_session_with_its_message(record_files):
+    offset = int(record_offsets(record_files[1])[1])
+    with open(record_files[1], "r+b") as file:
+        file.seek(offset + 30)
+        byte = file.read(1)[0]
+        file.seek(offset + 30)
+        file.write(bytes([byte ^ 1]))
+    message = rf"set-1\.tfrecord: record 1 \(byte {offset}\) is damaged: its checksum"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(input_fn(record_files, False), {"batch_size": 4})
+
+
+def test_ids_beyond_the_vocabulary_surface_from_the_session(record_files):
+    for file in record_files:
+        tf.io.gfile.copy(file, file + "-alone")
+    copies = [file + "-alone" for file in record_files]
+    message = r"set-0\.tfrecord-alone: record 0 \(byte 0\): input_ids holds the id \d+, .* 20 "
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(input_fn(copies, False, vocab_size=20), {"batch_size": 4})
+
+
+def test_wrong_lengths_fail_before_any_step(record_files):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="--max_seq_length is 32"):
+        input_fn_builder(record_files, 32, 4, True)({"batch_size": 4})
+
+
+def test_unknown_precision():
+    with pytest.raises(ValueError, match="--precision is 'half'; it must be float32 or bfloat16"):
+        input_fn_builder("x", 16, 4, True, precision="half")
+
+
+def test_cast_features():
+    with tf.Graph().as_default():
+        features = {
+            "input_ids": tf.constant([1]),
+            "weights": tf.constant([1.0]),
+            "label_ids": tf.constant([0.1]),
+            "score": tf.constant([0.1]),
+        }
+        cast = cast_features(features, "bfloat16", targets=("label_ids", "score"))
+        assert {name: value.dtype.name for name, value in cast.items()} == {
+            "input_ids": "int32",
+            "weights": "bfloat16",
+            "label_ids": "float32",
+            "score": "float32",
+        }
+        assert cast_features(features, "bfloat16")["score"].dtype == tf.bfloat16
+        assert cast_features(features, "bfloat16")["label_ids"].dtype == tf.float32
+        assert cast_features(features, "float32") == features

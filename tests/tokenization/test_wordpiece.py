@@ -1,0 +1,129 @@
+import subprocess
+import sys
+
+import pytest
+
+from bert_estimator.tokenization.wordpiece import (
+    SPECIAL_TOKENS,
+    BasicTokenizer,
+    FullTokenizer,
+    WordpieceTokenizer,
+    load_vocab,
+)
+
+
+def vocab_file(tmp_path, tokens, name="vocab.txt"):
+    path = tmp_path / name
+    path.write_bytes("".join(token + "\n" for token in tokens).encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("  Hello,\tWORLD!\n", ["hello", ",", "world", "!"]),
+        ("H\u00e9llo \u00c5ngstr\u00f6m", ["hello", "angstrom"]),
+        ("He\u0301llo", ["hello"]),
+        ("na\u00efve fa\u00e7ade", ["naive", "facade"]),
+        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"]),
+        ("\u3053\u3093\u306b\u3061\u306f", ["\u3053\u3093\u306b\u3061\u306f"]),
+        ("\U00020000x", ["\U00020000", "x"]),
+        ("a\u0000b\ufffdc\u0007d\u200be", ["abcde"]),
+        ("a\u00a0b\u3000c\u2003d", ["a", "b", "c", "d"]),
+        ("a\rb", ["a", "b"]),
+        ("it's $5^2 `x` _y", ["it", "'", "s", "$", "5", "^", "2", "`", "x", "`", "_", "y"]),
+        ("\u00bfque? \u2014 fin", ["\u00bf", "que", "?", "\u2014", "fin"]),
+        ("5\u20ac", ["5\u20ac"]),  # The euro is a symbol for Unicode, and no ASCII: a word's part.
+        ("", []),
+        ("\u0000", []),
+    ],
+)
+def test_basic_tokenizer_lower_cased(text, tokens):
+    assert BasicTokenizer().tokenize(text) == tokens
+
+
+def test_basic_tokenizer_keeps_case_and_accents():
+    tokenizer = BasicTokenizer(do_lower_case=False)
+    assert tokenizer.tokenize("H\u00e9llo, \u00c5B!") == ["H\u00e9llo", ",", "\u00c5B", "!"]
+
+
+def test_lower_casing_comes_before_the_accents():
+    # The capital I with a dot becomes i and a combining dot, which then goes.
+    assert BasicTokenizer().tokenize("\u0130stanbul") == ["istanbul"]
+
+
+def test_wordpiece_takes_the_longest_match_first():
+    vocab = {
+        token: i
+        for i, token in enumerate(["[UNK]", "un", "una", "##ffa", "##ff", "##able", "##ble", "a"])
+    }
+    tokenizer = WordpieceTokenizer(vocab)
+    assert tokenizer.tokenize("unaffable") == ["una", "##ffa", "##ble"]
+    # "una" is taken although "un" and "##able" would do.
+    assert tokenizer.tokenize("unable a") == ["una", "##ble", "a"]
+    # After "una" nothing matches: the whole word is unknown, not its rest.
+    assert tokenizer.tokenize("unax a") == ["[UNK]", "a"]
+    assert tokenizer.tokenize("") == []
+
+
+def test_wordpiece_gives_up_on_words_over_200_characters():
+    tokenizer = WordpieceTokenizer({"[UNK]": 0, "a": 1, "##a": 2})
+    assert tokenizer.tokenize("a" * 200) == ["a"] + ["##a"] * 199
+    assert tokenizer.tokenize("a" * 201) == ["[UNK]"]
+
+
+def test_full_tokenizer_and_ids(tmp_path):
+    tokens = [*SPECIAL_TOKENS, "un", "##aff", "##able", "runn", "##ing", ",", "\u535a"]
+    tokenizer = FullTokenizer(vocab_file(tmp_path, tokens))
+    pieces = tokenizer.tokenize("UNaff\u00e1ble,\u535arunning?")
+    assert pieces == ["un", "##aff", "##able", ",", "\u535a", "runn", "##ing", "[UNK]"]
+    ids = tokenizer.convert_tokens_to_ids(pieces)
+    assert ids == [5, 6, 7, 10, 11, 8, 9, 1]
+    assert tokenizer.convert_ids_to_tokens(ids) == pieces
+    assert [tokenizer.is_continuation(piece) for piece in pieces[:3]] == [False, True, True]
+
+
+def test_full_tokenizer_cased(tmp_path):
+    tokenizer = FullTokenizer(vocab_file(tmp_path, [*SPECIAL_TOKENS, "Un", "un"]), False)
+    assert tokenizer.tokenize("Un un UN") == ["Un", "un", "[UNK]"]
+
+
+def test_special_tokens_in_text_are_plain_text(tmp_path):
+    tokenizer = FullTokenizer(vocab_file(tmp_path, [*SPECIAL_TOKENS, "[", "]", "mask"]))
+    assert tokenizer.tokenize("[MASK]") == ["[", "mask", "]"]
+
+
+def test_load_vocab_numbers_lines(tmp_path):
+    path = vocab_file(tmp_path, [*SPECIAL_TOKENS, "a", "##a"])
+    assert load_vocab(path) == {
+        "[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "##a": 6
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\ufeff[PAD]\n", r"vocab\.txt:1: .*byte order mark.*without BOM"),
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", r":8: token 'a' stands on line 6"),
+        ("[PAD]\n\n[UNK]\n", r"vocab\.txt:2: empty line"),
+        ("[PAD]\n[UNK]\n[CLS]\na\n", r"vocab\.txt: .*4, holds \[SEP\], \[MASK\]\. "),
+        ("", r"vocab\.txt: .*holds \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+    ],
+)
+def test_load_vocab_refuses(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_vocab(str(path))
+
+
+def test_load_vocab_refuses_other_encodings(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"[PAD]\ncaf\xe9\n")
+    with pytest.raises(ValueError, match=r"vocab\.txt:2: byte 9 of the file is not UTF-8"):
+        load_vocab(str(path))
+
+
+def test_tokenization_needs_no_tensorflow():
+    program = "import sys, bert_estimator.tokenization; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
