@@ -22,7 +22,8 @@ def accumulate(loss_fn, features, micro_batch_size=None, variables=None):
     undivided batch, up to float rounding, and depends on no state between steps.
 
     One micro-batch is the plain graph. More are one `tf.while_loop` around one micro-batch: neither
-    the graph nor the memory for activations grows with their number.
+    the graph nor the memory for activations grows with their number. Initializers without a seed of
+    their own draw other values then, because TF1 derives their seeds from the place in the graph.
 
     Args:
         loss_fn: callable (micro_features, first_row) -> (loss share, outputs). micro_features has

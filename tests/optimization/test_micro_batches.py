@@ -1,0 +1,360 @@
+"""Micro-batches: the sum of the parts equals the whole."""
+
+import numpy as np
+import optimizer_steps
+import pytest
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import precision
+from bert_estimator.dropout import Dropout
+from bert_estimator.optimization.clipping import clip_by_global_norm
+from bert_estimator.optimization.lamb import LAMBOptimizer
+from bert_estimator.optimization.micro_batches import accumulate
+
+BATCH = 8
+RANDOM = np.random.RandomState(0)
+FEATURES = {
+    "inputs": np.float32(RANDOM.standard_normal([BATCH, 3])),
+    "ids": np.int32([4, 0, 2, 2, 4, 1, 0, 4]),
+    "targets": np.float32(RANDOM.standard_normal([BATCH, 2])),
+    "weights": np.float32([1.0, 0.0, 0.5, 3.0, 1.0, 0.25, 0.0, 2.0]),
+}
+
+
+INITIAL = {
+    "kernel": np.float32(RANDOM.standard_normal([3, 4])),
+    "words": np.float32(RANDOM.standard_normal([5, 4])),
+    "dense": np.float32(RANDOM.standard_normal([4, 2])),
+}
+
+
+def network(features, first_row):
+    """Two layers and an embedding, with [B, 2] outputs, in the style of TF1 scripts."""
+    del first_row
+    with tf.variable_scope("net"):
+        kernel = tf.get_variable("kernel", initializer=INITIAL["kernel"])
+        hidden = tf.tanh(tf.matmul(features["inputs"], kernel))
+        words = tf.get_variable("words", initializer=INITIAL["words"])
+        hidden = tf.tanh(hidden + tf.gather(words, features["ids"]))
+        with tf.variable_scope(None, default_name="dense"):
+            kernel = tf.get_variable("kernel", initializer=INITIAL["dense"])
+            bias = tf.get_variable("bias", [2], initializer=tf.zeros_initializer())
+        tf.get_variable("unused", [2], initializer=tf.zeros_initializer())
+    return tf.matmul(hidden, kernel) + bias
+
+
+def make_loss_fn(all_features, build=network):
+    """Weighted squares over the sum of the whole batch's weights."""
+    normaliser = tf.reduce_sum(all_features["weights"])
+
+    def loss_fn(features, first_row):
+        errors = tf.square(build(features, first_row) - features["targets"])
+        weights = features["weights"]
+        share = tf.reduce_sum(weights[:, None] * errors) / normaliser
+        outputs = {
+            "weight": tf.reduce_sum(weights),
+            "words": tf.reduce_sum(tf.one_hot(features["ids"], 5, dtype=tf.int32), axis=0),
+            "rows": tf.reduce_sum(first_row + tf.range(tf.shape(weights)[0])),
+        }
+        return share, outputs
+
+    return loss_fn
+
+
+def train(micro_batch_size, build=network, steps=3):
+    """Trains on FEATURES with LAMB.
+
+    Returns:
+        ((loss, outputs, gradients by name) of the first step, all variables by name at the end).
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        loss, outputs, pairs = accumulate(make_loss_fn(features, build), features, micro_batch_size)
+        gradients, variables = zip(*pairs, strict=True)
+        clipped, _ = clip_by_global_norm(gradients, 1.0)
+        optimizer = LAMBOptimizer(0.01)
+        train_op = optimizer.apply_gradients(zip(clipped, variables, strict=True))
+        session.run(tf.global_variables_initializer())
+        by_name = {v.name: g for g, v in pairs if g is not None}
+        first = session.run((loss, outputs, by_name))
+        for _ in range(steps):
+            session.run(train_op)
+        return first, session.run({v.name: v for v in tf.global_variables()})
+
+
+def assert_same(found, expected, rtol=1e-6):
+    """Dicts of arrays are equal, to 1e-6 of each array's largest element."""
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        atol = rtol * np.abs(value).max()
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def whole_batch():
+    """What `train` gives without micro-batches."""
+    return train(None)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+def test_equal_one_batch(whole_batch, micro_batch_size, version):
+    (loss, outputs, gradients), variables = whole_batch
+    with optimizer_steps.control_flow(version):
+        (split_loss, split_outputs, split_gradients), split_variables = train(micro_batch_size)
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    assert list(split_outputs) == list(outputs)
+    for name in outputs:
+        np.testing.assert_array_equal(split_outputs[name], outputs[name])
+    assert_same(split_gradients, gradients)
+    assert_same(split_variables, variables)
+
+
+def test_outputs_are_sums_over_the_batch():
+    (_, outputs, _), _ = train(2)
+    assert outputs["weight"] == FEATURES["weights"].sum()
+    np.testing.assert_array_equal(outputs["words"], [2, 1, 2, 0, 3])
+    assert outputs["rows"] == sum(range(BATCH))
+
+
+def test_the_loss_is_that_of_a_float64_twin():
+    (loss, _, _), _ = train(2, steps=0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        logits = network({name: tf.constant(value) for name, value in FEATURES.items()}, 0)
+        session.run(tf.global_variables_initializer())
+        logits = session.run(logits).astype(np.float64)
+    weights = FEATURES["weights"].astype(np.float64)
+    errors = np.sum((logits - FEATURES["targets"]) ** 2, axis=1)
+    assert loss == pytest.approx(np.sum(weights * errors) / weights.sum(), rel=1e-6)
+
+
+def test_a_mean_of_the_parts_means_would_be_another_loss():
+    """The weights differ enough between micro-batches for the tests above to notice."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+
+        def loss_fn(micro, first_row):
+            share, _ = make_loss_fn(micro)(micro, first_row)
+            return share / 4.0, {}
+
+        loss, _, _ = accumulate(loss_fn, features, 2)
+        session.run(tf.global_variables_initializer())
+        (right, _, _), _ = train(2, steps=0)
+        assert abs(session.run(loss) - right) > 0.1 * right
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, BATCH])
+def test_one_micro_batch_is_the_plain_graph(micro_batch_size):
+    with tf.Graph().as_default() as graph:
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        seen = []
+
+        def loss_fn(micro, first_row):
+            seen.append(micro)
+            return make_loss_fn(features)(micro, first_row)
+
+        accumulate(loss_fn, features, micro_batch_size)
+        assert seen == [features]
+        assert not {"While", "StatelessWhile", "Enter"} & {op.type for op in graph.get_operations()}
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_graph_does_not_grow_with_the_number_of_micro_batches(version):
+    def count_nodes(micro_batch_size):
+        with tf.Graph().as_default() as graph:
+            features = {
+                name: tf.tile(tf.constant(v), [8] + [1] * (v.ndim - 1))
+                for name, v in FEATURES.items()
+            }
+            accumulate(make_loss_fn(features), features, micro_batch_size)
+            definition = graph.as_graph_def()
+            functions = sum(len(f.node_def) for f in definition.library.function)
+            return len(definition.node) + functions
+
+    with optimizer_steps.control_flow(version):
+        assert count_nodes(32) == count_nodes(2)
+
+
+def test_micro_batches_run_one_after_the_other():
+    """Else the activations of several would be alive at once."""
+    with tf.Graph().as_default() as graph:
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        accumulate(make_loss_fn(features), features, 2)
+        (loop,) = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
+        assert loop.get_attr("parallel_iterations") == 1
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_variables_are_created_once_with_their_plain_names(micro_batch_size):
+    with tf.Graph().as_default() as graph:
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        _, _, pairs = accumulate(make_loss_fn(features), features, micro_batch_size)
+        names = [
+            "net/kernel:0", "net/words:0",
+            "net/dense/kernel:0", "net/dense/bias:0", "net/unused:0",
+        ]  # fmt: skip
+        assert [v.name for _, v in pairs] == names
+        assert [v.name for v in tf.trainable_variables()] == names
+        assert [v.name for v in tf.global_variables()] == names
+        assert all(v.graph is graph for v in tf.global_variables())
+        with tf.variable_scope("net", reuse=True):
+            assert tf.get_variable("unused", [2]) is tf.global_variables()[-1]
+
+
+def test_a_variable_the_loss_does_not_use_has_no_gradient():
+    with tf.Graph().as_default():
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        _, _, pairs = accumulate(make_loss_fn(features), features, 2)
+        assert [v.name for g, v in pairs if g is None] == ["net/unused:0"]
+
+
+def test_only_the_given_variables_are_differentiated_by():
+    with tf.Graph().as_default():
+        with tf.variable_scope("net"):
+            words = tf.get_variable("words", [5, 4])
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+            _, _, pairs = accumulate(make_loss_fn(features), features, 2, variables=[words])
+        ((gradient, variable),) = pairs
+        assert variable is words
+        assert gradient.shape.as_list() == [5, 4]
+
+
+def test_reuses_variables_under_auto_reuse():
+    with tf.Graph().as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        accumulate(make_loss_fn(features), features, 2)
+        accumulate(make_loss_fn(features), features, 4)
+        assert len(tf.global_variables()) == 5
+
+
+def test_a_name_that_is_taken_is_still_an_error():
+    with tf.Graph().as_default():
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        accumulate(make_loss_fn(features), features, 2)
+        with pytest.raises(ValueError, match="net/kernel already exists"):
+            accumulate(make_loss_fn(features), features, 2)
+
+
+def test_initial_values_follow_the_graphs_seed():
+    def initial(seed):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(seed)
+            features = {name: tf.constant(value) for name, value in FEATURES.items()}
+
+            def loss_fn(micro, first_row):
+                del first_row
+                kernel = tf.get_variable("kernel", [3, 2])
+                return tf.reduce_sum(tf.matmul(micro["inputs"], kernel)), {}
+
+            accumulate(loss_fn, features, 2)
+            session.run(tf.global_variables_initializer())
+            return session.run(tf.global_variables()[0])
+
+    np.testing.assert_array_equal(initial(1), initial(1))
+    assert np.abs(initial(1) - initial(2)).max() > 0.01
+
+
+def with_dropout(features, first_row):
+    """The network with its outputs dropped out by the row's index in the batch."""
+    dropout = Dropout(seed=1, step=7, first_row=first_row)
+    return dropout(network(features, first_row), 0.5)
+
+
+def test_dropout_by_row_is_that_of_the_whole_batch(whole_batch):
+    (loss, _, gradients), variables = train(None, with_dropout)
+    (split_loss, _, split_gradients), split_variables = train(2, with_dropout)
+    (without, _, _), _ = whole_batch
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    assert abs(loss - without) > 1e-3
+    assert_same(split_gradients, gradients)
+    assert_same(split_variables, variables)
+
+
+def in_bfloat16(features, first_row):
+    """A network under the bfloat16 scope; a lookup in it has a sparse bfloat16 gradient."""
+    del first_row
+    with precision.scope("bfloat16"):
+        words = tf.get_variable("words", [5, 2], initializer=tf.random_normal_initializer(seed=5))
+        return precision.to_float32(tf.gather(words, features["ids"]))
+
+
+def test_gradients_of_a_bfloat16_network_are_summed_in_float32():
+    (_, _, gradients), variables = train(None, in_bfloat16)
+    (_, _, split_gradients), split_variables = train(2, in_bfloat16)
+    assert {value.dtype for value in split_gradients.values()} == {np.dtype(np.float32)}
+    assert_same(split_gradients, gradients)
+    assert_same(split_variables, variables)
+
+
+def test_compiled_by_xla_equals_the_plain_graph():
+    (loss, _, _), variables = train(None, steps=1)
+    state = []
+
+    def step(*features):
+        features = dict(zip(FEATURES, features, strict=True))
+        loss, outputs, pairs = accumulate(make_loss_fn(features), features, 2)
+        gradients, trained = zip(*pairs, strict=True)
+        clipped, _ = clip_by_global_norm(gradients, 1.0)
+        optimizer = LAMBOptimizer(0.01)
+        train_op = optimizer.apply_gradients(zip(clipped, trained, strict=True))
+        state[:] = [*trained, *optimizer.variables()]
+        with tf.control_dependencies([train_op]):
+            return tf.identity(loss), outputs["weight"]
+
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in FEATURES.values()]
+    wrapped = tf.wrap_function(step, specs)
+    compiled = tf2.function(lambda *features: wrapped(*features), jit_compile=True)
+    compiled_loss, weight = compiled(*map(tf2.constant, FEATURES.values()))
+    assert compiled_loss.numpy() == pytest.approx(loss, rel=1e-6)
+    assert weight.numpy() == FEATURES["weights"].sum()
+    found = {variable.name: variable.numpy() for variable in state}
+    assert_same({name: found[name] for name in variables}, variables)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "message"),
+    [
+        (0, r"--micro_batch_size=0: must be at least 1"),
+        (-4, r"--micro_batch_size=-4: must be at least 1"),
+        (
+            3,
+            r"--micro_batch_size=3 does not divide a core's batch of 8; choose one of \[1, 2, 4, 8",
+        ),
+        (16, r"--micro_batch_size=16 does not divide a core's batch of 8"),
+    ],
+)
+def test_refuses_sizes_that_do_not_divide(micro_batch_size, message):
+    with tf.Graph().as_default():
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+        with pytest.raises(ValueError, match=message):
+            accumulate(make_loss_fn(features), features, micro_batch_size)
+
+
+def test_refuses_a_batch_size_that_is_not_static():
+    with tf.Graph().as_default():
+        features = {"ids": tf.placeholder(tf.int32, [None, 3])}
+        with pytest.raises(
+            ValueError, match=r"feature 'ids' has shape \(None, 3\); batch with drop"
+        ):
+            accumulate(None, features, 2)
+
+
+def test_refuses_features_of_different_lengths():
+    with tf.Graph().as_default():
+        features = {"a": tf.zeros([4]), "b": tf.zeros([2])}
+        with pytest.raises(ValueError, match=r"same number of rows .* \{'a': 4, 'b': 2\}"):
+            accumulate(None, features, 2)
+
+
+def test_refuses_outputs_without_a_static_shape():
+    with tf.Graph().as_default():
+        features = {name: tf.constant(value) for name, value in FEATURES.items()}
+
+        def loss_fn(micro, first_row):
+            share, _ = make_loss_fn(features)(micro, first_row)
+            return share, {"words": tf.unique(micro["ids"]).y}
+
+        with pytest.raises(ValueError, match=r"Output 'words' of loss_fn has shape \(None,\)"):
+            accumulate(loss_fn, features, 2)
