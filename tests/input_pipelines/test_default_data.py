@@ -106,9 +106,16 @@ def test_another_corpus_rebuilds_it(tmp_path, small_corpus, monkeypatch):
     assert len(small_corpus) == 2
 
 
-@pytest.mark.parametrize("name", sorted(["vocab.txt", default_data.TRAIN_FILE,
-    default_data.HELD_OUT_FILE, f"manifest.{default_data.TRAIN_FILE}.json",
-    f"token_counts.{default_data.TRAIN_FILE}.npy"]))  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        default_data.VOCAB_FILE,
+        default_data.TRAIN_FILE,
+        default_data.HELD_OUT_FILE,
+        f"manifest.{default_data.TRAIN_FILE}.json",
+        f"token_counts.{default_data.TRAIN_FILE}.npy",
+    ],
+)
 @pytest.mark.parametrize("damage", ["cut", "removed"])
 def test_damaged_data_is_made_again(tmp_path, name, damage):
     make(tmp_path / "data")
