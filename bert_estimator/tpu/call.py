@@ -1,6 +1,7 @@
 """Calls of user functions: which arguments they take, what they are given, what they may return."""
 
 import copy
+import functools
 import inspect
 
 import tensorflow.compat.v1 as tf
@@ -127,5 +128,9 @@ def split_features_and_labels(element):
 
 
 def _argument_names(function):
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in bound
+    ]

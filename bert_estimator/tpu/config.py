@@ -6,6 +6,7 @@ checked on construction, so that a wrong value is found before any graph is buil
 
 import collections
 import copy
+import inspect
 import json
 import os
 import re
@@ -113,8 +114,11 @@ class TPUConfig(
                     f"TPUConfig.iterations_per_loop={iterations_per_loop!r}: a time must be a "
                     'positive number followed by s, m or h, such as "30s"'
                 )
-        else:
-            _check_positive_int(iterations_per_loop, "TPUConfig.iterations_per_loop")
+        elif not isinstance(iterations_per_loop, int) or iterations_per_loop < 1:
+            raise ValueError(
+                f"TPUConfig.iterations_per_loop={iterations_per_loop!r}: must be a positive "
+                'integer, or a time such as "30s"'
+            )
         if num_shards is not None:
             _check_positive_int(num_shards, "TPUConfig.num_shards")
         if num_cores_per_replica is not None and num_cores_per_replica not in (
@@ -298,6 +302,8 @@ def _check_run_config(fields):
         raise ValueError(
             "RunConfig: give either save_checkpoints_steps or save_checkpoints_secs, not both"
         )
+    if fields["model_dir"] == "":
+        raise ValueError('RunConfig.model_dir="": give a directory, or None for a temporary one')
     for name in (
         "save_summary_steps",
         "save_checkpoints_steps",
@@ -322,8 +328,11 @@ def _check_run_config(fields):
         )
     if fields["protocol"] not in (None, "grpc", "grpc+verbs"):
         raise ValueError(f"RunConfig.protocol={fields['protocol']!r}: must be grpc or grpc+verbs")
-    if fields["device_fn"] is not None and not callable(fields["device_fn"]):
-        raise ValueError("RunConfig.device_fn: must be a function of one argument, the operation")
+    device_fn = fields["device_fn"]
+    if device_fn is not None and (
+        not callable(device_fn) or list(inspect.signature(device_fn).parameters) != ["op"]
+    ):
+        raise ValueError("RunConfig.device_fn: must be a function of one argument named op")
 
 
 def _check_positive_int(value, name):

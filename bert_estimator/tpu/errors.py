@@ -6,7 +6,7 @@ import threading
 import tensorflow.compat.v1 as tf
 
 
-class NanLossDuringTrainingError(RuntimeError):
+class NanLossDuringTrainingError(tf.train.NanLossDuringTrainingError):
     """The loss of a training step is not a finite number."""
 
 

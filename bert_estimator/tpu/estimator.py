@@ -7,7 +7,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import call, checkpoints, evaluation, session_runtime, training
-from bert_estimator.tpu.config import RunConfig
+from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
 
@@ -75,6 +75,11 @@ class TPUEstimator:
                 _check_positive_int(size, name)
         if batch_axis is not None:
             raise ValueError("batch_axis is not supported: batches are split along axis 0")
+        tpu_config = config.tpu_config
+        if use_tpu and tpu_config.num_cores_per_replica is not None and (
+            tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
+        ):
+            raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
         call.check_model_fn(model_fn, params)
         self._model_fn = model_fn
         self._config = _with_model_dir(config, model_dir)

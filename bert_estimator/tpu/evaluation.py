@@ -1,5 +1,7 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
+import contextlib
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -7,7 +9,7 @@ from bert_estimator.tpu import checkpoints, outfeed
 from bert_estimator.tpu.hooks import HookDriver
 from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
-from bert_estimator.tpu.training import make_session
+from bert_estimator.tpu.training import make_session, start_coordinator
 
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
@@ -30,6 +32,8 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
       ValueError: a metric is named `loss` or `global_step`.
     """
     config = job.config
+    if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
+        raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
     path = checkpoint_path or checkpoints.newest_whole(config.model_dir)
     if path is None:
         tf.logging.warning(
@@ -50,22 +54,23 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
                 checkpoints.check_restorable(path, tf.global_variables())
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()
-        with make_session(config, step.spec.scaffold, path) as session:
+        with contextlib.closing(make_session(config, step.spec.scaffold, path)) as session:
             session.run(init_ops)
-            driver.after_create_session(session, tf.train.Coordinator())
+            coordinator = start_coordinator(session)
+            driver.after_create_session(session, coordinator)
             try:
                 step.start(session, steps)
                 losses = _run_steps(job, step, driver, session, steps, interrupts)
                 step.finish(session)
-                results = session.run(step.metric_values)
-                results["loss"] = np.mean(losses, dtype=np.float64).astype(np.float32)
+                results = {"loss": np.mean(losses, dtype=np.float64).astype(np.float32)}
+                results.update(sorted(session.run(step.metric_values).items()))
                 results[tf.GraphKeys.GLOBAL_STEP] = session.run(global_step)
                 driver.end(session)
                 session.run(flush_ops)
             finally:
+                coordinator.request_stop()
                 step.stop(session)
         interrupts.raise_if_requested()
-    results = dict(sorted(results.items()))
     tf.logging.info(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],
@@ -112,8 +117,12 @@ def _write_events(eval_dir, results, checkpoint_path):
     writer = tf.summary.FileWriterCache.get(eval_dir)
     summary = tf.Summary()
     for name, value in results.items():
-        if name != tf.GraphKeys.GLOBAL_STEP and np.ndim(value) == 0 and np.isreal(value):
+        if name == tf.GraphKeys.GLOBAL_STEP:
+            continue
+        if np.ndim(value) == 0 and np.isrealobj(value):
             summary.value.add(tag=name, simple_value=float(value))
+        else:
+            summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
     step = results[tf.GraphKeys.GLOBAL_STEP]
     writer.add_summary(summary, step)
     if checkpoint_path:

@@ -35,7 +35,12 @@ class Job:
         """Builds the model for one replica in the current graph; returns its spec."""
         batch_size = self.batch_size // self.num_replicas if self.batch_size else None
         spec = call.call_model_fn(
-            self.model_fn, features, labels, self.mode, self._params(batch_size), self.config
+            self.model_fn,
+            features,
+            labels,
+            self.mode,
+            self._params(batch_size, use_tpu=self.tpu_rules),
+            self.config,
         )
         if not isinstance(spec, EstimatorSpec | TPUEstimatorSpec):
             raise ValueError(
@@ -45,12 +50,12 @@ class Job:
         return spec
 
     def input_params(self, start_step):
-        """Returns the params for `input_fn`, with a `TPUContext`."""
+        """Returns the params for `input_fn`: with the batch size and a `TPUContext`."""
         context = call.TPUContext(num_replicas=self.num_replicas, global_step=start_step)
-        return call.with_entries(self._params(self.batch_size), context=context)
+        entries = {"use_tpu": True} if self.tpu_rules else {}
+        return self._params(self.batch_size, context=context, **entries)
 
-    def _params(self, batch_size):
-        entries = {"use_tpu": self.tpu_rules}
+    def _params(self, batch_size, **entries):
         if batch_size is not None:
             entries["batch_size"] = batch_size
         return call.with_entries(self.params, **entries)

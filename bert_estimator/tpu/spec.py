@@ -250,7 +250,8 @@ def _checked_hooks(hooks, name):
 def _scalar_loss(loss):
     if loss is None:
         return None
-    loss = tf.convert_to_tensor(loss)
+    if not tf.is_tensor(loss):
+        raise TypeError(f"EstimatorSpec: loss must be a tensor, not {loss!r}")
     if loss.shape.num_elements() not in (None, 1):
         raise ValueError(f"EstimatorSpec: loss must be a scalar, but has shape {loss.shape}")
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])

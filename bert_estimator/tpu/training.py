@@ -1,5 +1,7 @@
 """Training: loops of steps between visits of the hooks, until the last step or the end of data."""
 
+import contextlib
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -40,17 +42,19 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
         step = runtime(job, input_fn, start_step)
         spec = step.spec
         _summarize_loss(spec.loss)
-        all_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        all_hooks += step.add_summaries(config)
         saver = checkpoints.make_saver(config) if spec.scaffold.saver is None else None
-        own_savers = [h for h in all_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
-        if _saves(config) and not own_savers:
+        user_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        own_hooks = step.add_summaries(config)
+        user_savers = [h for h in user_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
+        if _saves(config) and not user_savers:
             restored_step = start_step if restored else None
-            all_hooks.append(
+            own_hooks.append(
                 checkpoints.CheckpointSaver(config, spec.scaffold, restored_step, saving_listeners)
             )
         elif saving_listeners:
-            _add_listeners(own_savers, saving_listeners)
+            _add_listeners(user_savers, saving_listeners)
+        # The checkpoint of a step is on disk before the caller's hooks see the step.
+        all_hooks = own_hooks + user_hooks
         driver = HookDriver(all_hooks)
         finite = checkpoints.FiniteCheck()
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
@@ -64,10 +68,11 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             f"restored from {restored}" if restored else "new variables",
             f"step {stop_step}" if stop_step is not None else "the end of the data",
         )
-        with make_session(config, spec.scaffold, restored) as session:
+        with contextlib.closing(make_session(config, spec.scaffold, restored)) as session:
             session.run(init_ops)
             checkpoints.remember_earlier(spec.scaffold.saver, config.model_dir)
-            driver.after_create_session(session, tf.train.Coordinator())
+            coordinator = start_coordinator(session)
+            driver.after_create_session(session, coordinator)
             progress = Progress(config, job.batch_size, job.units_per_example, stop_step, all_hooks)
             now = int(session.run(global_step))
             try:
@@ -79,6 +84,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
                 driver.end(session)
                 session.run(flush_ops)
             finally:
+                coordinator.request_stop()
                 step.stop(session)
                 progress.end()
         interrupts.raise_if_requested()
@@ -140,6 +146,14 @@ def make_session(config, scaffold, checkpoint):
         checkpoint_filename_with_path=checkpoint,
     )
     return creator.create_session()
+
+
+def start_coordinator(session):
+    """Returns a coordinator; starts the graph's queue runners, where an input_fn made some."""
+    coordinator = tf.train.Coordinator()
+    if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
+        tf.train.start_queue_runners(session, coordinator)
+    return coordinator
 
 
 def _raise_nan_loss(session, step, result, finite):
