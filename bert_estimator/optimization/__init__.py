@@ -1,5 +1,7 @@
 """Schedules, clipping, micro-batches, and optimizers made of small pieces.
 
+In a `model_fn`:
+
     schedule = WarmupPolynomialDecay(6e-3, num_train_steps=7037, num_warmup_steps=2000)
     global_step = tf.train.get_or_create_global_step()
     optimizer = create_optimizer("lamb", schedule(global_step))

@@ -113,9 +113,7 @@ def _same_scope(reuse=None):
     Opened by object, it counts the names of unnamed layers from where the scope stood, and forgets
     them at its end: both builds give "dense", not "dense" and "dense_1".
     """
-    return tf.variable_scope(
-        tf.get_variable_scope(), reuse=reuse, use_resource=True, auxiliary_name_scope=False
-    )
+    return tf.variable_scope(tf.get_variable_scope(), reuse=reuse, auxiliary_name_scope=False)
 
 
 def _count(features, micro_batch_size):

@@ -237,6 +237,19 @@ def test_a_name_that_is_taken_is_still_an_error():
             accumulate(make_loss_fn(features), features, 2)
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_variables_of_the_old_kind_work_too(whole_batch, version):
+    """Scripts that call disable_v2_behavior() have reference variables."""
+    (loss, _, gradients), _ = whole_batch
+    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        with tf.variable_scope("", use_resource=False):
+            features = {name: tf.constant(value) for name, value in FEATURES.items()}
+            split_loss, _, pairs = accumulate(make_loss_fn(features), features, 2)
+        session.run(tf.global_variables_initializer())
+        assert session.run(split_loss) == pytest.approx(loss, rel=1e-6)
+        assert_same(session.run({v.name: g for g, v in pairs if g is not None}), gradients)
+
+
 def test_initial_values_follow_the_graphs_seed():
     def initial(seed):
         with tf.Graph().as_default(), tf.Session() as session:
