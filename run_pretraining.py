@@ -14,7 +14,7 @@ import time
 
 from absl import flags as absl_flags
 
-from bert_estimator import flags
+from bert_estimator import console, flags
 from bert_estimator.recipes import embedded
 from bert_estimator.run_directory import RunDirectory
 
@@ -150,35 +150,69 @@ def check(config):
                 f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. With "
                 "neither, the embedded corpus is used",
             )
+    else:
+        flags.check(
+            config.eval_input_file is None, "eval_input_file", config.eval_input_file,
+            "needs --input_file and --bert_config_file: the embedded corpus has its own held-out "
+            "text",
+        )
+    for name in ("input_file", "eval_input_file"):
+        flags.check_patterns(name, getattr(config, name))
     flags.check_writable_directory("output_dir", config.output_dir)
 
 
 def run(config):
     """Trains and evaluates as configured; prints what came of it and where everything is."""
     directory = RunDirectory(config.output_dir)
-    directory.check_and_write_config(config.settings(), config.sources)
+    directory.check_config(config.settings())
 
     # Loaded only now, since it takes seconds: wrong flags have been reported by here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator import console, pretraining, tpu
+    from bert_estimator import pretraining, tpu
     from bert_estimator.bert_config import BertConfig
-    from input_pipelines import default_data, manifest, pretraining_input, unigram
+    from input_pipelines import default_data, manifest, pretraining_input, record_reader, unigram
 
     console.set_up(tf.get_logger())
-    train_files, eval_files = config.input_file, config.eval_input_file or config.input_file
     if config.embedded:
-        data = default_data.make(
-            os.path.join(config.output_dir, "data"),
-            max_seq_length=config.max_seq_length,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-            **embedded.DATA,
-        )
-        train_files, eval_files = data.train_files, data.held_out_files
         bert_config = BertConfig(vocab_size=embedded.DATA["vocab_size"], **embedded.BERT_CONFIG)
     else:
-        bert_config = BertConfig.from_json_file(config.bert_config_file)
+        try:
+            bert_config = BertConfig.from_json_file(config.bert_config_file)
+        except ValueError as error:
+            raise flags.FlagError(f"--bert_config_file: {error}") from None
+    flags.check(
+        config.max_seq_length <= bert_config.max_position_embeddings,
+        "max_seq_length",
+        config.max_seq_length,
+        f"cannot be more than the network's max_position_embeddings, which is "
+        f"{bert_config.max_position_embeddings}",
+    )
+    train_files, eval_files = config.input_file, config.eval_input_file or config.input_file
+    if config.embedded:
+        try:
+            data = default_data.make(
+                os.path.join(config.output_dir, "data"),
+                max_seq_length=config.max_seq_length,
+                max_predictions_per_seq=config.max_predictions_per_seq,
+                **embedded.DATA,
+            )
+        except ValueError as error:
+            raise flags.FlagError(str(error)) from None
+        train_files, eval_files = data.train_files, data.held_out_files
+    num_examples = {}
+    for name, files in (("input_file", train_files), ("eval_input_file", eval_files)):
+        try:
+            num_examples[name] = record_reader.open_pretraining_records(
+                files,
+                config.max_seq_length,
+                config.max_predictions_per_seq,
+                bert_config.vocab_size,
+            ).num_records
+        except ValueError as error:
+            raise flags.FlagError(f"--{name}: {error}") from None
+    directory.write_config(config.settings(), config.sources)
 
     def input_fn(files, is_training):
         return pretraining_input.input_fn_builder(
@@ -224,8 +258,8 @@ def run(config):
         eval_batch_size=config.eval_batch_size,
         units_per_example={"tokens": config.max_seq_length},
     )
-    eval_examples = pretraining_input.num_examples(eval_files)
-    eval_steps = min(config.max_eval_steps, -(-eval_examples // config.eval_batch_size))
+    eval_batches = -(-num_examples["eval_input_file"] // config.eval_batch_size)
+    eval_steps = min(config.max_eval_steps, eval_batches)
 
     def evaluate():
         results = estimator.evaluate(input_fn(eval_files, is_training=False), steps=eval_steps)
@@ -241,13 +275,14 @@ def run(config):
                 f"Nothing left to train: {config.output_dir} is at step {start_step}. Give a "
                 "larger --num_train_steps to go on, or another --output_dir to start anew."
             )
-        start = time.perf_counter()
-        estimator.train(
-            input_fn(train_files, is_training=True),
-            hooks=[tpu.LogListener(directory.add_metrics)],
-            max_steps=config.num_train_steps,
-        )
-        print(f"Training took {time.perf_counter() - start:.0f} s.")
+        else:
+            start = time.perf_counter()
+            estimator.train(
+                input_fn(train_files, is_training=True),
+                hooks=[tpu.LogListener(directory.add_metrics)],
+                max_steps=config.num_train_steps,
+            )
+            print(f"Training took {time.perf_counter() - start:.0f} s.")
     if config.do_eval and estimator.global_step() > 0:
         evaluate()
         baseline = None
@@ -282,19 +317,12 @@ def _summary(evaluations, baseline):
 
 
 def main(argv):
-    """Runs the script; returns its exit code: 0, 2 for wrong flags, 1 for any other failure, or
-    128 + the signal's number."""
+    """Runs the script; returns its exit code: 0, 2 for flags or files that cannot work, 1 for any
+    other failure, or 128 + the signal's number."""
     if any(a in ("--help", "-help", "-h", "--helpfull") for a in argv[1:]):
         print(__doc__, define_flags().get_help(), sep="\n")
         return 0
-    try:
-        run(resolve(argv))
-    except flags.FlagError as error:
-        print(f"run_pretraining.py: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return console.exit_code("run_pretraining.py", lambda: run(resolve(argv)))
 
 
 if __name__ == "__main__":

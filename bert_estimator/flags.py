@@ -5,6 +5,7 @@ one of the plan the script runs; `config.json` says which value came from where.
 """
 
 import difflib
+import glob
 import os
 import re
 
@@ -12,6 +13,8 @@ from absl import flags
 
 PRECISIONS = ("float32", "bfloat16")
 OPTIMIZERS = ("lamb", "adamw")
+
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 class FlagError(ValueError):
@@ -66,6 +69,9 @@ def parse(values, argv):
     except flags.UnrecognizedFlagError as error:
         near = difflib.get_close_matches(error.flagname, list(values), n=1, cutoff=0.0)
         raise FlagError(f"--{error.flagname}: no such flag; did you mean --{near[0]}?") from None
+    except flags.IllegalFlagValueError as error:
+        name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
+        check(False, name, value, f"must be {_KINDS[values[name].flag_type()]}")
     except flags.Error as error:
         raise FlagError(str(error)) from None
     if len(rest) > 1:
@@ -97,16 +103,8 @@ def check_common(config):
     check_choice("optimizer", config.optimizer, OPTIMIZERS)
     seed = config.random_seed
     check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
-    batch, micro = config.train_batch_size, config.micro_batch_size
-    if micro is not None:
-        check(
-            batch % micro == 0,
-            "micro_batch_size",
-            micro,
-            f"must divide --train_batch_size={batch} without remainder",
-        )
-    for name in ("bert_config_file",):
-        check_file(name, getattr(config, name))
+    _check_divides(config)
+    check_file("bert_config_file", config.bert_config_file)
     if config.init_checkpoint and not _is_remote(config.init_checkpoint):
         check(
             os.path.exists(config.init_checkpoint + ".index"),
@@ -124,6 +122,20 @@ def check_common(config):
         )
 
 
+def _check_divides(config):
+    """Checks that batches divide by cores, and a core's batch by the rows of a micro-batch."""
+    cores = config.num_tpu_cores if config.use_tpu and config.num_tpu_cores else 1
+    for name in ("train_batch_size", "eval_batch_size"):
+        value = getattr(config, name)
+        check(value % cores == 0, name, value, f"must be a multiple of --num_tpu_cores={cores}")
+    batch, micro = config.train_batch_size // cores, config.micro_batch_size
+    if micro is not None:
+        of_batch = f"--train_batch_size={config.train_batch_size}"
+        if cores > 1:
+            of_batch = f"{batch}, a core's share of {of_batch}"
+        check(batch % micro == 0, "micro_batch_size", micro, f"must divide {of_batch}")
+
+
 def check_choice(name, value, choices):
     """Raises FlagError unless the value is one of the choices; suggests the nearest."""
     if value not in choices:
@@ -136,6 +148,13 @@ def check_file(name, path):
     """Raises FlagError unless the path is None, remote, or a file."""
     if path is not None and not _is_remote(path):
         check(os.path.isfile(path), name, path, "there is no such file")
+
+
+def check_patterns(name, patterns):
+    """Raises FlagError unless each of the comma-separated patterns is remote or matches a file."""
+    for pattern in patterns.split(",") if patterns is not None else ():
+        found = _is_remote(pattern) or any(os.path.isfile(path) for path in glob.glob(pattern))
+        check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
 
 
 def check_writable_directory(name, path):

@@ -2,15 +2,22 @@
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.flags import FlagError
+
 # What a checkpoint holds besides weights: optimizer slots under the names of the BERT code bases.
 _NO_WEIGHTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "LAMB", "LAMB_1", "accum")
 
 
-def scaffold_fn(checkpoint):
+def scaffold_fn(checkpoint, log=tf.logging.info):
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
 
-    Only weights are read: the global step and the optimizer's slots start anew. The work is done
-    where the graph's variables are known, so this is called before training, by the estimator.
+    Only weights are read: the global step and the optimizer's slots start anew. The estimator calls
+    the function once the graph's variables are there. A checkpoint in its own directory outranks
+    these initial values.
+
+    Args:
+      checkpoint: path prefix, or None.
+      log: function (format, text) that gets the table of what is initialized from where.
 
     Returns:
       None where `checkpoint` is None.
@@ -22,7 +29,7 @@ def scaffold_fn(checkpoint):
         variables = {v.op.name: v for v in tf.trainable_variables()}
         matched, report = match(checkpoint, variables)
         tf.train.init_from_checkpoint(checkpoint, {name: variables[name] for name in matched})
-        tf.logging.info("%s", report)
+        log("%s", report)
         return tf.train.Scaffold()
 
     return initialize
@@ -40,7 +47,7 @@ def match(checkpoint, variables):
       from the checkpoint, newly made, and unused in the checkpoint.
 
     Raises:
-      ValueError: a variable has another shape in the checkpoint, or no variable is in it.
+      FlagError: a variable has another shape in the checkpoint, or no variable is in it.
     """
     shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     matched = sorted(set(variables) & set(shapes))
@@ -56,12 +63,12 @@ def match(checkpoint, variables):
         if variables[name].shape.as_list() != shapes[name]
     ]
     if wrong:
-        raise ValueError(
+        raise FlagError(
             f"--init_checkpoint={checkpoint} does not fit --bert_config_file:\n  "
             + "\n  ".join(wrong)
         )
     if not matched:
-        raise ValueError(
+        raise FlagError(
             f"--init_checkpoint={checkpoint} holds none of the model's {len(variables)} variables. "
             f"The model's begin with {sorted(variables)[:3]}, the checkpoint's with {unused[:3]}"
         )

@@ -4,7 +4,8 @@ Letters: B examples of one core's batch, F sequence length, P predictions an exa
 
 Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
 `masked_lm_positions`, `masked_lm_ids` int32 [B, P]; `masked_lm_weights` float [B, P];
-`next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B, 1] where a batch is padded.
+`next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for the examples that only fill
+up a batch, which count nothing. It may be absent.
 """
 
 import tensorflow.compat.v1 as tf
@@ -65,7 +66,11 @@ def model_fn_builder(
                 tensors["next_sentence_loss"] * tensors["next_sentence_weights"]
             ) / _at_least_one(tf.reduce_sum(tensors["next_sentence_weights"]))
             return tpu.TPUEstimatorSpec(
-                mode, loss=masked_lm + next_sentence, eval_metrics=(metric_fn, tensors)
+                mode,
+                loss=masked_lm + next_sentence,
+                eval_metrics=(metric_fn, tensors),
+                # For the evaluation before the first step; a checkpoint outranks it.
+                scaffold_fn=init_checkpoint.scaffold_fn(initial_checkpoint, log=tf.logging.debug),
             )
         if not is_training:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
@@ -99,7 +104,8 @@ def model_fn_builder(
             "gradient_norm": gradient_norm,
         }
         host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
-        host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32), [1])
+        # Steps are numbered from 1 where they are reported, as in log lines and checkpoints.
+        host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
         if opt.trust_ratios:
             host_tensors["trust_ratios"] = tf.stack(list(opt.trust_ratios.values()))
         return tpu.TPUEstimatorSpec(
@@ -171,12 +177,8 @@ def _per_position(bert_config, precision_name, features, dropout):
 
 def _loss_fn(bert_config, precision_name, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
-    num_masked = _at_least_one(
-        tpu.cross_replica_sum(tf.reduce_sum(_masked_lm_weights(features)))
-    )
-    num_examples = _at_least_one(
-        tpu.cross_replica_sum(tf.reduce_sum(_example_weights(features)))
-    )
+    num_masked = _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(_masked_lm_weights(features))))
+    num_examples = _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(_example_weights(features))))
     core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
 
     def loss_fn(micro_features, first_row):
@@ -228,13 +230,13 @@ def _host_call(summary_dir):
 
 def _masked_lm_weights(features):
     """float32 [B, P]: exact also from features cast to bfloat16, since weights are 0 or 1."""
-    return tf.cast(features["masked_lm_weights"], tf.float32)
+    return tf.cast(features["masked_lm_weights"], tf.float32) * _example_weights(features)
 
 
 def _example_weights(features):
-    """float32 [B, 1]: 0 for the examples that only pad the last batch of an evaluation."""
+    """float32 [B, 1]: 0 for the examples that only fill up a batch."""
     if "is_real_example" in features:
-        return tf.cast(features["is_real_example"], tf.float32)
+        return tf.cast(tf.reshape(features["is_real_example"], [-1, 1]), tf.float32)
     return tf.ones_like(features["next_sentence_labels"], tf.float32)
 
 

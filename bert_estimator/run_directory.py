@@ -7,6 +7,7 @@ line for each logged step of training and for each evaluation. curves.svg draws 
 import json
 import os
 import platform
+import re
 import sys
 from importlib import metadata
 
@@ -35,31 +36,46 @@ class RunDirectory:
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, "config.json")
 
-    def check_and_write_config(self, settings, sources):
-        """Writes config.json, or checks that the one there describes the same run.
+    def holds_checkpoint(self):
+        """Whether training has begun here: without a checkpoint there is nothing to go on with."""
+        return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in os.listdir(self.path))
+
+    def check_config(self, settings):
+        """Checks that the settings are those of the run that the directory holds, if it holds one.
+
+        A directory without a checkpoint holds none: a run that ended before its first step, for a
+        wrong flag, does not stand in the way of the right one.
 
         Args:
           settings: dict of flag name -> resolved value.
-          sources: dict of flag name -> where its value came from.
 
         Raises:
           FlagError: a flag that the numbers depend on differs from the directory's run.
         """
-        if os.path.exists(self._config_path):
-            try:
-                with open(self._config_path, encoding="utf-8") as reader:
-                    before = {k: v["value"] for k, v in json.load(reader)["flags"].items()}
-            except (ValueError, KeyError, TypeError) as error:
+        if not self.holds_checkpoint() or not os.path.exists(self._config_path):
+            return
+        try:
+            with open(self._config_path, encoding="utf-8") as reader:
+                before = {k: v["value"] for k, v in json.load(reader)["flags"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FlagError(
+                f"--output_dir={self.path}: its config.json cannot be read ({error!r}); choose "
+                "another directory, or remove it"
+            ) from None
+        for name, value in json.loads(json.dumps(settings)).items():
+            if name not in _MAY_DIFFER and name in before and before[name] != value:
                 raise FlagError(
-                    f"--output_dir={self.path}: its config.json cannot be read ({error!r}); choose "
-                    "another directory, or remove it"
-                ) from None
-            for name, value in json.loads(json.dumps(settings)).items():
-                if name not in _MAY_DIFFER and name in before and before[name] != value:
-                    raise FlagError(
-                        f"--{name}={value}: {self.path} holds a run with --{name}={before[name]}. "
-                        f"Use that value to go on with it, or another --output_dir"
-                    )
+                    f"--{name}={value}: {self.path} holds a run with --{name}={before[name]}. "
+                    "Use that value to go on with it, or another --output_dir"
+                )
+
+    def write_config(self, settings, sources):
+        """Writes config.json.
+
+        Args:
+          settings: dict of flag name -> resolved value.
+          sources: dict of flag name -> where its value came from.
+        """
         config = {
             "flags": {
                 name: {"value": value, "from": sources[name]} for name, value in settings.items()
@@ -71,7 +87,10 @@ class RunDirectory:
         _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
 
     def forget_metrics_after(self, step):
-        """Drops the metrics of training steps after `step`, which a resumed run writes again."""
+        """Drops the metrics of steps after `step`, which a resumed run writes again; all of them
+        where there is no checkpoint: they are those of another attempt."""
+        if not self.holds_checkpoint():
+            step = -1
         kept = [record for record in self.metrics() if record["step"] <= step]
         _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
 
