@@ -19,9 +19,9 @@ BASENAME = "model.ckpt"
 def newest_whole(model_dir):
     """Returns the path prefix of the newest whole checkpoint in a directory, or None.
 
-    "Newest" goes by the state file `checkpoint`, the last one it lists first, so that a user who
-    edits it to go back is obeyed; without one, by step. A checkpoint that is not whole is passed
-    over with a warning.
+    "Newest" is the one that the state file `checkpoint` names, so that a user who edits it to go
+    back is obeyed; without such a file, the one of the highest step. A checkpoint that is not
+    whole is passed over, with a warning, for the one before it.
     """
     for prefix in _candidates(model_dir):
         problem = damage(prefix)
@@ -65,7 +65,7 @@ def check_restorable(prefix, variables):
     shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     problems = []
     for variable in variables:
-        name, shape = variable.op.name, variable.shape.as_list()
+        name, shape = _name_and_shape(variable)
         if name not in shapes:
             problems.append(f"{name}: not in the checkpoint")
         elif shapes[name] != shape:
@@ -88,11 +88,15 @@ def remove_leftovers(model_dir):
             tf.io.gfile.remove(path)
 
 
-def make_saver(config):
-    """Returns the graph's saver, making one with upstream's settings where there is none."""
-    savers = tf.get_collection(tf.GraphKeys.SAVERS)
-    if savers:
-        return savers[0]
+def ensure_saver(scaffold, config):
+    """Adds a saver with upstream's settings to a graph for which its author made none.
+
+    Returns:
+      Whether it did. Then a checkpoint must hold all variables; what another saver restores is
+      its author's business.
+    """
+    if scaffold.saver is not None or tf.get_collection(tf.GraphKeys.SAVERS):
+        return False
     saver = tf.train.Saver(
         sharded=True,
         max_to_keep=config.keep_checkpoint_max,
@@ -101,7 +105,7 @@ def make_saver(config):
         save_relative_paths=True,
     )
     tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-    return saver
+    return True
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):
@@ -110,9 +114,13 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     - A weight that is not finite is refused, so the last good checkpoint stays.
     - The checkpoint that training was restored from is not written again: it is on disk already,
       and a kill during that write would cost the very state that training resumes from.
+
+    Args:
+      restored_step: the step of that checkpoint, or None.
+      finite: a `FiniteCheck`.
     """
 
-    def __init__(self, config, scaffold, restored_step, listeners):
+    def __init__(self, config, scaffold, restored_step, listeners, finite):
         super().__init__(
             config.model_dir,
             save_secs=config.save_checkpoints_secs,
@@ -122,10 +130,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             save_graph_def=config.checkpoint_save_graph_def,
         )
         self._restored_step = restored_step
-
-    def begin(self):
-        super().begin()
-        self._finite = FiniteCheck()
+        self._finite = finite
 
     def _save(self, session, step):
         if step == self._restored_step:
@@ -158,7 +163,7 @@ class FiniteCheck:
 
 def remember_earlier(saver, model_dir):
     """Tells a saver which checkpoints a restarted training has: else they are never deleted."""
-    state = tf.train.get_checkpoint_state(model_dir)
+    state = _state(model_dir)
     paths = state.all_model_checkpoint_paths if state is not None else []
     indices = [(path, path + ".index") for path in paths]
     saver.set_last_checkpoints_with_time(
@@ -170,11 +175,32 @@ def remember_earlier(saver, model_dir):
     )
 
 
+def _state(model_dir):
+    """Returns what the state file says, or None if there is none that can be read."""
+    try:
+        return tf.train.get_checkpoint_state(model_dir)
+    except ValueError:  # an empty file, as a full disk leaves it
+        tf.logging.warning("%s is empty and is ignored", os.path.join(model_dir, "checkpoint"))
+        return None
+
+
 def _candidates(model_dir):
-    state = tf.train.get_checkpoint_state(model_dir)
+    """Returns the checkpoints to try, newest first: none after the one the state file names."""
+    names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
+    found = [re.fullmatch(rf"{BASENAME}-(\d+)\.index", name) for name in names]
+    steps = sorted((int(match[1]) for match in found if match), reverse=True)
+    state = _state(model_dir)
+    first = []
     if state is not None:
-        listed = [state.model_checkpoint_path, *reversed(state.all_model_checkpoint_paths)]
-        return list(dict.fromkeys(listed))
-    indices = tf.io.gfile.glob(os.path.join(model_dir, f"{BASENAME}-*.index"))
-    prefixes = [path[: -len(".index")] for path in indices]
-    return sorted(prefixes, key=lambda p: int(p.rsplit("-", 1)[1]), reverse=True)
+        first = [state.model_checkpoint_path]
+        named = re.fullmatch(rf"{BASENAME}-(\d+)", os.path.basename(first[0]))
+        steps = [step for step in steps if named and step < int(named[1])]
+    return first + [os.path.join(model_dir, f"{BASENAME}-{step}") for step in steps]
+
+
+def _name_and_shape(variable):
+    """Returns the name and shape a checkpoint knows a variable by: a part's are the whole's."""
+    part = variable._get_save_slice_info()
+    if part is not None:
+        return part.full_name, list(part.full_shape)
+    return variable.op.name, variable.shape.as_list()

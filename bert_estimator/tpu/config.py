@@ -8,6 +8,7 @@ import collections
 import copy
 import inspect
 import json
+import numbers
 import os
 import re
 
@@ -81,7 +82,7 @@ class TPUConfig(
       per_host_input_for_training: an `InputPipelineConfig` value; True means PER_HOST_V1, False
         PER_SHARD_V1.
       tpu_job_name: name of the TPU worker job, where it cannot be inferred.
-      initial_infeed_sleep_secs: seconds the infeed waits before the first batch.
+      initial_infeed_sleep_secs: seconds the infeed waits before it draws the first batch.
       input_partition_dims: spatial partition of the inputs; needs PER_HOST_V2.
       eval_training_input_configuration: PER_HOST_V1 or SLICED.
       experimental_host_call_every_n_steps: the host call runs at global steps divisible by this.
@@ -310,12 +311,15 @@ def _check_run_config(fields):
         "save_checkpoints_secs",
         "keep_checkpoint_max",
     ):
+        _check_number(fields[name], name)
         if fields[name] is not None and fields[name] < 0:
             raise ValueError(f"RunConfig.{name}={fields[name]!r}: must be 0 or more")
-    for name in ("log_step_count_steps", "keep_checkpoint_every_n_hours"):
-        if fields[name] is not None and fields[name] <= 0:
-            raise ValueError(f"RunConfig.{name}={fields[name]!r}: must be positive")
-    for name in ("session_creation_timeout_secs",):
+    for name in (
+        "log_step_count_steps",
+        "keep_checkpoint_every_n_hours",
+        "session_creation_timeout_secs",
+    ):
+        _check_number(fields[name], name)
         if fields[name] is not None and fields[name] <= 0:
             raise ValueError(f"RunConfig.{name}={fields[name]!r}: must be positive")
     seed = fields["tf_random_seed"]
@@ -333,6 +337,11 @@ def _check_run_config(fields):
         not callable(device_fn) or list(inspect.signature(device_fn).parameters) != ["op"]
     ):
         raise ValueError("RunConfig.device_fn: must be a function of one argument named op")
+
+
+def _check_number(value, name):
+    if value is not None and not isinstance(value, numbers.Real):
+        raise TypeError(f"RunConfig.{name}={value!r}: must be a number or None")
 
 
 def _check_positive_int(value, name):

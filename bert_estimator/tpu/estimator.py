@@ -1,6 +1,7 @@
 """TPUEstimator: validates what it is asked and delegates to training and evaluation."""
 
 import copy
+import numbers
 import os
 import tempfile
 
@@ -132,21 +133,13 @@ class TPUEstimator:
         Raises:
           ValueError, TypeError: before anything is built. See `training.train` for the rest.
         """
-        _check_steps(steps, max_steps)
+        self._check_steps(ModeKeys.TRAIN, steps, max_steps)
         hooks = _checked_hooks(hooks)
         for listener in saving_listeners or ():
             if not isinstance(listener, tf.train.CheckpointSaverListener):
                 raise TypeError(
                     f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
                 )
-        if max_steps is not None:
-            reached = self.global_step()
-            if reached >= max_steps:
-                tf.logging.info(
-                    "Nothing to train: %s is at step %d, max_steps is %d.",
-                    self.model_dir, reached, max_steps,
-                )
-                return self
         if self._use_tpu and steps is None and max_steps is None:
             raise ValueError("train needs steps or max_steps with use_tpu=True")
         job = self._job(ModeKeys.TRAIN)
@@ -163,15 +156,15 @@ class TPUEstimator:
           checkpoint_path: None means the newest whole checkpoint of model_dir.
           name: results go to `model_dir/eval_<name>` rather than `model_dir/eval`.
         """
-        job = self._job(ModeKeys.EVAL)
-        if job.tpu_rules and steps is None:
+        self._check_steps(ModeKeys.EVAL, steps)
+        hooks = _checked_hooks(hooks)
+        if self._tpu_rules(ModeKeys.EVAL) and steps is None:
             raise ValueError("evaluate needs steps with use_tpu=True")
-        if job.tpu_rules and job.batch_size is None:
+        if self._tpu_rules(ModeKeys.EVAL) and self._batch_sizes[ModeKeys.EVAL] is None:
             raise ValueError("evaluate needs eval_batch_size with use_tpu=True")
-        _check_steps(steps, None)
+        job = self._job(ModeKeys.EVAL)
         return evaluation.evaluate(
-            job, _runtime(job), input_fn, _checked_hooks(hooks), steps, checkpoint_path,
-            self.eval_dir(name),
+            job, _runtime(job), input_fn, hooks, steps, checkpoint_path, self.eval_dir(name)
         )
 
     def global_step(self):
@@ -200,8 +193,24 @@ class TPUEstimator:
             raise ValueError(f"There is no checkpoint in {self.model_dir}: train first")
         return path
 
+    def _tpu_rules(self, mode):
+        return self._use_tpu and (mode != ModeKeys.EVAL or self._eval_on_tpu)
+
+    def _check_steps(self, mode, steps, max_steps=None):
+        if steps is not None and max_steps is not None:
+            raise ValueError("give either steps or max_steps, not both")
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is None:
+                continue
+            if self._tpu_rules(mode):
+                _check_positive_int(value, name)
+            elif not isinstance(value, numbers.Real):
+                raise TypeError(f"{name} must be a positive number, not {value!r}")
+            elif value <= 0:
+                raise ValueError(f"{name} must be positive, not {value}")
+
     def _job(self, mode):
-        tpu_rules = self._use_tpu and not (mode == ModeKeys.EVAL and not self._eval_on_tpu)
+        tpu_rules = self._tpu_rules(mode)
         if tpu_rules:
             self._check_first_use(mode)
         return Job(
@@ -275,14 +284,6 @@ def _with_model_dir(config, model_dir):
         model_dir = tempfile.mkdtemp()
         tf.logging.warning("model_dir is not given: using the temporary directory %s", model_dir)
     return config.replace(model_dir=model_dir)
-
-
-def _check_steps(steps, max_steps):
-    if steps is not None and max_steps is not None:
-        raise ValueError("give either steps or max_steps, not both")
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} must be positive, not {value}")
 
 
 def _checked_hooks(hooks):

@@ -40,7 +40,8 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
             "There is no trained model in %s: evaluating newly initialized variables.",
             config.model_dir,
         )
-    with tf.Graph().as_default(), tf.device(config.device_fn), Interrupts() as interrupts:
+    signalled = Interrupts("ending the evaluation after the current step")
+    with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
         global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, checkpoints.global_step_of(path))
@@ -48,12 +49,11 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         if reserved:
             raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
         driver = HookDriver([*hooks, *step.spec.evaluation_hooks])
-        if step.spec.scaffold.saver is None:
-            checkpoints.make_saver(config)
-            if path:
-                checkpoints.check_restorable(path, tf.global_variables())
+        own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()
+        if path and own_saver:
+            checkpoints.check_restorable(path, tf.global_variables())
         with contextlib.closing(make_session(config, step.spec.scaffold, path)) as session:
             session.run(init_ops)
             coordinator = start_coordinator(session)
@@ -86,8 +86,7 @@ def _run_steps(job, step, driver, session, steps, interrupts):
     """Runs the steps: one loop of all of them under TPU rules, else a loop each."""
     losses = []
     while (steps is None or len(losses) < steps) and not driver.stop_requested:
-        if interrupts.requested is not None:
-            interrupts.raise_if_requested()
+        interrupts.raise_if_requested()
         length = steps if job.tpu_rules else 1
         try:
             result = driver.around(

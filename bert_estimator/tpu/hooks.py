@@ -50,8 +50,10 @@ class HookDriver:
                 continue
             if request.fetches is not None:
                 fetches[hook] = request.fetches
-            if request.feed_dict:
-                feed_dict.update(request.feed_dict)
+            for tensor, value in (request.feed_dict or {}).items():
+                if tensor in feed_dict:
+                    raise RuntimeError(f"Two hooks feed the same tensor {tensor.name}")
+                feed_dict[tensor] = value
             if request.options is not None:
                 options = options or tf.RunOptions()
                 options.MergeFrom(request.options)

@@ -22,11 +22,13 @@ class Infeed:
       draw: function that returns the next batch or raises `EndOfInput`.
       limit: how many batches to draw at most (None: until the input ends), so that no data is
         consumed that no step will use.
+      delay_secs: how long to wait before the first draw.
     """
 
-    def __init__(self, draw, limit=None):
+    def __init__(self, draw, limit=None, delay_secs=0):
         self._draw = draw
         self._limit = limit
+        self._delay_secs = delay_secs
         self._batches = queue.Queue(maxsize=_DEPTH)
         self._error = errors.FirstError()
         self._stopping = threading.Event()
@@ -69,6 +71,7 @@ class Infeed:
 
     def _run(self):
         with self._error.recorded():
+            self._stopping.wait(self._delay_secs)
             while not self._stopping.is_set() and self.drawn != self._limit:
                 try:
                     batch = self._draw()

@@ -67,6 +67,23 @@ class Inputs:
         return draw
 
 
+def is_computed_from(value, placeholders):
+    """Returns whether a tensor or operation depends on one of the placeholders."""
+    if not isinstance(value, tf.Tensor | tf.Operation):
+        return False
+    sources = {holder.op for holder in placeholders}
+    seen = set()
+    waiting = [value if isinstance(value, tf.Operation) else value.op]
+    while waiting:
+        operation = waiting.pop()
+        if operation in sources:
+            return True
+        if operation not in seen:
+            seen.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+    return False
+
+
 def _leaves(path, structure):
     """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
     if structure is None:

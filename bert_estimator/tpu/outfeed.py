@@ -11,7 +11,7 @@ import threading
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import summary_ops_v2
 
-from bert_estimator.tpu import errors
+from bert_estimator.tpu.inputs import is_computed_from
 from bert_estimator.tpu.spec import call_host_fn
 
 # Bounds the memory held for a host function slower than the steps; then the steps wait for it.
@@ -25,6 +25,7 @@ class HostFunction:
     Args:
       name: "host_call" or "eval_metrics", for messages.
       pair: the (function, list or dict of tensors) pair; its tensors live in the step.
+      step_inputs: the placeholders that the step is fed through.
       num_replicas: how many cores' tensors are concatenated along axis 0.
 
     Attributes:
@@ -33,10 +34,11 @@ class HostFunction:
 
     Raises:
       RuntimeError: a tensor has no batch axis to concatenate along.
-      ValueError: the function made a v1 summary, which only the step's own graph could evaluate.
+      ValueError: the function made a v1 summary, which nothing would write, or uses a tensor of
+        the step that it was not given.
     """
 
-    def __init__(self, name, pair, num_replicas):
+    def __init__(self, name, pair, step_inputs, num_replicas):
         self.name = name
         own = pair[1]
         keys = sorted(own) if isinstance(own, dict) else range(len(own))
@@ -64,6 +66,13 @@ class HostFunction:
                 f"{name}: tf.compat.v1.summary cannot be used here, nothing would ever write it. "
                 "Use bert_estimator.tpu.summary (or a tf.summary writer) with an explicit step"
             )
+        for returned in tf.nest.flatten(self.result):
+            if is_computed_from(returned, step_inputs):
+                raise ValueError(
+                    f"{name}: {returned.name}, which its function returns, uses a tensor of the "
+                    f"step itself. The function runs on the host: add the tensor to {name}[1] and "
+                    "use the argument in its place"
+                )
 
     def feed(self, values):
         return dict(zip(self.placeholders, values, strict=True))
@@ -76,14 +85,15 @@ class Outfeed:
       session: the host's session.
       function: a `HostFunction`.
       operations: what to run for each step.
+      error: the `FirstError` that all outfeeds of a step share.
     """
 
-    def __init__(self, session, function, operations):
+    def __init__(self, session, function, operations, error):
         self._session = session
         self._function = function
         self._operations = operations
         self._values = queue.Queue(maxsize=_DEPTH)
-        self._error = errors.FirstError()
+        self._error = error
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outfeed", daemon=True)
 
@@ -101,8 +111,8 @@ class Outfeed:
 
     def drain(self):
         """Returns when all values handed over have been processed; raises the first error."""
-        while self._values.unfinished_tasks and self._thread.is_alive():
-            with self._values.all_tasks_done:
+        with self._values.all_tasks_done:
+            while self._values.unfinished_tasks and self._thread.is_alive():
                 self._values.all_tasks_done.wait(_POLL_SECS)
         self._error.raise_if_any()
 
@@ -138,5 +148,5 @@ def summary_writer_flush_ops():
 def _gathered_shape(shape, num_replicas):
     if shape.rank is None:
         return shape
-    first = shape[0] if isinstance(shape[0], int) else shape[0].value
-    return [None if first is None else first * num_replicas] + shape.as_list()[1:]
+    first, *rest = shape.as_list()
+    return [None if first is None else first * num_replicas, *rest]

@@ -32,9 +32,11 @@ class Progress:
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
         self._every = config.log_step_count_steps
-        self._units = {"examples": batch_size} if batch_size else {}
-        for unit, per_example in (units_per_example or {}).items():
-            self._units[unit] = batch_size * per_example
+        self._units = {}  # name -> how many a step
+        if batch_size:
+            self._units["examples"] = batch_size
+            for unit, per_example in (units_per_example or {}).items():
+                self._units[unit] = batch_size * per_example
         self._stop_step = stop_step
         self._listeners = [hook for hook in listeners if isinstance(hook, LogListener)]
         self._writer = (
@@ -112,9 +114,9 @@ def format_record(record, stop_step=None):
         if key == "input_wait":
             parts.append(f"input wait {value:.1%}")
         elif key.endswith("_per_sec"):
-            parts.append(f"{_round(value)} {key[: -len('_per_sec')]}/s")
+            parts.append(f"{_round(value, 4)} {key[: -len('_per_sec')]}/s")
         else:
-            parts.append(f"{key} {_round(value, 4)}")
+            parts.append(f"{key} {_round(value, 5)}")
     if record.get("eta_secs") is not None:
         parts.append(f"ETA {format_secs(record['eta_secs'])}")
     return "  ".join(parts)
@@ -127,13 +129,14 @@ def format_secs(secs):
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
 
 
-def _round(value, digits=3):
-    """Returns a number with `digits` significant digits, without an exponent where it is short."""
+def _round(value, digits):
+    """Returns a number with `digits` significant digits, all of those before the point."""
     if not math.isfinite(value) or value == 0:
         return str(value)
-    if abs(value) >= 10**digits:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}g}" if abs(value) < 1 else f"{value:.{digits}f}"[: digits + 2]
+    if abs(value) < 1:
+        return f"{value:.{digits}g}"
+    before_point = len(str(int(abs(value))))
+    return f"{value:,.{max(0, digits - before_point)}f}"
 
 
 class _Bar:

@@ -5,8 +5,11 @@ compiles the step implements as well):
 
     step = FedStep(job, input_fn, start_step)      # builds the graph
     step.spec, step.metric_values                  # an EstimatorSpec; tensors to read at the end
-    step.start(session)
+    hooks = step.add_summaries(config)             # how v1 summaries get written
+    step.start(session, limit)
+    iterations = step.loop_length(now, stop_step)
     result, hook_values = step.run_loop(iterations, hook_run, interrupted)
+    step.waited_secs                               # for input, in total
     step.finish(session)                           # all host work done, first error raised
     step.stop(session)                             # also after an error; waits for nobody long
 
@@ -22,8 +25,8 @@ import time
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import infeed, outfeed
-from bert_estimator.tpu.inputs import Inputs
+from bert_estimator.tpu import errors, infeed, outfeed
+from bert_estimator.tpu.inputs import Inputs, is_computed_from
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 
 LoopResult = collections.namedtuple("LoopResult", ["losses", "scalars", "summary"])
@@ -33,7 +36,8 @@ Fields: losses (a float for every step run), scalars (dict name -> float, the la
 host_call tensors), summary (serialized v1 summaries of the last step, or None).
 """
 
-_JOIN_SECS = 5
+# A draw or a host function that takes longer to end is cut off when the session is closed.
+_JOIN_SECS = 1
 
 
 class LocalStep:
@@ -102,11 +106,16 @@ class FedStep:
         self.metric_values = {}
         if isinstance(spec, TPUEstimatorSpec):
             if spec.host_call is not None and len(spec.host_call[1]):
-                function = outfeed.HostFunction("host_call", spec.host_call, job.num_replicas)
+                function = outfeed.HostFunction(
+                    "host_call", spec.host_call, self._placeholders, job.num_replicas
+                )
                 self._scalars = _scalar_tensors(spec.host_call)
-                self._functions.append((function, function.result))
+                operations = [] if function.result is None else function.result
+                self._functions.append((function, operations))
             if job.mode == ModeKeys.EVAL and spec.eval_metrics is not None:
-                function = outfeed.HostFunction("eval_metrics", spec.eval_metrics, job.num_replicas)
+                function = outfeed.HostFunction(
+                    "eval_metrics", spec.eval_metrics, self._placeholders, job.num_replicas
+                )
                 self.metric_values, updates = _split_metrics(function.result)
                 self._functions.append((function, updates))
         self.spec = _host_spec(spec)
@@ -116,7 +125,9 @@ class FedStep:
         self._operation = spec.train_op if job.mode == ModeKeys.TRAIN else tf.no_op()
         self._summary_op, self._summary_every = None, None
         self._step = start_step
-        self._outfeeds = []
+        self._infeed, self._outfeeds = None, []
+        self._host_error = errors.FirstError()
+        self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
 
     def add_summaries(self, config):
         """Notes that v1 summaries are due every so many steps; the last step of a loop carries
@@ -138,10 +149,14 @@ class FedStep:
             [function.tensors for function, _ in self._functions],
         ]
         self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
-        self._infeed = infeed.Infeed(self._inputs.drawer(session), limit)
+        self._infeed = infeed.Infeed(
+            self._inputs.drawer(session), limit, self._infeed_delay_secs
+        )
         self._infeed.start()
         for function, operations in self._functions:
-            self._outfeeds.append(outfeed.Outfeed(session, function, operations))
+            self._outfeeds.append(
+                outfeed.Outfeed(session, function, operations, self._host_error)
+            )
             self._outfeeds[-1].start()
 
     @property
@@ -158,7 +173,7 @@ class FedStep:
         )
         with self._loop_length.timed(iterations):
             for i in range(iterations):
-                batch = self._infeed.get(interrupted)
+                batch = self._next_batch(interrupted)
                 if batch is None:
                     break
                 last = i == iterations - 1
@@ -186,10 +201,19 @@ class FedStep:
             feed.drain()
 
     def stop(self, session):
-        for thread in [self._infeed, *self._outfeeds]:
+        threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
+        for thread in threads:
             thread.stop()
-        for thread in [*self._outfeeds, self._infeed]:
+        for thread in threads:
             thread.join(_JOIN_SECS)
+
+    def _next_batch(self, interrupted):
+        """Returns a batch, or None if interrupted. A failed host function does not wait for it:
+        its error, which came first, is raised."""
+        try:
+            return self._infeed.get(lambda: interrupted() or bool(self._host_error))
+        finally:
+            self._host_error.raise_if_any()
 
     def _send(self, sent):
         for feed, (function, _), values in zip(
@@ -205,14 +229,17 @@ class FedStep:
         try:
             return self._session.run(hook_run.fetches, hook_run.feed_dict)
         except tf.errors.InvalidArgumentError as error:
-            if "must feed a value for placeholder" not in str(error):
-                raise
-            hooks = ", ".join(type(hook).__name__ for hook in hook_run.fetches)
-            raise ValueError(
-                f"One of the hooks {hooks} fetches a tensor of the step itself. With use_tpu=True "
-                "hooks run on the host, between loops: send the tensor out with host_call, or use "
-                "such a hook with use_tpu=False only"
-            ) from error
+            for hook, fetches in hook_run.fetches.items():
+                for fetch in tf.nest.flatten(fetches):
+                    element = self._session.graph.as_graph_element(fetch)
+                    if is_computed_from(element, self._placeholders):
+                        raise ValueError(
+                            f"The hook {type(hook).__name__} fetches {element.name}, a tensor of "
+                            "the step itself. With use_tpu=True hooks run on the host, between "
+                            "loops: send the tensor out with host_call, or use such a hook with "
+                            "use_tpu=False only"
+                        ) from error
+            raise
 
 
 _UNIT_SECS = {"s": 1, "m": 60, "h": 3600}

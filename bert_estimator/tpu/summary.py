@@ -16,9 +16,17 @@ record_if = tf.summary.record_if
 
 
 def scalar(name, data, step=None, description=None):
-    """Writes a scalar of any real dtype (stored as float32). Returns the bool-valued operation."""
+    """Writes a scalar of any real dtype, stored as float32.
+
+    Returns:
+      As all functions here, a bool tensor: whether it was written. In a graph it is what to run.
+
+    Raises:
+      ValueError: `data` is not a scalar.
+    """
     metadata = _metadata("scalars", description, summary_pb2.DATA_CLASS_SCALAR)
     with tf.summary.experimental.summary_scope(name, "scalar_summary") as (tag, _):
+        tf.debugging.assert_scalar(data)
         return tf.summary.write(tag, tf.cast(data, tf.float32), step=step, metadata=metadata)
 
 
@@ -26,14 +34,15 @@ def text(name, data, step=None, description=None):
     """Writes a string tensor of any shape."""
     metadata = _metadata("text", description, summary_pb2.DATA_CLASS_TENSOR)
     with tf.summary.experimental.summary_scope(name, "text_summary") as (tag, _):
-        return tf.summary.write(tag, tf.convert_to_tensor(data), step=step, metadata=metadata)
+        data = tf.convert_to_tensor(data, tf.string)
+        return tf.summary.write(tag, data, step=step, metadata=metadata)
 
 
 def histogram(name, data, step=None, buckets=30, description=None):
     """Writes a histogram of a real tensor: [buckets, 3] of (left edge, right edge, count).
 
-    Equal-width buckets over [min, max]; the last includes its right edge. A tensor whose values
-    are all equal gives one bucket of width 1 around it; an empty one gives no bucket.
+    Equal-width buckets over [min, max]; the last includes its right edge. Where all values are
+    equal, so are all edges, and the last bucket has them all; without values, all is 0.
     """
     metadata = _metadata("histograms", description, summary_pb2.DATA_CLASS_TENSOR)
     with tf.summary.experimental.summary_scope(name, "histogram_summary") as (tag, _):
@@ -41,20 +50,22 @@ def histogram(name, data, step=None, buckets=30, description=None):
         table = tf.cond(
             tf.size(values) > 0,
             lambda: _buckets(values, buckets),
-            lambda: tf.zeros([0, 3], tf.float64),
+            lambda: tf.zeros([buckets, 3], tf.float64),
         )
         return tf.summary.write(tag, table, step=step, metadata=metadata)
 
 
 def _buckets(values, buckets):
     low, high = tf.reduce_min(values), tf.reduce_max(values)
-    low, high = tf.cond(
-        tf.equal(low, high), lambda: (low - 0.5, high + 0.5), lambda: (low, high)
-    )
     width = (high - low) / buckets
-    index = tf.clip_by_value(tf.cast((values - low) / width, tf.int32), 0, buckets - 1)
+    position = tf.where(
+        tf.equal(values, high),  # where all values are equal, the other branch is 0 / 0
+        tf.cast(buckets - 1, tf.float64),
+        tf.floor((values - low) / width),
+    )
+    index = tf.clip_by_value(tf.cast(position, tf.int32), 0, buckets - 1)
     counts = tf.math.bincount(index, minlength=buckets, maxlength=buckets, dtype=tf.float64)
-    edges = low + width * tf.cast(tf.range(buckets + 1), tf.float64)
+    edges = tf.concat([low + width * tf.cast(tf.range(buckets), tf.float64), [high]], axis=0)
     return tf.stack([edges[:-1], edges[1:], counts], axis=1)
 
 

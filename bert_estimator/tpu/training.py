@@ -34,34 +34,41 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
     start_step = checkpoints.global_step_of(restored)
     stop_step = start_step + steps if steps is not None else max_steps
     if stop_step is not None and start_step >= stop_step:
-        tf.logging.info("Training is at step %d of %d already.", start_step, stop_step)
+        tf.logging.info(
+            "Nothing to train: %s is at step %d, max_steps is %d.",
+            config.model_dir,
+            start_step,
+            stop_step,
+        )
         return
-    with tf.Graph().as_default(), tf.device(config.device_fn), Interrupts() as interrupts:
+    signalled = Interrupts("finishing the current step, then saving")
+    with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
         global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, start_step)
         spec = step.spec
         _summarize_loss(spec.loss)
-        saver = checkpoints.make_saver(config) if spec.scaffold.saver is None else None
+        own_saver = checkpoints.ensure_saver(spec.scaffold, config)
+        finite = checkpoints.FiniteCheck()
         user_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = step.add_summaries(config)
         user_savers = [h for h in user_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
         if _saves(config) and not user_savers:
             restored_step = start_step if restored else None
             own_hooks.append(
-                checkpoints.CheckpointSaver(config, spec.scaffold, restored_step, saving_listeners)
+                checkpoints.CheckpointSaver(
+                    config, spec.scaffold, restored_step, saving_listeners, finite
+                )
             )
         elif saving_listeners:
             _add_listeners(user_savers, saving_listeners)
         # The checkpoint of a step is on disk before the caller's hooks see the step.
         all_hooks = own_hooks + user_hooks
         driver = HookDriver(all_hooks)
-        finite = checkpoints.FiniteCheck()
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()
-        if restored:
-            variables = tf.global_variables() if saver is not None else []
-            checkpoints.check_restorable(restored, variables)
+        if restored and own_saver:
+            checkpoints.check_restorable(restored, tf.global_variables())
         tf.logging.info(
             "Training from step %d (%s) to %s.",
             start_step,
@@ -121,10 +128,11 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
                 ) from None
             break
         before, now = now, int(session.run(global_step))
-        if job.tpu_rules and result.losses and now == before:
+        if job.tpu_rules and now - before != len(result.losses):
             raise RuntimeError(
-                f"The global step stayed at {now} over {len(result.losses)} steps: train_op must "
-                "increase it, as optimizer.minimize(loss, tf.train.get_global_step()) does"
+                f"The global step went from {before} to {now} over {len(result.losses)} steps: "
+                "with use_tpu=True train_op must increase it by one in each, as "
+                "optimizer.minimize(loss, tf.train.get_global_step()) does"
             )
         if not result.losses:
             continue
