@@ -261,9 +261,14 @@ def run(config):
     eval_batches = -(-num_examples["eval_input_file"] // config.eval_batch_size)
     eval_steps = min(config.max_eval_steps, eval_batches)
 
+    baseline = {}
+    if config.embedded:
+        counts = manifest.read_token_counts(data.token_counts_file)
+        baseline["unigram_baseline"] = unigram.unigram_cross_entropy(eval_files, counts)
+
     def evaluate():
         results = estimator.evaluate(input_fn(eval_files, is_training=False), steps=eval_steps)
-        directory.add_evaluation(results)
+        directory.add_evaluation({**results, **baseline})
 
     start_step = estimator.global_step()
     directory.forget_metrics_after(start_step)
@@ -285,18 +290,14 @@ def run(config):
             print(f"Training took {time.perf_counter() - start:.0f} s.")
     if config.do_eval and estimator.global_step() > 0:
         evaluate()
-        baseline = None
-        if config.embedded:
-            counts = manifest.read_token_counts(data.token_counts_file)
-            baseline = unigram.unigram_cross_entropy(eval_files, counts)
-        print(_summary(directory.evaluations(), baseline))
+        print(_summary(directory.evaluations()))
     print(
         f"Checkpoint: {estimator.latest_checkpoint()}  summaries: {config.output_dir}  "
         f"metrics: {directory.metrics_path}  curves: {directory.write_curves()}"
     )
 
 
-def _summary(evaluations, baseline):
+def _summary(evaluations):
     """Returns what evaluation found, in words: the held-out loss against start and baseline."""
     first, last = evaluations[0], evaluations[-1]
     loss = last["eval_masked_lm_loss"]
@@ -309,7 +310,8 @@ def _summary(evaluations, baseline):
     if first["step"] == 0 and last["step"] > 0:
         start = first["eval_masked_lm_loss"]
         lines.append(f"  masked-LM loss at the start: {start:.3f} ({start - loss:.3f} above)")
-    if baseline is not None:
+    if "eval_unigram_baseline" in last:
+        baseline = last["eval_unigram_baseline"]
         lines.append(
             f"  unigram baseline of the same tokens: {baseline:.3f} ({baseline - loss:.3f} above)"
         )

@@ -1,0 +1,119 @@
+"""The main job over seeds and precisions: the table "What to expect" of README.md.
+
+    python -m benchmarks.main_job
+
+runs `run_pretraining.py --use_tpu` for seeds 1, 2 and 3 in bfloat16 and in float32, one after the
+other, each in a process and a directory of its own, and writes results/main_job.csv. A run that is
+in the file already is not made again. On two cores it takes about a quarter of an hour.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "benchmarks", "results", "main_job.csv")
+COLUMNS = [
+    "precision", "seed", "train_secs", "start", "masked_lm_loss", "unigram", "masked_lm_accuracy",
+    "next_sentence_accuracy", "python", "tensorflow", "machine",
+]  # fmt: skip
+
+
+def run(precision, seed, directory):
+    """Runs the script once; returns a row of the table."""
+    command = [
+        sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
+        f"--precision={precision}", f"--random_seed={seed}", f"--output_dir={directory}",
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, flush=True)
+    train_secs = re.search(r"Training took (\d+) s", done.stdout).group(1)
+    with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as reader:
+        records = [json.loads(line) for line in reader]
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as reader:
+        versions = json.load(reader)["versions"]
+    evaluations = [record for record in records if "eval_loss" in record]
+    return {
+        "precision": precision,
+        "seed": seed,
+        "train_secs": int(train_secs),
+        "start": round(evaluations[0]["eval_masked_lm_loss"], 4),
+        "masked_lm_loss": round(evaluations[-1]["eval_masked_lm_loss"], 4),
+        "unigram": round(evaluations[-1]["eval_unigram_baseline"], 4),
+        "masked_lm_accuracy": round(evaluations[-1]["eval_masked_lm_accuracy"], 4),
+        "next_sentence_accuracy": round(evaluations[-1]["eval_next_sentence_accuracy"], 4),
+        "python": versions["python"],
+        "tensorflow": versions["tensorflow"],
+        "machine": f"{os.cpu_count()} cores, {_cpu_name()}",
+    }
+
+
+def table(rows):
+    """Returns the rows as README.md's table: a line a precision, over its seeds."""
+    lines = [
+        "| precision | seeds | start | unigram baseline | end: median (min to max) | below baseline "
+        "| training, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for precision in sorted({row["precision"] for row in rows}):
+        own = [row for row in rows if row["precision"] == precision]
+
+        def values(name, own=own):
+            return [float(row[name]) for row in own]
+
+        ends = values("masked_lm_loss")
+        below = [b - e for b, e in zip(values("unigram"), ends, strict=True)]
+        secs = values("train_secs")
+        lines.append(
+            f"| {precision} | {len(own)} | {statistics.median(values('start')):.2f} | "
+            f"{statistics.median(values('unigram')):.2f} | {statistics.median(ends):.3f} "
+            f"({min(ends):.3f} to {max(ends):.3f}) | at least {min(below):.2f} | "
+            f"{min(secs):.0f} to {max(secs):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--results", default=RESULTS)
+    arguments = parser.parse_args()
+    os.makedirs(os.path.dirname(arguments.results), exist_ok=True)
+    rows = []
+    if os.path.exists(arguments.results):
+        with open(arguments.results, newline="", encoding="utf-8") as reader:
+            rows = list(csv.DictReader(reader))
+    for precision in ("bfloat16", "float32"):
+        for seed in arguments.seeds:
+            if any(r["precision"] == precision and int(r["seed"]) == seed for r in rows):
+                continue
+            start = time.time()
+            with tempfile.TemporaryDirectory() as directory:
+                rows.append(run(precision, seed, directory))
+            print(f"{precision}, seed {seed}: {time.time() - start:.0f} s in all", flush=True)
+            with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
+                table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+                table_writer.writeheader()
+                table_writer.writerows(rows)
+    print(table(rows))
+
+
+def _cpu_name():
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as reader:
+            for line in reader:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
