@@ -41,7 +41,8 @@ def damage(prefix):
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except (tf.errors.OpError, ValueError) as error:
+    # Some of TensorFlow's errors arrive as Python's: a short read as an IndexError.
+    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
         return str(error).splitlines()[0]
     return None
 
