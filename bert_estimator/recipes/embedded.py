@@ -28,8 +28,8 @@ FLAGS = dict(
     train_batch_size=64,
     eval_batch_size=64,
     learning_rate=1e-2,
-    num_train_steps=1200,
+    num_train_steps=1000,
     num_warmup_steps=60,
-    save_checkpoints_steps=300,
+    save_checkpoints_steps=250,
     iterations_per_loop=50,
 )
