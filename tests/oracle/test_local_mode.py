@@ -12,9 +12,11 @@ from scenarios import SCENARIOS, run
 
 from bert_estimator import tpu
 
+HERE = os.path.dirname(__file__)
+
 
 def load(name):
-    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as record:
+    with open(os.path.join(HERE, name), encoding="utf-8") as record:
         return json.load(record)
 
 
@@ -73,6 +75,15 @@ def test_every_listed_difference_is_one_and_has_a_reason():
     for name, difference in DIFFERENCES.items():
         assert differences(UPSTREAM[name], difference["ours"]) != [], name
         assert difference["reason"].endswith("."), name
+
+
+def test_the_docs_list_every_difference():
+    with open(os.path.join(HERE, "../../docs/tpu_estimator.md"), encoding="utf-8") as docs:
+        text = docs.read()
+    for name, difference in DIFFERENCES.items():
+        assert difference["reason"] in text, name
+        assert f"`{name}`" in text or f"`{name.split('[')[0]}[...]`" in text, name
+    assert f"table of {len(UPSTREAM)} observed behaviours" in text
 
 
 @pytest.mark.parametrize(
