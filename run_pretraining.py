@@ -272,7 +272,7 @@ def run(config):
 
     start_step = estimator.global_step()
     directory.forget_metrics_after(start_step)
-    if config.do_eval and start_step == 0:
+    if config.do_train and config.do_eval and start_step == 0:
         evaluate()
     if config.do_train:
         if start_step >= config.num_train_steps:
@@ -288,7 +288,7 @@ def run(config):
                 max_steps=config.num_train_steps,
             )
             print(f"Training took {time.perf_counter() - start:.0f} s.")
-    if config.do_eval and estimator.global_step() > 0:
+    if config.do_eval:
         evaluate()
         print(_summary(directory.evaluations()))
     print(

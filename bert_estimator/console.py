@@ -46,7 +46,10 @@ def exit_code(script, body):
         print(f"{script}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{script}: stopped. The same command goes on from here.", file=sys.stderr)
+        print(
+            f"{script}: stopped. The same command goes on from the last checkpoint.",
+            file=sys.stderr,
+        )
         return 130
     except Exception as error:
         message = _explanation(error)

@@ -164,7 +164,9 @@ def check_writable_directory(name, path):
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise FlagError(f"--{name}={path}: is a file, not a directory") from None
+        raise FlagError(
+            f"--{name}={path}: is a file, or below one; choose another directory"
+        ) from None
     except OSError as error:
         raise FlagError(f"--{name}={path}: cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):

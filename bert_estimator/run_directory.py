@@ -92,7 +92,7 @@ class RunDirectory:
         if not self.holds_checkpoint():
             step = -1
         kept = [record for record in self.metrics() if record["step"] <= step]
-        _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
+        self._write_metrics(kept)
 
     def add_metrics(self, record):
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
@@ -100,11 +100,14 @@ class RunDirectory:
             writer.write(json.dumps(record) + "\n")
 
     def add_evaluation(self, results):
-        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names; once for a step."""
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
+
+        It takes the place of an earlier evaluation of the same step.
+        """
         step = int(results["global_step"])
-        if not any(record["step"] == step for record in self.evaluations()):
-            values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
-            self.add_metrics({"step": step, **values})
+        values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
+        self._write_metrics(r for r in self.metrics() if "eval_loss" not in r or r["step"] != step)
+        self.add_metrics({"step": step, **values})
 
     def evaluations(self):
         """Returns the records of evaluations, in the order they were made."""
@@ -120,6 +123,9 @@ class RunDirectory:
                 if line.endswith("\n"):
                     records.append(json.loads(line))
         return records
+
+    def _write_metrics(self, records):
+        _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
     def write_curves(self):
         """Draws loss and learning rate over the steps into curves.svg; returns its path."""

@@ -1,0 +1,86 @@
+"""What the scripts print."""
+
+import io
+import logging
+
+import pytest
+
+from bert_estimator import console
+from bert_estimator.flags import FlagError
+
+
+@pytest.fixture
+def logger():
+    logger = logging.Logger("a script's")
+    logger.addHandler(logging.StreamHandler(io.StringIO()))
+    console.set_up(logger)
+    return logger
+
+
+def test_lines_are_plain_and_chatter_is_left_out(logger):
+    console.set_up(logger)  # a second time, as by a second run in one process
+    logger.info("step %d", 3)
+    logger.info("Graph was finalized.")
+    logger.warning("no TPU")
+    logger.debug("details")
+    assert logger.handlers[0].stream.getvalue() == "step 3\nWARNING: no TPU\n"
+    assert len(logger.filters) == 1
+    assert not logger.propagate
+
+
+def ended_by(error):
+    def body():
+        if error is not None:
+            raise error
+
+    return console.exit_code("script.py", body)
+
+
+class RecordError(ValueError):
+    pass
+
+
+class NanLossDuringTrainingError(RuntimeError):
+    def __str__(self):
+        return "As TensorFlow's own, this does not show what it was made with."
+
+
+IN_A_TRACEBACK = """Traceback (most recent call last):
+  File "order.py", line 7, in read
+    raise RecordError(
+input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
+
+
+ [[{{node PyFunc}}]]"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (None, 0, ""),
+        (FlagError("--x=1: is wrong"), 2, "script.py: --x=1: is wrong\n"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "script.py: stopped. The same command goes on from the last checkpoint.\n",
+        ),
+        (RecordError("a.tfrecord is cut"), 1, "script.py: error: a.tfrecord is cut\n"),
+        (NanLossDuringTrainingError("The loss"), 1, "script.py: error: The loss\n"),
+        (
+            RuntimeError(IN_A_TRACEBACK),
+            1,
+            "script.py: error: a.tfrecord: record 7 is damaged.\n",
+        ),
+    ],
+)
+def test_exit_codes_and_messages(capsys, error, code, text):
+    assert ended_by(error) == code
+    assert capsys.readouterr() == ("", text)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), SystemExit(143)])
+def test_other_exceptions_are_raised(capsys, error):
+    with pytest.raises(type(error)) as caught:
+        ended_by(error)
+    assert caught.value is error
+    assert capsys.readouterr() == ("", "")
