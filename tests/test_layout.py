@@ -1,0 +1,161 @@
+"""The house's plan: which module may import which, how long they are, and that the map is whole."""
+
+import ast
+import functools
+import pathlib
+
+import pytest
+
+import bert_estimator
+
+ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
+MOST_LINES = 400
+SCRIPTS = ("run_pretraining.py", "run_classifier.py")
+
+
+@functools.cache
+def modules():
+    """Module name -> path, of the scripts and the packages."""
+    found = {}
+    for path in [*ROOT.glob("bert_estimator/**/*.py"), *ROOT.glob("input_pipelines/**/*.py")]:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found.update({path.removesuffix(".py"): ROOT / path for path in SCRIPTS})
+    return {name: path for name, path in found.items() if path.exists()}
+
+
+@functools.cache
+def imports_of(name, everywhere=True):
+    """Modules that a module imports: at any place of it, or at module level alone."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    found = set()
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: line {node.lineno} has a relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in modules() else node.module)
+    return found
+
+
+def in_package(module, packages):
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def own(imported):
+    return {
+        module for module in imported if in_package(module, ["bert_estimator", "input_pipelines"])
+    }
+
+
+def of_package(package):
+    return [name for name in modules() if in_package(name, [package])]
+
+
+def test_modules_are_found():
+    assert {"run_pretraining", "bert_estimator.tpu", "bert_estimator.tpu.errors"} <= set(modules())
+    assert "tensorflow.compat.v1" in imports_of("bert_estimator.modeling")
+    assert "bert_estimator.precision" in imports_of("bert_estimator.modeling")
+    assert "tensorflow.compat.v1" not in imports_of("run_pretraining", everywhere=False)
+    assert "tensorflow.compat.v1" in imports_of("run_pretraining")
+
+
+# Packages and modules, and all of the project's own that they may import.
+ARROWS = {
+    "bert_estimator.tpu": ["bert_estimator.tpu"],
+    "bert_estimator.precision": [],
+    "bert_estimator.bert_config": [],
+    "bert_estimator.dropout": [],
+    "bert_estimator.modeling": ["bert_estimator.precision", "bert_estimator.bert_config"],
+    "bert_estimator.heads": ["bert_estimator.precision", "bert_estimator.modeling"],
+    "bert_estimator.optimization": ["bert_estimator.optimization"],
+    "bert_estimator.tokenization": ["bert_estimator.tokenization"],
+    "bert_estimator.flags": [],
+    "bert_estimator.console": ["bert_estimator.flags"],
+    "bert_estimator.run_directory": ["bert_estimator.flags"],
+    "bert_estimator.recipes": ["bert_estimator.recipes"],
+    "bert_estimator": ["bert_estimator"],
+    "input_pipelines": ["input_pipelines", "bert_estimator.tokenization"],
+}
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_arrows_run_one_way(package):
+    assert of_package(package)
+    for name in of_package(package):
+        for imported in own(imports_of(name)):
+            assert in_package(imported, ARROWS[package]), f"{name} imports {imported}"
+
+
+def test_modeling_imports_tensorflow_and_slim_alone_besides():
+    outside = imports_of("bert_estimator.modeling") - own(imports_of("bert_estimator.modeling"))
+    third_party = outside - {"functools", "math", "zlib"}
+    assert third_party == {"tensorflow.compat.v1", "tf_slim"}
+
+
+def test_nothing_imports_keras_or_absent_parts_of_tensorflow():
+    for name in modules():
+        for imported in imports_of(name):
+            assert not in_package(imported, ["keras", "tf_keras", "tensorflow.keras"]), name
+            assert not in_package(imported, ["tensorflow_estimator", "tensorflow_addons"]), name
+
+
+def reachable(name, everywhere):
+    """The project's modules that importing one of them loads, packages' own modules included."""
+    found, waiting = set(), [name]
+    while waiting:
+        module = waiting.pop()
+        if module in found or module not in modules():
+            continue
+        found.add(module)
+        parents = module.split(".")
+        waiting += [".".join(parents[:i]) for i in range(1, len(parents))]
+        waiting += imports_of(module, everywhere)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ("run_pretraining", "run_classifier") if name in modules()]
+)
+def test_loading_a_script_does_not_load_tensorflow(name):
+    for module in reachable(name, everywhere=False):
+        for imported in imports_of(module, everywhere=False):
+            assert not in_package(imported, ["tensorflow", "tf_slim", "numpy"]), module
+
+
+def test_no_circles():
+    """Modules that import each other, whether at their top or inside functions."""
+    finished, path = set(), []
+
+    def visit(module):
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module in finished or module not in modules():
+            return
+        path.append(module)
+        for imported in sorted(imports_of(module)):
+            # A package's modules are imported by the package.
+            visit(imported)
+        path.pop()
+        finished.add(module)
+
+    for name in modules():
+        visit(name)
+    assert finished == set(modules())
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules_are_short(name):
+    lines = modules()[name].read_text(encoding="utf-8").count("\n")
+    assert lines <= MOST_LINES, f"{name}: {lines} lines; split it, or find what is not one noun"
+
+
+def test_the_map_names_every_module():
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in modules().values()
+        if path.name != "__init__.py" and path.name not in text
+    ]
+    assert not missing
