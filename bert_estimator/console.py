@@ -21,6 +21,8 @@ def set_up(logger):
     """Makes a logger print its information as plain lines, and its warnings with their level."""
     logger.setLevel(logging.INFO)
     logger.propagate = False  # absl's handler would print every line again
+    if not logger.handlers:  # TensorFlow adds none where the root logger has some
+        logger.addHandler(logging.StreamHandler())
     for handler in logger.handlers:
         handler.setFormatter(_Formatter())
     logger.addFilter(_is_news)

@@ -28,6 +28,13 @@ def test_lines_are_plain_and_chatter_is_left_out(logger):
     assert not logger.propagate
 
 
+def test_a_logger_without_handlers_gets_one(capsys):
+    logger = logging.Logger("a script's")
+    console.set_up(logger)
+    logger.info("step %d", 3)
+    assert capsys.readouterr() == ("", "step 3\n")
+
+
 def ended_by(error):
     def body():
         if error is not None:
