@@ -1,6 +1,7 @@
 """The main job from its command line: flags, whole runs, failures in the middle, exact resume."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -542,16 +543,29 @@ sys.exit(run_pretraining.main(["run_pretraining.py", *sys.argv[1:]]))
 """
 
 
-def run_until(step, action, flags):
-    """Runs the script with a line of Python executed at a step; returns the ended process."""
-    return subprocess.run(
-        [sys.executable, "-c", AT_A_STEP.format(step=step, action=action), *flags],
+def start(*arguments):
+    """Starts Python with arguments; what it prints is for `end`."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=240,
     )
+
+
+def start_until(step, action, flags):
+    """Starts the script with a line of Python that is executed when a step has been logged."""
+    return start("-c", AT_A_STEP.format(step=step, action=action), *flags)
+
+
+def end(process, timeout_secs=240):
+    """Waits for a process; returns (exit code, what it printed on stderr)."""
+    try:
+        _, err = process.communicate(timeout=timeout_secs)
+    finally:
+        process.kill()
+    return process.returncode, err
 
 
 def assert_last_checkpoint(output_dir, step):
@@ -560,74 +574,97 @@ def assert_last_checkpoint(output_dir, step):
         assert checkpoints.damage(f"{output_dir}/model.ckpt-{number}") is None
 
 
-def test_an_exception_inside_input_fn(data, tmp_path):
-    flags = [*command(data, tmp_path / "run", num_train_steps=1000), "--do_train"]
-    ended = run_until(6, "RecordFiles.read = fail", flags)
-    assert ended.returncode == 1
-    assert "RuntimeError: the disk has gone" in ended.stderr
-    assert "ancelled" not in ended.stderr.splitlines()[-1]
-    assert_last_checkpoint(tmp_path / "run", steps_of(tmp_path / "run")[-1])
-    assert 4 in steps_of(tmp_path / "run")
+@pytest.fixture(scope="module")
+def failing(data, tmp_path_factory):
+    """Runs that fail, by name: (directory, process). Started together: each keeps one core busy."""
+    started = {}
+
+    def begin(name, make_arguments):
+        path = tmp_path_factory.mktemp(name)
+        records = copy_records(data, path)
+        flags = command(data, path / "run", input_file=records, num_train_steps=100000)
+        started[name] = path, make_arguments([*flags, "--do_train"], records)
+
+    def with_a_nan(flags, records):
+        """A weight that is NaN, in a record of step 7."""
+        source = RecordFiles([str(data / "train.tfrecord")])
+        with tf.io.TFRecordWriter(str(records)) as writer:
+            for number in range(source.num_records):
+                example = tf.train.Example.FromString(source.read(number))
+                if number == record_of_step(7):
+                    example.features.feature["masked_lm_weights"].float_list.value[0] = math.nan
+                writer.write(example.SerializeToString())
+        return start(SCRIPT, *flags)
+
+    begin("input_fn", lambda flags, _: start_until(6, "RecordFiles.read = fail", flags))
+    begin("cut", lambda flags, path: start_until(6, f"os.truncate({str(path)!r}, 0)", flags))
+    begin("nan", with_a_nan)
+    yield started
+    for _, process in started.values():
+        process.kill()
 
 
-def test_a_file_cut_short_while_it_is_read(data, tmp_path):
-    records = copy_records(data, tmp_path)
-    flags = command(data, tmp_path / "run", input_file=records, num_train_steps=1000)
-    ended = run_until(6, f"os.truncate({str(records)!r}, 0)", [*flags, "--do_train"])
-    assert ended.returncode == 1
-    last = ended.stderr.splitlines()[-1]
-    assert last.startswith(f"run_pretraining.py: error: {records}: record ")
+def assert_ended_after_step_6(path, code):
+    """After a failure of the infeed: some steps after the sixth, before it was noticed."""
+    assert code == 1
+    assert 4 in steps_of(path / "run")
+    assert 6 <= training_metrics(path / "run")[-1]["step"] < 100
+    assert_last_checkpoint(path / "run", steps_of(path / "run")[-1])
+
+
+def test_an_exception_inside_input_fn(failing):
+    path, process = failing["input_fn"]
+    code, err = end(process)
+    assert "RuntimeError: the disk has gone" in err[err.index("Traceback") :]
+    assert "CancelledError" not in err
+    assert_ended_after_step_6(path, code)
+
+
+def test_a_file_cut_short_while_it_is_read(failing):
+    path, process = failing["cut"]
+    code, err = end(process)
+    last = err.splitlines()[-1]
+    assert last.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
     assert last.endswith("is damaged: its checksum does not fit its data. Create the file again.")
-    assert_last_checkpoint(tmp_path / "run", steps_of(tmp_path / "run")[-1])
-    assert 4 in steps_of(tmp_path / "run")
+    assert_ended_after_step_6(path, code)
 
 
-def test_a_loss_that_is_not_a_number(data, tmp_path):
-    # A weight that is NaN in a record of step 7.
-    source = RecordFiles([str(data / "train.tfrecord")])
-    with tf.io.TFRecordWriter(str(tmp_path / "train.tfrecord")) as writer:
-        for number in range(source.num_records):
-            example = tf.train.Example.FromString(source.read(number))
-            if number == record_of_step(7):
-                example.features.feature["masked_lm_weights"].float_list.value[0] = float("nan")
-            writer.write(example.SerializeToString())
-    flags = command(data, tmp_path / "run", input_file=tmp_path / "train.tfrecord")
-    ended = subprocess.run(
-        [sys.executable, SCRIPT, *flags, "--do_train"], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 1
-    last = ended.stderr.splitlines()[-1]
+def test_a_loss_that_is_not_a_number(failing):
+    path, process = failing["nan"]
+    code, err = end(process)
+    assert code == 1
+    last = err.splitlines()[-1]
     assert last.startswith("run_pretraining.py: error: The loss of step 7 is nan")
     assert "Lower the learning rate" in last
-    assert_last_checkpoint(tmp_path / "run", 4)
-    assert [r["step"] for r in training_metrics(tmp_path / "run")] == [2, 4, 6]
+    assert_last_checkpoint(path / "run", 4)
+    assert [r["step"] for r in training_metrics(path / "run")] == [2, 4, 6]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_ends_with_its_own_code(data, tmp_path, number, code):
-    output_dir = tmp_path / "run"
-    flags = command(data, output_dir, num_train_steps=1000000, save_checkpoints_steps=1000000)
-    process = subprocess.Popen(
-        [sys.executable, SCRIPT, *flags, "--do_train"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_signal_saves_and_ends_with_its_own_code(data, tmp_path):
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
+    changes = {"num_train_steps": 10**6, "save_checkpoints_steps": 10**6}
+    processes = {
+        number: start(SCRIPT, *command(data, tmp_path / number.name, **changes), "--do_train")
+        for number in codes
+    }
     try:
-        deadline = time.monotonic() + 120
-        while not os.path.exists(output_dir / "metrics.jsonl") or len(metrics_of(output_dir)) < 3:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=PROMPTLY_SECS)
+        for number, process in processes.items():
+            output_dir = tmp_path / number.name
+            deadline = time.monotonic() + 120
+            while not (output_dir / "metrics.jsonl").exists() or len(metrics_of(output_dir)) < 3:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(number)
+            code, err = end(process, PROMPTLY_SECS)
+            assert code == codes[number]
+            assert f"{number.name}: finishing the current step, then saving." in err
+            assert "Traceback" not in err
+            step = steps_of(output_dir)[-1]
+            assert step == training_metrics(output_dir)[-1]["step"] >= 6
+            assert_last_checkpoint(output_dir, step)
     finally:
-        process.kill()
-    assert process.returncode == code
-    assert f"{number.name}: finishing the current step, then saving." in err
-    assert "Traceback" not in err
-    step = steps_of(output_dir)[-1]
-    assert step == training_metrics(output_dir)[-1]["step"] >= 6
-    assert_last_checkpoint(output_dir, step)
+        for process in processes.values():
+            process.kill()
 
 
 # Exact resume
@@ -650,11 +687,11 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(
     def flags(name):
         return [*command(data, tmp_path / name, **changes), "--do_train"]
 
+    process = start_until(15, "os.kill(os.getpid(), signal.SIGKILL)", flags("killed"))
     assert main(flags("whole")) == 0
+    assert end(process)[0] == -signal.SIGKILL
     expected = variables_of(tmp_path / "whole", 18)
     assert len([name for name in expected if "/adam_" in name]) > 40
-    ended = run_until(15, "os.kill(os.getpid(), signal.SIGKILL)", flags("killed"))
-    assert ended.returncode == -signal.SIGKILL
     assert steps_of(tmp_path / "killed") == [0, 6, 12]
     assert [r["step"] for r in training_metrics(tmp_path / "killed")] == [3, 6, 9, 12, 15]
 
@@ -664,7 +701,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(
     os.truncate(cut, os.path.getsize(cut) // 2)
     assert checkpoints.newest_whole(str(tmp_path / "cut")).endswith("-6")
 
-    for name in ("killed", "cut"):
+    for name in ("killed", "cut") if use_tpu else ("killed",):
         assert main(flags(name)) == 0
         assert_identical(variables_of(tmp_path / name, 18), expected)
         assert training_metrics(tmp_path / name) == training_metrics(tmp_path / "whole")
