@@ -9,6 +9,8 @@ import tensorflow.compat.v1 as tf
 class NanLossDuringTrainingError(tf.train.NanLossDuringTrainingError):
     """The loss of a training step is not a finite number."""
 
+    __str__ = RuntimeError.__str__  # TensorFlow's says the same of all
+
 
 class NonFiniteWeightsError(RuntimeError):
     """A weight is not a finite number, so no checkpoint was written over the last good one."""

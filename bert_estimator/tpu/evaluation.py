@@ -1,7 +1,5 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
-import contextlib
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -9,7 +7,7 @@ from bert_estimator.tpu import checkpoints, outfeed
 from bert_estimator.tpu.hooks import HookDriver
 from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
-from bert_estimator.tpu.training import make_session, start_coordinator
+from bert_estimator.tpu.training import opened_session, start_coordinator
 
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
@@ -54,7 +52,7 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         driver.begin()
         if path and own_saver:
             checkpoints.check_restorable(path, tf.global_variables())
-        with contextlib.closing(make_session(config, step.spec.scaffold, path)) as session:
+        with opened_session(config, step.spec.scaffold, path) as session:
             session.run(init_ops)
             coordinator = start_coordinator(session)
             driver.after_create_session(session, coordinator)

@@ -208,12 +208,15 @@ class FedStep:
             thread.join(_JOIN_SECS)
 
     def _next_batch(self, interrupted):
-        """Returns a batch, or None if interrupted. A failed host function does not wait for it:
-        its error, which came first, is raised."""
+        """Returns a batch, or None if interrupted. An error of a host function, which belongs to
+        a step before, is raised first: neither a wait nor the end of the data hides it."""
         try:
-            return self._infeed.get(lambda: interrupted() or bool(self._host_error))
-        finally:
-            self._host_error.raise_if_any()
+            batch = self._infeed.get(lambda: interrupted() or bool(self._host_error))
+        except Exception:
+            self.finish(self._session)
+            raise
+        self._host_error.raise_if_any()
+        return batch
 
     def _send(self, sent):
         for feed, (function, _), values in zip(

@@ -1,6 +1,7 @@
 """Training: loops of steps between visits of the hooks, until the last step or the end of data."""
 
 import contextlib
+import threading
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -10,6 +11,8 @@ from bert_estimator.tpu.hooks import HookDriver
 from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
 from bert_estimator.tpu.progress import Progress
+
+_CLOSE_SECS = 2
 
 
 def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
@@ -75,7 +78,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             f"restored from {restored}" if restored else "new variables",
             f"step {stop_step}" if stop_step is not None else "the end of the data",
         )
-        with contextlib.closing(make_session(config, spec.scaffold, restored)) as session:
+        with opened_session(config, spec.scaffold, restored) as session:
             session.run(init_ops)
             checkpoints.remember_earlier(spec.scaffold.saver, config.model_dir)
             coordinator = start_coordinator(session)
@@ -145,15 +148,24 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
         tf.logging.info("Loss for final step: %s.", loss)
 
 
-def make_session(config, scaffold, checkpoint):
-    """Returns a session whose variables are restored from a checkpoint, or initialized (None)."""
+@contextlib.contextmanager
+def opened_session(config, scaffold, checkpoint):
+    """Gives a session whose variables are restored from a checkpoint, or initialized (None)."""
     session_config = config.session_config or tf.ConfigProto(allow_soft_placement=True)
     creator = tf.train.ChiefSessionCreator(
         scaffold,
         config=session_config,
         checkpoint_filename_with_path=checkpoint,
     )
-    return creator.create_session()
+    session = creator.create_session()
+    try:
+        yield session
+    finally:
+        # TensorFlow waits for Python functions that run in the session. One that never returns,
+        # in an input_fn, must not keep the caller from its error.
+        closing = threading.Thread(target=session.close, name="closing", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECS)
 
 
 def start_coordinator(session):

@@ -65,3 +65,4 @@ def test_a_thread_s_exception_is_kept_and_not_printed(error, capsys):
 def test_errors_of_training_can_be_caught_without_knowing_this_package():
     assert issubclass(NanLossDuringTrainingError, tf.train.NanLossDuringTrainingError)
     assert issubclass(NonFiniteWeightsError, RuntimeError)
+    assert str(NanLossDuringTrainingError("of step 3")) == "of step 3"

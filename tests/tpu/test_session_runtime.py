@@ -1,0 +1,464 @@
+"""Loops of steps on the session runtime: what hooks, host calls and summaries see of them."""
+
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import (
+    HostLog,
+    Visits,
+    checkpoint_steps,
+    ending_at,
+    input_fn,
+    make_estimator,
+    make_model_fn,
+    py_input_fn,
+    scalars,
+    threads,
+    wait_until,
+)
+
+from bert_estimator import tpu
+from bert_estimator.tpu import session_runtime
+
+
+def with_host_call(host_fn, tensors):
+    """A model_fn with a host call; `tensors`: function of (features, loss)."""
+    return make_model_fn(lambda features, loss: {"host_call": (host_fn, tensors(features, loss))})
+
+
+def loss_alone(features, loss):
+    return [tf.reshape(loss, [1])]
+
+
+# Loops.
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps", "ends"),
+    [
+        (2, 6, [2, 4, 6]),
+        (4, 10, [4, 8, 10]),
+        (100, 3, [3]),
+        (1, 3, [1, 2, 3]),
+        (3, 1, [1]),
+    ],
+)
+def test_hooks_visit_the_ends_of_loops_and_fetch_what_is_there(tmp_path, loop, steps, ends):
+    visits = Visits()
+    make_estimator(tmp_path, iterations_per_loop=loop).train(input_fn, [visits], steps=steps)
+    assert visits.fetched == [(end, float(end)) for end in ends]
+    visit = ["before_run", "after_run"]
+    assert visits.calls == ["begin", "after_create_session", *visit * len(ends), "end"]
+
+
+def test_loops_start_anew_where_training_goes_on(tmp_path):
+    visits = [Visits(), Visits()]
+    for each in visits:
+        make_estimator(tmp_path, iterations_per_loop=4).train(input_fn, [each], steps=5)
+    assert [each.steps for each in visits] == [[4, 5], [9, 10]]
+
+
+def test_a_stop_asked_for_by_a_hook_ends_training_after_the_loop(tmp_path):
+    visits = Visits(stop_at=3)
+    make_estimator(tmp_path, iterations_per_loop=2).train(input_fn, [visits], steps=100)
+    assert visits.steps == [2, 4]
+    assert checkpoint_steps(tmp_path) == [0, 4]
+    wait_until(lambda: not threads("infeed") and not threads("outfeed"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("as a name", "toy_loss:0"), ("nested", "toy_loss:0"), ("an operation", "toy_loss")],
+)
+def test_a_hook_that_fetches_a_tensor_of_the_step_is_named(tmp_path, kind, name):
+    class Watch(tf.train.SessionRunHook):
+        def begin(self):
+            loss = tf.get_default_graph().get_tensor_by_name("toy_loss:0")
+            self.fetches = {
+                "as a name": "toy_loss:0",
+                "nested": {"step": tf.train.get_global_step(), "deep": [loss]},
+                "an operation": loss.op,
+            }[kind]
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self.fetches)
+
+    with pytest.raises(ValueError, match=rf"The hook Watch fetches {name}, .*host_call"):
+        make_estimator(tmp_path).train(input_fn, [Visits(), Watch()], steps=2)
+
+
+def test_a_hook_s_own_unfed_placeholder_is_another_error(tmp_path):
+    class Asks(tf.train.SessionRunHook):
+        def begin(self):
+            self.holder = tf.placeholder(tf.float32, name="mine")
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self.holder)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="mine"):
+        make_estimator(tmp_path).train(input_fn, [Asks()], steps=2)
+
+
+def test_hooks_may_feed_their_fetches_and_trace_the_last_step(tmp_path):
+    class Feeds(tf.train.SessionRunHook):
+        def begin(self):
+            self.holder = tf.placeholder(tf.float32, name="mine")
+            self.double = self.holder * 2
+            self.results, self.traced = [], []
+
+        def before_run(self, run_context):
+            options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+            return tf.train.SessionRunArgs(self.double, {self.holder: 21.0}, options)
+
+        def after_run(self, run_context, run_values):
+            self.results.append(float(run_values.results))
+            stats = run_values.run_metadata.step_stats.dev_stats
+            self.traced.append({node.node_name for device in stats for node in device.node_stats})
+
+    hook = Feeds()
+    make_estimator(tmp_path, iterations_per_loop=3).train(input_fn, [hook], steps=5)
+    assert hook.results == [42.0, 42.0]
+    assert all("toy_loss" in nodes for nodes in hook.traced)
+    assert checkpoint_steps(tmp_path) == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("target", "step_secs", "lengths"),
+    [("1s", 0.1, [1, 10, 10, 10]), ("2s", 4.0, [1, 1, 1]), ("1m", 0.5, [1, 120]),
+     ("1h", 60.0, [1, 60, 60])],
+)  # fmt: skip
+def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, lengths):
+    now = [0.0]
+    monkeypatch.setattr(
+        session_runtime, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+    )
+    length = session_runtime._LoopLength(target)
+    seen = []
+    for _ in lengths:
+        seen.append(length.get())
+        with length.timed(seen[-1]):
+            now[0] += seen[-1] * step_secs
+    assert seen == lengths
+
+
+def test_tuning_forgets_what_was_slow_long_ago(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(
+        session_runtime, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
+    )
+    length = session_runtime._LoopLength("1s")
+    for step_secs in [5.0] + [0.1] * 20:
+        with length.timed(length.get()):
+            now[0] += length.get() * step_secs
+    assert length.get() == 10
+
+
+def test_a_tuned_training_ends_exactly_where_it_should(tmp_path):
+    visits = Visits()
+    make_estimator(tmp_path, iterations_per_loop="1s").train(input_fn, [visits], steps=30)
+    assert visits.steps[0] == 1
+    assert visits.fetched[-1] == (30, 30.0)
+
+
+# Host calls.
+
+
+@pytest.mark.parametrize("loop", [1, 4, 100])
+def test_a_host_call_sees_every_step_in_order(tmp_path, loop):
+    log = HostLog()
+    model_fn = with_host_call(log, loss_alone)
+    make_estimator(tmp_path, model_fn, iterations_per_loop=loop).train(input_fn, steps=10)
+    assert log.values == [[[float(step)]] for step in range(1, 11)]
+
+
+def test_a_host_call_of_a_dict_goes_by_keyword(tmp_path):
+    log = HostLog()
+
+    def tensors(features, loss):
+        return {"x": features["x"][:2], "loss": tf.reshape(loss, [1])}
+
+    make_estimator(tmp_path, with_host_call(log, tensors)).train(input_fn, steps=2)
+    assert log.values == [{"loss": [k], "x": [k, k]} for k in (1.0, 2.0)]
+
+
+def test_every_nth_host_call_counts_global_steps_over_loops_and_resume(tmp_path):
+    log = HostLog()
+    for steps in (5, 6):
+        make_estimator(
+            tmp_path,
+            with_host_call(log, loss_alone),
+            iterations_per_loop=4,
+            experimental_host_call_every_n_steps=3,
+        ).train(input_fn, steps=steps)
+    # The steps that start at the global steps 0, 3, 6 and 9.
+    assert log.values == [[[1.0]], [[4.0]], [[7.0]], [[10.0]]]
+
+
+def test_a_slow_host_call_is_waited_for_at_the_end(tmp_path):
+    log = HostLog(secs=0.02)
+    make_estimator(tmp_path, with_host_call(log, loss_alone)).train(input_fn, steps=10)
+    assert len(log.values) == 10
+
+
+@pytest.mark.parametrize("tensors", [[], {}])
+def test_a_host_call_without_tensors_is_not_called(tmp_path, tensors):
+    def host_fn():
+        raise AssertionError("called")
+
+    model_fn = with_host_call(host_fn, lambda features, loss: tensors)
+    make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+
+
+def test_a_host_call_that_returns_nothing_has_nothing_to_run(tmp_path):
+    seen = []
+    model_fn = with_host_call(seen.append, loss_alone)
+    make_estimator(tmp_path, model_fn).train(input_fn, steps=3)
+    assert [tensor.shape.as_list() for tensor in seen] == [[1]]
+
+
+@pytest.mark.parametrize("fails_at", [1, 5, 10])
+def test_an_exception_in_a_host_call_surfaces_as_itself(tmp_path, fails_at):
+    model_fn = with_host_call(HostLog(fails_at), loss_alone)
+    with pytest.raises(tf.errors.UnknownError, match=f"host call failed in its call {fails_at}"):
+        make_estimator(tmp_path, model_fn).train(input_fn, steps=10)
+    wait_until(lambda: not threads("outfeed") and not threads("infeed"))
+
+
+def test_a_failed_host_call_does_not_wait_for_the_next_batch(tmp_path):
+    release = threading.Event()
+
+    def hangs_at_4(i):
+        if i == 4:
+            release.wait()
+        return np.full([4], i, np.float32)
+
+    model_fn = with_host_call(HostLog(fails_at=3), loss_alone)
+    try:
+        with pytest.raises(tf.errors.UnknownError, match="failed in its call 3"):
+            make_estimator(tmp_path, model_fn).train(py_input_fn(hangs_at_4), steps=10)
+    finally:
+        release.set()
+    wait_until(lambda: not threads("infeed"))
+
+
+def test_a_failed_host_call_comes_before_the_end_of_the_data(tmp_path):
+    model_fn = with_host_call(HostLog(fails_at=3, secs=0.1), loss_alone)
+    with pytest.raises(tf.errors.UnknownError, match="failed in its call 3"):
+        make_estimator(tmp_path, model_fn).train(ending_at(3), steps=10)
+
+
+@pytest.mark.parametrize(
+    ("host_fn", "tensors", "error", "message"),
+    [
+        (lambda loss: None, lambda f, loss: [loss], RuntimeError, r"host_call tensor 0 \(toy_loss"),
+        (
+            lambda a: tf.summary.scalar("a", a[0]),
+            loss_alone,
+            ValueError,
+            r"host_call: tf.compat.v1.summary cannot be used here",
+        ),
+        (lambda a: None, lambda f, loss: {"b": f["x"]}, TypeError, r"keys \['b'\]"),
+    ],
+)
+def test_what_a_host_call_must_not_do(tmp_path, host_fn, tensors, error, message):
+    with pytest.raises(error, match=message):
+        make_estimator(tmp_path, with_host_call(host_fn, tensors)).train(input_fn, steps=1)
+
+
+def test_a_host_call_writes_events_of_every_step(tmp_path):
+    def host_fn(step, loss):
+        with tpu.summary.create_file_writer(str(tmp_path)).as_default():
+            return tpu.summary.scalar("train/loss", loss[0], step=step[0])
+
+    def tensors(features, loss):
+        return {"step": tf.cast(features["x"][:1], tf.int64), "loss": tf.reshape(loss, [1])}
+
+    for _ in range(2):
+        make_estimator(tmp_path, with_host_call(host_fn, tensors)).train(input_fn, steps=3)
+    assert scalars(tmp_path, "train/loss") == [(k, float(k)) for k in range(1, 7)]
+
+
+# Summaries and log records.
+
+
+@pytest.mark.parametrize(
+    ("every", "loop", "at"),
+    [
+        (2, 2, [2, 4, 6, 8, 10]),
+        (3, 2, [4, 6, 10]),
+        (5, 4, [8, 10]),
+        (100, 4, []),
+        (1, 4, [4, 8, 10]),
+    ],
+)
+def test_v1_summaries_of_the_last_step_are_written_at_loop_ends(tmp_path, every, loop, at):
+    def fields(features, loss):
+        tf.summary.scalar("x", features["x"][0])
+        tf.summary.histogram("xs", features["x"])
+        return {}
+
+    make_estimator(
+        tmp_path, make_model_fn(fields), save_summary_steps=every, iterations_per_loop=loop
+    ).train(input_fn, steps=10)
+    assert scalars(tmp_path, "x") == [(step, float(step)) for step in at]
+    assert scalars(tmp_path, "loss") == [(step, float(step)) for step in at]
+
+
+def test_no_summaries_where_none_are_wanted(tmp_path):
+    make_estimator(tmp_path, save_summary_steps=None, iterations_per_loop=1).train(
+        input_fn, steps=3
+    )
+    assert scalars(tmp_path, "loss") == []
+
+
+def test_a_log_record_has_loss_host_call_scalars_rates_waiting_and_time_left(tmp_path, logged):
+    def tensors(features, loss):
+        return {
+            "rate": tf.reshape(loss / 10, [1]),
+            "ids": tf.constant([7]),  # no float
+            "xs": features["x"],  # more than one value
+        }
+
+    records = []
+    make_estimator(
+        tmp_path,
+        with_host_call(lambda rate, ids, xs: tf.no_op(), tensors),
+        iterations_per_loop=2,
+        log_step_count_steps=4,
+        units_per_example={"tokens": 10},
+    ).train(input_fn, [tpu.LogListener(records.append)], steps=10)
+    assert [record["step"] for record in records] == [4, 8, 10]
+    for record in records:
+        assert list(record) == [
+            *["step", "loss", "rate", "steps_per_sec", "examples_per_sec", "tokens_per_sec"],
+            *["input_wait", "eta_secs"],
+        ]
+        assert record["loss"] == record["step"]
+        assert record["rate"] == np.float32(record["step"] / 10)
+        assert record["examples_per_sec"] == record["steps_per_sec"] * 4
+        assert record["tokens_per_sec"] == record["examples_per_sec"] * 10
+        assert 0 <= record["input_wait"] <= 1
+        assert record["eta_secs"] >= 0
+    assert records[-1]["eta_secs"] == 0
+    lines = [line for level, line in logged if re.match(r"step \d+/10  loss ", line)]
+    assert len(lines) == 3
+    assert lines[0].startswith("step 4/10  loss 4.0000  rate 0.4  ")
+
+
+def test_waiting_for_a_slow_input_is_seen(tmp_path):
+    def slow(i):
+        time.sleep(0.05)
+        return np.full([4], i, np.float32)
+
+    records = []
+    make_estimator(tmp_path, iterations_per_loop=5, log_step_count_steps=5).train(
+        py_input_fn(slow), [tpu.LogListener(records.append)], steps=10
+    )
+    assert records[1]["input_wait"] > 0.7
+
+
+def test_the_infeed_draws_no_more_than_the_steps_need(tmp_path):
+    drawn = []
+
+    def note(i):
+        drawn.append(int(i))
+        return np.full([4], i, np.float32)
+
+    def counted(params):
+        options = tf.data.Options()  # else tf.data prefetches by itself
+        options.experimental_optimization.apply_default_optimizations = False
+        return py_input_fn(note)(params).with_options(options)
+
+    make_estimator(tmp_path, iterations_per_loop=3).train(counted, steps=7)
+    assert drawn == list(range(1, 8))
+
+
+def test_data_of_exactly_the_steps_is_enough(tmp_path):
+    make_estimator(tmp_path, iterations_per_loop=4).train(ending_at(10), steps=10)
+    assert checkpoint_steps(tmp_path) == [0, 10]
+
+
+def test_the_infeed_sleeps_first_where_asked(tmp_path, monkeypatch):
+    slept = []
+    wait = session_runtime.infeed.Infeed
+
+    def spied(draw, limit, delay_secs):
+        slept.append(delay_secs)
+        return wait(draw, limit, 0)
+
+    monkeypatch.setattr(session_runtime.infeed, "Infeed", spied)
+    make_estimator(tmp_path, initial_infeed_sleep_secs=30).train(input_fn, steps=1)
+    make_estimator(tmp_path).train(input_fn, steps=1)
+    assert slept == [30, 0]
+
+
+# The spec.
+
+
+def test_a_plain_estimator_spec_trains_and_its_scaffold_is_ignored(tmp_path, warned):
+    def model_fn(features, mode, params):
+        spec = make_model_fn()(features, mode, params)
+        scaffold = tf.train.Scaffold(init_op=tf.no_op())
+        return tpu.EstimatorSpec(mode, loss=spec.loss, train_op=spec.train_op, scaffold=scaffold)
+
+    make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+    assert checkpoint_steps(tmp_path) == [0, 2]
+    assert any("EstimatorSpec.scaffold is ignored with use_tpu=True" in w for w in warned())
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (
+            lambda s: tpu.EstimatorSpec(
+                s.mode, loss=s.loss, train_op=s.train_op,
+                training_chief_hooks=[tf.train.SessionRunHook()],
+            ),
+            ValueError,
+            "training_chief_hooks are not supported",
+        ),
+        (lambda s: s._replace(scaffold_fn=lambda: None), ValueError, "scaffold_fn must return"),
+        (lambda s: s._replace(train_op=None), ValueError, "mode TRAIN needs train_op"),
+        (lambda s: s._replace(loss=None), ValueError, "mode 'train' needs loss"),
+        (lambda s: s.loss, ValueError, r"must return a TPUEstimatorSpec .* not \w*Tensor"),
+        (
+            lambda s: s._replace(loss=tf.zeros([4])),
+            ValueError,
+            r"loss must be a scalar, but has shape \(4,\)",
+        ),
+    ],
+)  # fmt: skip
+def test_specs_that_are_refused(tmp_path, spec, error, message):
+    def model_fn(features, mode, params):
+        return spec(make_model_fn()(features, mode, params))
+
+    with pytest.raises(error, match=message):
+        make_estimator(tmp_path, model_fn).train(input_fn, steps=1)
+
+
+def test_a_scaffold_fn_may_initialize_from_elsewhere(tmp_path):
+    def model_fn(features, mode, params):
+        spec = make_model_fn()(features, mode, params)
+        (weight,) = (v for v in tf.global_variables() if v.op.name == "w")
+
+        def scaffold_fn():
+            start = weight.assign(100.0)
+            return tf.train.Scaffold(init_fn=lambda scaffold, session: session.run(start))
+
+        return spec._replace(scaffold_fn=scaffold_fn)
+
+    visits = Visits()
+    for _ in range(2):
+        make_estimator(tmp_path, model_fn).train(input_fn, [visits], steps=2)
+    assert visits.fetched == [(2, 102.0), (4, 104.0)]
+
+
+def test_training_hooks_of_the_spec_take_part(tmp_path):
+    visits = Visits()
+    model_fn = make_model_fn(lambda features, loss: {"training_hooks": [visits]})
+    make_estimator(tmp_path, model_fn).train(input_fn, steps=4)
+    assert visits.steps == [2, 4]

@@ -1,0 +1,274 @@
+"""Training under TPU rules: where it ends, what it saves, which error it tells."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import (
+    HostLog,
+    Visits,
+    checkpoint_steps,
+    ending_at,
+    input_fn,
+    make_estimator,
+    make_model_fn,
+    py_input_fn,
+    threads,
+    wait_until,
+    weight_at,
+)
+
+from bert_estimator import tpu
+
+
+@pytest.mark.parametrize(
+    ("calls", "ends"),
+    [
+        ([{"steps": 3}, {"steps": 3}], [3, 6]),
+        ([{"max_steps": 3}, {"max_steps": 3}], [3, 3]),
+        ([{"steps": 3}, {"max_steps": 5}], [3, 5]),
+        ([{"max_steps": 5}, {"steps": 1}], [5, 6]),
+    ],
+)
+def test_steps_count_from_the_start_and_max_steps_from_zero(tmp_path, calls, ends):
+    found = []
+    for keywords in calls:
+        estimator = make_estimator(tmp_path)
+        assert estimator.train(input_fn, **keywords) is estimator
+        found.append(estimator.global_step())
+    assert found == ends
+    assert weight_at(tmp_path, ends[-1]) == ends[-1]
+
+
+def test_where_max_steps_is_reached_nothing_is_built(tmp_path, logged):
+    make_estimator(tmp_path).train(input_fn, steps=4)
+
+    def never(*args, **kwargs):
+        raise AssertionError("called")
+
+    def model_fn(features, params):
+        never()
+
+    make_estimator(tmp_path, model_fn).train(lambda params: never(), max_steps=4)
+    assert ("INFO", f"Nothing to train: {tmp_path} is at step 4, max_steps is 4.") in logged
+
+
+@pytest.mark.parametrize(
+    ("every", "loop", "steps", "saved"),
+    [
+        (3, 2, 10, [0, 4, 8, 10]),
+        (4, 2, 8, [0, 4, 8]),
+        (2, 4, 10, [0, 4, 8, 10]),
+        (100, 4, 6, [0, 6]),
+        (1, 1, 3, [0, 1, 2, 3]),
+    ],
+)
+def test_checkpoints_land_on_loop_ends(tmp_path, warned, every, loop, steps, saved):
+    estimator = make_estimator(
+        tmp_path, save_checkpoints_steps=every, iterations_per_loop=loop, keep_checkpoint_max=9
+    )
+    estimator.train(input_fn, steps=steps)
+    estimator.train(input_fn, max_steps=steps + 1)
+    assert checkpoint_steps(tmp_path) == [*saved, steps + 1]
+    assert [weight_at(tmp_path, step) for step in saved] == saved
+    told = [w for w in warned() if f"save_checkpoints_steps={every} is no multiple" in w]
+    assert len(told) == (every % loop != 0)  # once, over both calls
+
+
+def test_without_an_interval_nothing_is_saved(tmp_path):
+    make_estimator(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=None).train(
+        input_fn, steps=2
+    )
+    assert checkpoint_steps(tmp_path) == []
+
+
+def test_the_checkpoint_of_a_step_is_there_when_a_hook_sees_the_step(tmp_path):
+    class Looks(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            seen.append(checkpoint_steps(tmp_path)[-1])
+
+    seen = []
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, [Looks()], steps=6)
+    assert seen == [2, 4, 6]
+
+
+def test_listeners_are_told_of_each_save(tmp_path):
+    class Listener(tf.train.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            told.append(int(global_step_value))
+            return global_step_value == 4  # asks to stop
+
+    told = []
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(
+        input_fn, steps=10, saving_listeners=[Listener()]
+    )
+    assert told == [0, 2, 4]
+    assert checkpoint_steps(tmp_path) == [0, 2, 4]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("by", [0, 2])
+def test_a_train_op_must_move_the_global_step_by_one(tmp_path, by):
+    def fields(features, loss):
+        return {"train_op": tf.train.get_global_step().assign_add(by)}
+
+    message = rf"global step went from 0 to {2 * by} over 2 steps: .* increase it by one"
+    with pytest.raises(RuntimeError, match=message):
+        make_estimator(tmp_path, make_model_fn(fields)).train(input_fn, steps=4)
+
+
+@pytest.mark.parametrize(("last", "at"), [(0, 0), (4, 4), (5, 5)])
+def test_data_that_ends_early_is_an_error_at_once(tmp_path, last, at):
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
+    start = time.monotonic()
+    message = rf"data ended at step {at}, before step 10.*dataset\.repeat\(\)"
+    with pytest.raises(tf.errors.OutOfRangeError, match=message):
+        estimator.train(ending_at(last), steps=10)
+    assert time.monotonic() - start < 2
+    assert checkpoint_steps(tmp_path) == list(range(0, at + 1, 2))
+    wait_until(lambda: not threads("infeed"))
+
+
+def fails_at(step, error):
+    def function(i):
+        if i == step:
+            raise error
+        return np.full([4], i, np.float32)
+
+    return function
+
+
+def test_an_exception_in_a_py_function_keeps_its_message_and_its_place(tmp_path):
+    visits = Visits()
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="record 6 is broken"):
+        estimator.train(py_input_fn(fails_at(6, ValueError("record 6 is broken"))), [visits], 10)
+    assert visits.steps == [2, 4]  # the loop that it broke is not one
+    assert checkpoint_steps(tmp_path) == [0, 2, 4]
+
+
+def test_an_exception_in_a_generator_keeps_its_message(tmp_path):
+    def generate():
+        yield {"x": np.ones([4], np.float32)}
+        raise KeyError("no such record")
+
+    def generated(params):
+        signature = {"x": tf.TensorSpec([4], tf.float32)}
+        return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+    with pytest.raises(tf.errors.OpError, match="no such record"):
+        make_estimator(tmp_path).train(generated, steps=4)
+
+
+def test_an_exception_in_input_fn_or_model_fn_is_raised_as_it_is(tmp_path):
+    def broken(params):
+        raise LookupError("my own words")
+
+    def broken_model_fn(features, params):
+        raise LookupError("my own words")
+
+    for model_fn, data in ((None, broken), (broken_model_fn, input_fn)):
+        with pytest.raises(LookupError, match=r"^'?my own words'?$"):
+            make_estimator(tmp_path, model_fn).train(data, steps=4)
+
+
+def test_data_that_cannot_even_start_tells_why(tmp_path):
+    def missing(params):
+        data = tf.data.TFRecordDataset(str(tmp_path / "absent.tfrecord"))
+        return data.map(lambda record: {"x": tf.zeros([4]) + tf.strings.to_number(record)})
+
+    with pytest.raises(tf.errors.NotFoundError, match=r"absent\.tfrecord"):
+        make_estimator(tmp_path).train(missing, steps=4)
+
+
+def test_an_initializer_that_fails_tells_why(tmp_path):
+    def unreadable(params):
+        def fail():
+            raise ValueError("cannot be read")
+
+        count = tf.py_func(fail, [], tf.int64)
+        data = tf.data.Dataset.range(10).map(lambda i: {"x": tf.zeros([4])})
+        return data.take(count)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be read"):
+        make_estimator(tmp_path).train(unreadable, steps=4)
+
+
+def test_an_exception_in_a_hook_is_raised_as_it_is(tmp_path):
+    class Fails(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            raise LookupError("the hook's own words")
+
+    with pytest.raises(LookupError, match="the hook's own words"):
+        make_estimator(tmp_path).train(input_fn, [Fails()], steps=4)
+    wait_until(lambda: not threads("infeed"))
+
+
+def test_the_cause_wins_over_what_it_leads_to(tmp_path):
+    """The host call fails, and so do the data one step later and a hook's visit."""
+    log = HostLog(fails_at=2)
+    model_fn = make_model_fn(
+        lambda features, loss: {"host_call": (log, [tf.reshape(loss, [1])])}
+    )
+
+    def slow_end(i):
+        if i == 3:
+            wait_until(lambda: len(log.values) == 2)
+            time.sleep(0.3)
+            raise ValueError("too late")
+        return np.full([4], i, np.float32)
+
+    with pytest.raises(tf.errors.UnknownError, match="host call failed in its call 2"):
+        make_estimator(tmp_path, model_fn, iterations_per_loop=10).train(
+            py_input_fn(slow_end), steps=10
+        )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_loss_that_is_not_finite_names_step_and_variables(tmp_path, value):
+    def loss(weight, features):
+        return tf.where(features["x"][0] >= 6, value, features["x"][0])
+
+    def w_after(weight, features):
+        return tf.where(features["x"][0] >= 6, np.nan, weight + 1)
+
+    visits = Visits()
+    estimator = make_estimator(
+        tmp_path,
+        make_model_fn(w_after=w_after, loss=loss),
+        save_checkpoints_steps=4,
+        iterations_per_loop=4,
+    )
+    message = rf"loss of step 6 is {value}\. Variables .* not finite after it: w\. .*checkpoint"
+    with pytest.raises(tpu.NanLossDuringTrainingError, match=message):
+        estimator.train(input_fn, [visits], steps=20)
+    assert visits.steps == [4]  # no hook sees it
+    assert checkpoint_steps(tmp_path) == [0, 4]
+    assert weight_at(tmp_path, 4) == 4.0
+
+
+def test_a_nan_loss_tells_the_host_call_s_scalars(tmp_path):
+    def fields(features, loss):
+        tensors = {"norm": tf.constant([2.5])}
+        return {"host_call": (lambda norm: None, tensors)}
+
+    model_fn = make_model_fn(fields, loss=lambda weight, features: weight / 0.0)
+    with pytest.raises(
+        tpu.NanLossDuringTrainingError, match=r"loss of step 1 is nan, norm = 2.5\. .* it: none\."
+    ):
+        make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+
+
+def test_training_again_after_an_error_goes_on_from_the_last_checkpoint(tmp_path):
+    for last in (5, 100):
+        estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
+        if last == 5:
+            with pytest.raises(tf.errors.OutOfRangeError):
+                estimator.train(ending_at(last), max_steps=8)
+        else:
+            estimator.train(ending_at(last), max_steps=8)
+    assert weight_at(tmp_path, 8) == 8.0
+    assert checkpoint_steps(tmp_path) == [0, 2, 4, 6, 8]
