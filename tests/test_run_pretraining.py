@@ -34,6 +34,7 @@ BERT_CONFIG = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "max_position_embeddings": 16,
+    "hidden_act": "relu",  # GELU is compiled anew in every run, for seconds
 }
 PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 
@@ -56,6 +57,7 @@ def data(tmp_path_factory):
         CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3),
     )
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
+    (path / "gelu.json").write_text(json.dumps({**BERT_CONFIG, "hidden_act": "gelu"}))
     return path
 
 
@@ -682,6 +684,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(
         "num_train_steps": 18,
         "save_checkpoints_steps": 6,
         "iterations_per_loop": 3,
+        "bert_config_file": data / ("gelu.json" if use_tpu else "bert_config.json"),
     }
 
     def flags(name):
