@@ -149,7 +149,9 @@ def test_no_circles():
 @pytest.mark.parametrize("name", modules())
 def test_modules_are_short(name):
     lines = modules()[name].read_text(encoding="utf-8").count("\n")
-    assert lines <= LONGER.get(name, MOST_LINES), f"{name}: {lines} lines; split it, or find what is not one noun"
+    assert lines <= LONGER.get(name, MOST_LINES), (
+        f"{name}: {lines} lines; split it, or find what is not one noun"
+    )
 
 
 def test_the_map_names_every_module():
