@@ -1,0 +1,270 @@
+"""What TPUEstimator gives to the user's functions under TPU rules, and what it refuses."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import batches, checkpoint_steps, input_fn, make_estimator, make_model_fn
+
+from bert_estimator import tpu
+
+INPUT_MODES = tpu.InputPipelineConfig
+
+
+def spied(estimator_fn):
+    """Calls `estimator_fn(model_fn, input_fn)`, both noting params; returns what they got."""
+    seen = {}
+
+    def model_fn(features, mode, params):
+        seen["model_fn", mode] = params
+        return make_model_fn()(features, mode, params)
+
+    def data(params, mode):
+        seen["input_fn", mode] = params
+        return batches(batch_size=params["batch_size"])
+
+    estimator_fn(model_fn, data)
+    return seen
+
+
+@pytest.mark.parametrize("num_shards", [None, 1, 4])
+def test_params_of_both_functions_in_both_verbs(tmp_path, num_shards):
+    given = {"rate": 0.5, "nested": {"a": [1]}}
+
+    def run(model_fn, data):
+        estimator = make_estimator(
+            tmp_path, model_fn, params=given, num_shards=num_shards,
+            train_batch_size=8, eval_batch_size=4,
+        )  # fmt: skip
+        estimator.train(data, steps=3)
+        estimator.evaluate(data, steps=1)
+        assert estimator.params == given
+
+    seen = spied(run)
+    sizes = {tpu.ModeKeys.TRAIN: 8, tpu.ModeKeys.EVAL: 4}
+    for (name, mode), params in seen.items():
+        context = params.pop("context", None)
+        assert params == {**given, "use_tpu": True, "batch_size": sizes[mode]}
+        assert params["nested"] is not given["nested"]
+        assert (context is not None) == (name == "input_fn")
+        if context is not None:
+            assert (context.num_replicas, context.num_hosts, context.current_host) == (1, 1, 0)
+            assert context.current_input_fn_deployment() == ("", 0, 1, 1)
+            assert context.global_step == (0 if mode == tpu.ModeKeys.TRAIN else 3)
+    assert len(seen) == 4
+
+
+def test_the_context_tells_the_step_that_training_goes_on_from(tmp_path):
+    steps = []
+
+    def data(params):
+        steps.append(params["context"].global_step)
+        return input_fn(params)
+
+    for _ in range(3):
+        make_estimator(tmp_path).train(data, steps=2)
+    assert steps == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "size", "divides"), [(4, 8, True), (4, 6, False), (1, 3, True), (None, 3, True)]
+)
+@pytest.mark.parametrize("verb", ["train", "evaluate"])
+def test_the_batch_must_divide_by_the_shards(tmp_path, warned, num_shards, size, divides, verb):
+    estimator = make_estimator(
+        tmp_path, num_shards=num_shards, train_batch_size=size, eval_batch_size=size
+    )
+    for _ in range(2):
+        if divides:
+            getattr(estimator, verb)(input_fn, steps=1)
+        else:
+            with pytest.raises(ValueError, match=r"batch size 6 \(mode '\w+'\) .*num_shards=4"):
+                getattr(estimator, verb)(input_fn, steps=1)
+    told = [w for w in warned() if w == "num_shards=4, but one core stands in for all of them."]
+    assert len(told) == (num_shards == 4)  # once
+    assert len([w for w in warned() if w.startswith("No TPU was found: ")]) == 1
+
+
+@pytest.mark.parametrize(
+    "mode", [m for name, m in vars(INPUT_MODES).items() if not name.startswith("_")] + [True, False]
+)
+def test_every_input_mode_is_accepted(tmp_path, mode):
+    make_estimator(tmp_path, per_host_input_for_training=mode).train(input_fn, steps=2)
+    assert checkpoint_steps(tmp_path) == [0, 2]
+
+
+def tensors(params):
+    return {"x": tf.ones([4])}
+
+
+def tensors_and_labels(params):
+    return {"x": tf.ones([4])}, tf.zeros([4])
+
+
+def nested(params):
+    features = {"deep": (tf.zeros([4, 1]), {"x": tf.ones([4])}), "ids": tf.zeros([4], tf.int32)}
+    return tf.data.Dataset.from_tensors((features, {"y": tf.zeros([4])})).repeat()
+
+
+@pytest.mark.parametrize(
+    ("data", "model_sees"),
+    [
+        (tensors, ({"x": [4]}, None)),
+        (tensors_and_labels, ({"x": [4]}, [4])),
+        (nested, ({"deep": ([4, 1], {"x": [4]}), "ids": [4]}, {"y": [4]})),
+        (lambda params: (tf.ones([4]), None), ([4], None)),
+        (lambda params: tf.data.Dataset.from_tensors(tf.ones([4])).repeat(), ([4], None)),
+    ],
+)
+def test_what_an_input_fn_may_return_reaches_the_model_in_its_structure(tmp_path, data, model_sees):
+    def model_fn(features, labels, mode, params):
+        shapes = tf.nest.map_structure(lambda t: t.shape.as_list(), [features])[0]
+        label_shapes = None
+        if labels is not None:
+            label_shapes = tf.nest.map_structure(lambda t: t.shape.as_list(), [labels])[0]
+        seen.append((shapes, label_shapes))
+        x = tf.cast(tf.nest.flatten(features)[0], tf.float32)
+        return make_model_fn()({"x": x}, mode, params)
+
+    seen = []
+    make_estimator(tmp_path, model_fn).train(data, steps=3)
+    assert seen == [model_sees]
+    assert checkpoint_steps(tmp_path) == [0, 3]
+
+
+def test_values_reach_the_features_they_belong_to(tmp_path):
+    def data(params):
+        def element(i):
+            x = tf.cast(i, tf.float32)
+            return {"b": (tf.fill([4], x), {"z": tf.fill([4], 10 * x)}), "a": tf.fill([4], -x)}
+
+        return tf.data.Dataset.range(1, 100).map(lambda i: (element(i), tf.fill([4], 100 * i)))
+
+    def model_fn(features, labels, mode, params):
+        whole = tf.stack([
+            features["b"][0], features["b"][1]["z"], features["a"], tf.cast(labels, tf.float32),
+        ])  # fmt: skip
+
+        def fields(_, loss):
+            return {"host_call": (lambda t: tf.py_func(lambda v: log.append(v), [t], []), [whole])}
+
+        return make_model_fn(fields)({"x": features["b"][0]}, mode, params)
+
+    log = []
+    make_estimator(tmp_path, model_fn).train(data, steps=2)
+    np.testing.assert_array_equal(log[1], np.full([4, 4], [[2], [20], [-2], [200]]))
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate"])
+def test_a_shape_that_is_not_static_is_refused_in_both_verbs(tmp_path, verb):
+    def data(params):
+        return tf.data.Dataset.range(100).batch(4).map(lambda i: {"x": tf.cast(i, tf.float32)})
+
+    message = r"features\['x'\] has shape \(None,\): .*drop_remainder=True"
+    with pytest.raises(ValueError, match=message):
+        getattr(make_estimator(tmp_path), verb)(data, steps=1)
+
+
+# What is refused.
+
+
+def train(estimator, **keywords):
+    return estimator.train(input_fn, **keywords)
+
+
+def evaluate(estimator, **keywords):
+    return estimator.evaluate(input_fn, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("verb", "keywords", "config", "error", "message"),
+    [
+        (train, {}, {}, ValueError, "train needs steps or max_steps with use_tpu=True"),
+        (train, {"steps": 2.0}, {}, TypeError, r"steps must be a positive integer, not 2\.0"),
+        (train, {"steps": "2"}, {}, TypeError, "steps must be a positive integer, not '2'"),
+        (train, {"max_steps": True}, {}, TypeError, "max_steps must be a positive integer"),
+        (train, {"steps": 0}, {}, ValueError, "steps must be a positive integer, not 0"),
+        (train, {"steps": 1, "max_steps": 1}, {}, ValueError, "either steps or max_steps"),
+        (evaluate, {}, {}, ValueError, "evaluate needs steps with use_tpu=True"),
+        (evaluate, {"steps": 1.5}, {}, TypeError, r"steps must be a positive integer, not 1\.5"),
+        (
+            evaluate, {"steps": 1}, {"eval_batch_size": None},
+            ValueError, "evaluate needs eval_batch_size with use_tpu=True",
+        ),
+        (
+            train, {"steps": 1}, {"master": "grpc://pod:8470"},
+            RuntimeError, "master='grpc://pod:8470' asks for a TPU, but none can be reached",
+        ),
+        (
+            evaluate, {"steps": 1}, {"evaluation_master": "grpc://pod:8470"},
+            RuntimeError, "master='grpc://pod:8470' asks for a TPU",
+        ),
+        (
+            train, {"steps": 1}, {"num_cores_per_replica": 2},
+            RuntimeError, "num_cores_per_replica=2, but the session runtime has 1 core",
+        ),
+    ],
+)  # fmt: skip
+def test_calls_that_are_refused_before_anything_is_built(
+    tmp_path, verb, keywords, config, error, message
+):
+    def model_fn(features, params):
+        raise AssertionError("called")
+
+    with pytest.raises(error, match=message):
+        verb(make_estimator(tmp_path, model_fn, **config), **keywords)
+
+
+@pytest.mark.parametrize(
+    ("verb", "config"),
+    [(evaluate, {"master": "grpc://pod:8470", "evaluation_master": ""}),
+     (train, {"evaluation_master": "grpc://pod:8470"}),
+     (train, {"num_cores_per_replica": 1})],
+)  # fmt: skip
+def test_each_verb_looks_at_its_own_master(tmp_path, verb, config):
+    verb(make_estimator(tmp_path, **config), steps=1)
+
+
+def test_in_local_mode_a_master_is_not_looked_at(tmp_path):
+    make_estimator(tmp_path, use_tpu=False, master="grpc://pod:8470").train(input_fn, steps=1)
+    assert checkpoint_steps(tmp_path) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"train_batch_size": None}, ValueError, "train_batch_size must be given"),
+        ({"train_batch_size": True}, TypeError, "train_batch_size must be a positive integer"),
+        ({"eval_batch_size": -1}, ValueError, "eval_batch_size must be a positive integer, not -1"),
+        ({"params": {"context": 1}}, ValueError, r"params\['context'\] is reserved"),
+        ({"model_dir": "a"}, ValueError, "model_dir='a' differs from config.model_dir='b'"),
+        ({"batch_axis": [0]}, ValueError, "batch_axis is not supported"),
+        ({"config": None}, ValueError, "config must be a bert_estimator.tpu.RunConfig, not None"),
+    ],
+)
+def test_the_constructor_refuses(keywords, error, message):
+    with pytest.raises(error, match=message):
+        tpu.TPUEstimator(
+            **{
+                "model_fn": make_model_fn(),
+                "config": tpu.RunConfig(model_dir="b"),
+                "train_batch_size": 8,
+                **keywords,
+            }
+        )
+
+
+def test_a_temporary_directory_stands_in_for_a_model_dir(warned):
+    estimator = tpu.TPUEstimator(make_model_fn(), config=tpu.RunConfig(), train_batch_size=4)
+    assert estimator.model_dir in warned()[0]
+    assert checkpoint_steps(estimator.model_dir) == []
+
+
+def test_variables_can_be_read_once_there_is_a_checkpoint(tmp_path):
+    estimator = make_estimator(tmp_path)
+    with pytest.raises(ValueError, match=r"There is no checkpoint in .*: train first"):
+        estimator.get_variable_names()
+    estimator.train(input_fn, steps=2)
+    assert sorted(estimator.get_variable_names()) == ["global_step", "w"]
+    assert estimator.get_variable_value("w") == 2.0
+    assert estimator.latest_checkpoint() == f"{tmp_path}/model.ckpt-2"
+    assert estimator.eval_dir() == f"{tmp_path}/eval"

@@ -1,0 +1,190 @@
+"""Evaluation under TPU rules: metrics on the host over every step, the mean loss, its errors."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import (
+    HostLog,
+    Visits,
+    ending_at,
+    events,
+    input_fn,
+    make_estimator,
+    make_model_fn,
+    py_input_fn,
+    scalars,
+    threads,
+    wait_until,
+)
+
+from bert_estimator import tpu
+
+
+def metric_fn(x, loss):
+    return {"x/mean": tf.metrics.mean(x), "loss/squared": tf.metrics.mean(loss * loss)}
+
+
+def as_list(features, loss):
+    return {"eval_metrics": (metric_fn, [features["x"], tf.reshape(loss, [1])])}
+
+
+def as_dict(features, loss):
+    tensors = {"loss": tf.reshape(loss, [1]), "x": features["x"]}
+    return {"eval_metrics": (metric_fn, tensors)}
+
+
+@pytest.mark.parametrize("fields", [as_list, as_dict])
+@pytest.mark.parametrize("loop", [1, 2, 100])
+def test_metrics_are_over_every_step_and_the_loss_is_their_mean(tmp_path, fields, loop):
+    estimator = make_estimator(tmp_path, make_model_fn(fields), iterations_per_loop=loop)
+    assert estimator.evaluate(input_fn, steps=4) == {
+        "loss": 2.5,  # of 1, 2, 3, 4
+        "x/mean": 2.5,
+        "loss/squared": 7.5,
+        "global_step": 0,
+    }
+
+
+def test_after_training_it_starts_from_the_newest_or_the_given_checkpoint(tmp_path):
+    model_fn = make_model_fn(loss=lambda weight, features: weight + 0 * features["x"][0])
+    estimator = make_estimator(tmp_path, model_fn, save_checkpoints_steps=2)
+    estimator.train(input_fn, steps=4)
+    assert estimator.evaluate(input_fn, steps=3) == {"loss": 4.0, "global_step": 4}
+    earlier = f"{tmp_path}/model.ckpt-2"
+    assert estimator.evaluate(input_fn, steps=3, checkpoint_path=earlier) == {
+        "loss": 2.0,
+        "global_step": 2,
+    }
+    with pytest.raises(ValueError, match="checkpoint_path='nowhere': there is no such checkpoint"):
+        estimator.evaluate(input_fn, steps=1, checkpoint_path="nowhere")
+
+
+def test_without_a_checkpoint_it_says_so(tmp_path, warned):
+    make_estimator(tmp_path).evaluate(input_fn, steps=1)
+    assert f"There is no trained model in {tmp_path}: evaluating newly initialized variables." in (
+        warned()
+    )
+
+
+def test_hooks_visit_once_and_see_the_metrics_at_the_end(tmp_path):
+    class Reads(Visits):
+        def end(self, session):
+            (total,) = (v for v in tf.local_variables() if v.op.name == "x/mean/total")
+            self.total = float(session.run(total))
+
+    def named_metric_fn(x):
+        with tf.variable_scope("x"):
+            return {"x": tf.metrics.mean(x, name="mean")}
+
+    reads, of_spec = Reads(), Visits()
+
+    def fields(features, loss):
+        return {
+            "eval_metrics": (named_metric_fn, [features["x"]]),
+            "evaluation_hooks": [of_spec],
+        }
+
+    make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3, hooks=[reads])
+    assert reads.fetched == of_spec.fetched == [(0, 0.0)]
+    assert reads.total == 4 * (1 + 2 + 3)
+
+
+def test_a_host_call_runs_in_evaluation_too(tmp_path):
+    log = HostLog()
+
+    def fields(features, loss):
+        return {**as_list(features, loss), "host_call": (log, [tf.reshape(loss, [1])])}
+
+    make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
+    assert log.values == [[[1.0]], [[2.0]], [[3.0]]]
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_metrics_may_not_take_the_names_of_what_is_returned_anyway(tmp_path, name):
+    def fields(features, loss):
+        return {"eval_metrics": (lambda x: {name: tf.metrics.mean(x)}, [features["x"]])}
+
+    with pytest.raises(ValueError, match=rf"Metrics named \['{name}'\] clash"):
+        make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+
+
+def test_a_metric_s_scalar_tensor_is_refused(tmp_path):
+    def fields(features, loss):
+        return {"eval_metrics": (lambda x: {"x": tf.metrics.mean(x)}, [loss])}
+
+    with pytest.raises(RuntimeError, match=r"eval_metrics tensor 0 \(toy_loss:0\) is a scalar"):
+        make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+
+
+def test_a_plain_estimator_spec_is_refused(tmp_path):
+    def model_fn(features, mode, params):
+        return tpu.EstimatorSpec(mode, loss=make_model_fn()(features, mode, params).loss)
+
+    with pytest.raises(RuntimeError, match=r"must return a TPUEstimatorSpec.*eval_metrics"):
+        make_estimator(tmp_path, model_fn).evaluate(input_fn, steps=1)
+
+
+def test_data_that_ends_early_is_an_error_at_once(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(tf.errors.OutOfRangeError, match="ended before the 4 batches to evaluate"):
+        make_estimator(tmp_path).evaluate(ending_at(3), steps=4)
+    assert time.monotonic() - start < 2
+    wait_until(lambda: not threads("infeed"))
+
+
+def test_an_exception_in_the_data_or_in_a_metric_keeps_its_message(tmp_path):
+    def broken(i):
+        if i == 3:
+            raise ValueError("record 3 is broken")
+        return np.full([4], i, np.float32)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="record 3 is broken"):
+        make_estimator(tmp_path).evaluate(py_input_fn(broken), steps=4)
+
+    def failing_metric_fn(x):
+        update = HostLog(fails_at=2)(x)
+        return {"x": (tf.constant(0.0), update)}
+
+    def fields(features, loss):
+        return {"eval_metrics": (failing_metric_fn, [features["x"]])}
+
+    with pytest.raises(tf.errors.UnknownError, match="failed in its call 2"):
+        make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=4)
+
+
+def test_results_are_written_as_events_with_the_checkpoint_s_path(tmp_path):
+    estimator = make_estimator(tmp_path, make_model_fn(as_list))
+    estimator.train(input_fn, steps=2)
+    estimator.evaluate(input_fn, steps=3, name="held_out")
+    folder = tmp_path / "eval_held_out"
+    assert scalars(folder, "loss") == [(2, 4.0)]  # the batches 3, 4, 5
+    assert scalars(folder, "x/mean") == [(2, 4.0)]
+    paths = [(step, v) for step, tag, v in events(folder) if tag == "checkpoint_path"]
+    assert [(step, tf.make_ndarray(v.tensor).item()) for step, v in paths] == [
+        (2, f"{tmp_path}/model.ckpt-2".encode())
+    ]
+    assert not (tmp_path / "eval").exists()
+
+
+def test_off_the_tpu_evaluation_has_local_rules(tmp_path):
+    model_fn = make_model_fn(as_list)
+    estimator = make_estimator(tmp_path, model_fn, eval_on_tpu=False, eval_batch_size=None)
+    estimator.train(input_fn, steps=2)
+
+    def three(params):
+        assert "use_tpu" not in params
+        return tf.data.Dataset.range(3).map(lambda i: {"x": tf.fill([2], tf.cast(i, tf.float32))})
+
+    assert estimator.evaluate(three)["x/mean"] == 1.0  # to the end of the data
+
+
+def test_training_and_evaluation_alternate(tmp_path):
+    model_fn = make_model_fn(as_list)
+    found = []
+    for _ in range(3):
+        estimator = make_estimator(tmp_path, model_fn)
+        estimator.train(input_fn, steps=2)
+        found.append(estimator.evaluate(input_fn, steps=2)["global_step"])
+    assert found == [2, 4, 6]

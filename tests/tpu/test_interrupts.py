@@ -1,0 +1,233 @@
+"""Signals: the first one ends training after the step and saves, the second exits at once.
+
+Each scenario is a process of its own; they run side by side, since each spends its time importing
+TensorFlow.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from toy import checkpoint_steps, wait_until, weight_at
+
+from bert_estimator.tpu.interrupts import Interrupts
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+PROGRAM = """
+import sys, time
+import numpy as np
+import tensorflow.compat.v1 as tf
+sys.path[:0] = [{root!r}, {here!r}]
+import toy
+scenario, folder = {scenario!r}, {folder!r}
+
+class Ready(tf.train.SessionRunHook):
+    def after_run(self, run_context, run_values):
+        print("ready", flush=True)
+
+def takes_20_ms(i):
+    time.sleep(0.02)
+    return np.full([4], i, np.float32)
+
+def hangs_at_4(i):
+    if i == 4:
+        print("ready", flush=True)
+        time.sleep(600)
+    return np.full([4], i, np.float32)
+
+def train(function, **keywords):
+    estimator = toy.make_estimator(folder, save_checkpoints_steps=10**6, **keywords)
+    estimator.train(toy.py_input_fn(function), [Ready()] * (function is takes_20_ms), steps=10**5)
+    print("trained", flush=True)
+
+if scenario == "steps":
+    try:
+        train(takes_20_ms, iterations_per_loop=5)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    train(takes_20_ms, iterations_per_loop=5)
+else:
+    train(hangs_at_4, iterations_per_loop=1, use_tpu=scenario == "infeed")
+"""
+
+# What the program does, the signals it gets, its exit code. Python ends a program by
+# KeyboardInterrupt with the signal itself, which a shell shows as 130.
+SCENARIOS = {
+    # It catches the first signal's KeyboardInterrupt and trains on.
+    "steps": ([signal.SIGINT, signal.SIGTERM], 143),
+    "infeed": ([signal.SIGINT], -signal.SIGINT),
+    # A step in TensorFlow that never ends cannot be finished: only a second signal helps.
+    "local": ([signal.SIGINT, signal.SIGTERM], 143),
+}
+
+
+class Process:
+    """One scenario's process; `run` sends the signals, and waits for its end."""
+
+    def __init__(self, folder, scenario, signals):
+        self.folder, self.scenario, self.signals = folder, scenario, signals
+        self._lines = []
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                PROGRAM.format(
+                    root=os.path.dirname(os.path.dirname(HERE)),
+                    here=HERE,
+                    scenario=scenario,
+                    folder=str(folder),
+                ),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            # A shell's background job, as a test run may be, ignores SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self._reader = threading.Thread(
+            target=lambda: self._lines.extend(iter(self._process.stderr.readline, ""))
+        )
+        self._reader.start()
+
+    def run(self):
+        try:
+            for number in self.signals:
+                if number == self.signals[0] or self.scenario == "steps":
+                    self._wait_for_output("ready")
+                self._process.send_signal(number)
+                if number == self.signals[0]:
+                    wait_until(lambda: any("Send it again" in line for line in self._lines), 30)
+                    if self.scenario == "steps":
+                        self._wait_for_output("interrupted")
+            sent = time.monotonic()
+            self.printed = self._process.stdout.read()
+            self.code = self._process.wait(60)
+            self.secs = time.monotonic() - sent
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join()
+            self._process.stdout.close()
+            self._process.stderr.close()
+        self.errors = "".join(self._lines)
+        return self
+
+    def _wait_for_output(self, word):
+        while (line := self._process.stdout.readline()).strip() != word:
+            assert line, "".join(self._lines)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    started = [
+        Process(tmp_path_factory.mktemp("model"), scenario, signals)
+        for scenario, (signals, _) in SCENARIOS.items()
+    ]
+    return {process.scenario: process.run() for process in started}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_signal_ends_the_program_soon_with_its_code_and_a_message(processes, scenario):
+    process = processes[scenario]
+    assert process.code == SCENARIOS[scenario][1]
+    assert process.secs < 15
+    assert "trained" not in process.printed
+    words = "finishing the current step, then saving. Send it again to exit at once."
+    told = process.signals if scenario == "steps" else process.signals[:1]
+    for number in told:
+        assert f"{number.name}: {words}\n" in process.errors
+    assert process.errors.count(words) == len(told)
+    assert process.errors.rstrip().endswith("KeyboardInterrupt") == (scenario == "infeed")
+
+
+def test_the_step_reached_is_saved(processes):
+    first, interrupted, terminated = checkpoint_steps(processes["steps"].folder)
+    assert first == 0
+    assert 5 <= interrupted < terminated
+    for step in (interrupted, terminated):
+        assert weight_at(processes["steps"].folder, step) == step
+
+
+def test_the_step_before_a_blocked_infeed_is_saved(processes):
+    assert checkpoint_steps(processes["infeed"].folder) == [0, 3]
+    assert weight_at(processes["infeed"].folder, 3) == 3.0
+
+
+def test_a_second_signal_leaves_what_there_was(processes):
+    assert checkpoint_steps(processes["local"].folder) == [0]
+
+
+# In this process.
+
+
+def raise_signal(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "code"),
+    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143)],
+)
+def test_the_first_signal_is_noted_and_raised_when_asked(number, error, code, capfd):
+    with Interrupts("doing this and that") as interrupts:
+        assert interrupts.requested is None
+        interrupts.raise_if_requested()
+        raise_signal(number)
+        assert interrupts.requested == number
+        with pytest.raises(error) as raised:
+            interrupts.raise_if_requested()
+    if code is not None:
+        assert raised.value.code == code
+    assert f"{number.name}: doing this and that. Send it again" in capfd.readouterr().err
+
+
+def test_other_signals_are_left_alone():
+    called = []
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
+    try:
+        with Interrupts("") as interrupts:
+            raise_signal(signal.SIGUSR1)
+            raise_signal(signal.SIGUSR1)
+        assert called == [signal.SIGUSR1] * 2
+        assert interrupts.requested is None
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def test_what_was_there_before_is_put_back():
+    def mine(number, frame):
+        called.append(number)
+
+    called = []
+    previous = signal.signal(signal.SIGTERM, mine)
+    files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    try:
+        for _ in range(3):
+            with Interrupts(""):
+                assert signal.getsignal(signal.SIGTERM) is not mine
+            assert signal.getsignal(signal.SIGTERM) is mine
+        raise_signal(signal.SIGTERM)
+        assert called == [signal.SIGTERM]
+        assert signal.set_wakeup_fd(-1) == -1
+        if files is not None:
+            assert len(os.listdir("/proc/self/fd")) == files
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_in_another_thread_nothing_is_installed():
+    def body():
+        with Interrupts("") as interrupts:
+            seen.append((signal.getsignal(signal.SIGINT), interrupts.requested))
+
+    seen = []
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [(signal.getsignal(signal.SIGINT), None)]
