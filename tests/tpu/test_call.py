@@ -1,0 +1,155 @@
+"""How user functions are called: by the names of their arguments."""
+
+import functools
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call
+
+
+class HParams:
+    """As tf.contrib.training.HParams."""
+
+    def __init__(self, **values):
+        self._values = values
+
+    def values(self):
+        return dict(self._values)
+
+    def add_hparam(self, name, value):
+        assert name not in self._values
+        self._values[name] = value
+
+    def set_hparam(self, name, value):
+        assert name in self._values
+        self._values[name] = value
+
+
+def test_params_are_deep_copied_with_the_entries_set():
+    params = {"nested": {"a": 1}, "use_tpu": "mine"}
+    changed = call.with_entries(params, batch_size=8, use_tpu=True)
+    assert changed == {"nested": {"a": 1}, "batch_size": 8, "use_tpu": True}
+    changed["nested"]["a"] = 2
+    assert params == {"nested": {"a": 1}, "use_tpu": "mine"}
+
+
+def test_hparams_get_new_entries_added_and_old_ones_set():
+    params = HParams(rate=0.5, use_tpu=None)
+    changed = call.with_entries(params, batch_size=8, use_tpu=True)
+    assert changed.values() == {"rate": 0.5, "use_tpu": True, "batch_size": 8}
+    assert params.values() == {"rate": 0.5, "use_tpu": None}
+
+
+class Callable:
+    def __call__(self, features, params):
+        return features, params
+
+
+MODEL_FNS = {
+    "all": (lambda features, labels, mode, params, config: (labels, mode, params, config)),
+    "some": lambda features, mode, params: (mode, params),
+    "partial": functools.partial(
+        lambda extra, features, params: (extra, params), extra="bound"
+    ),
+    "callable": Callable(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "result"),
+    [
+        ("all", "l", ("l", "train", {"a": 1}, ["config"])),
+        ("some", None, ("train", {"a": 1})),
+        ("partial", None, ("bound", {"a": 1})),
+        ("callable", None, ("f", {"a": 1})),
+    ],
+)
+def test_a_model_fn_gets_what_it_names(name, labels, result):
+    model_fn = MODEL_FNS[name]
+    call.check_model_fn(model_fn, {"a": 1})
+    assert call.call_model_fn(model_fn, "f", labels, "train", {"a": 1}, ["config"]) == result
+
+
+def test_a_model_fn_s_config_is_a_copy():
+    config = ["config"]
+    seen = call.call_model_fn(MODEL_FNS["all"], "f", None, "train", {}, config)[3]
+    assert seen == config
+    assert seen is not config
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "params", "message"),
+    [
+        (None, None, "model_fn must be given"),
+        (lambda labels, params: 0, None, r"argument named features; it takes \['labels', 'params'"),
+        (lambda features: 0, {"a": 1}, "without params, but params were given"),
+        (lambda features, params, extra: 0, {}, r"model_fn takes \['extra'\]; it may take \['conf"),
+    ],
+)
+def test_a_model_fn_that_cannot_work_is_refused(model_fn, params, message):
+    with pytest.raises(ValueError, match=message):
+        call.check_model_fn(model_fn, params)
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "labels", "message"),
+    [
+        (lambda features: 0, None, r"needs it to take params.*params\[\"batch_size\"\]"),
+        (lambda features, params: 0, "l", "does not take labels, but input_fn returns them"),
+    ],
+)
+def test_a_call_that_cannot_work_is_refused(model_fn, labels, message):
+    with pytest.raises(ValueError, match=message):
+        call.call_model_fn(model_fn, "f", labels, "train", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "result"),
+    [
+        (lambda params: params, "p"),
+        (lambda params, mode, config, input_context: (params, mode, config, input_context),
+         ("p", "m", "c", None)),
+        (lambda params, extra=3: (params, extra), ("p", 3)),
+    ],
+)  # fmt: skip
+def test_an_input_fn_gets_what_it_names(input_fn, result):
+    assert call.call_input_fn(input_fn, "m", "p", "c") == result
+
+
+def test_an_input_fn_must_take_params():
+    with pytest.raises(ValueError, match=r"input_fn takes \['mode'\]; TPUEstimator needs it to"):
+        call.call_input_fn(lambda mode: 0, "m", "p", "c")
+
+
+@pytest.mark.parametrize(
+    ("element", "pair"),
+    [
+        ({"x": 1}, ({"x": 1}, None)),
+        (("f", "l"), ("f", "l")),
+        (["f", None], ("f", None)),
+        ("f", ("f", None)),
+    ],
+)
+def test_features_and_labels(element, pair):
+    assert call.split_features_and_labels(element) == pair
+
+
+@pytest.mark.parametrize("element", [(), ("f",), ("f", "l", "more")])
+def test_tuples_of_another_length_are_refused(element):
+    with pytest.raises(ValueError, match=f"not a {len(element)}-tuple"):
+        call.split_features_and_labels(element)
+
+
+def test_datasets_of_both_kinds_are_known():
+    with tf.Graph().as_default():
+        assert call.is_dataset(tf.data.Dataset.range(3))
+        assert call.is_dataset(tf.compat.v2.data.Dataset.range(3))
+        assert not call.is_dataset(tf.zeros([3]))
+
+
+def test_the_context_of_several_hosts():
+    context = call.TPUContext(num_replicas=16, num_hosts=2, current_host=1, global_step=7)
+    assert context.num_of_replicas_per_host == 8
+    assert context.current_input_fn_deployment() == ("", 1, 2, 8)
+    assert context.global_step == 7
