@@ -149,14 +149,10 @@ class FedStep:
             [function.tensors for function, _ in self._functions],
         ]
         self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
-        self._infeed = infeed.Infeed(
-            self._inputs.drawer(session), limit, self._infeed_delay_secs
-        )
+        self._infeed = infeed.Infeed(self._inputs.drawer(session), limit, self._infeed_delay_secs)
         self._infeed.start()
         for function, operations in self._functions:
-            self._outfeeds.append(
-                outfeed.Outfeed(session, function, operations, self._host_error)
-            )
+            self._outfeeds.append(outfeed.Outfeed(session, function, operations, self._host_error))
             self._outfeeds[-1].start()
 
     @property
@@ -219,9 +215,7 @@ class FedStep:
         return batch
 
     def _send(self, sent):
-        for feed, (function, _), values in zip(
-            self._outfeeds, self._functions, sent, strict=True
-        ):
+        for feed, (function, _), values in zip(self._outfeeds, self._functions, sent, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
             if self._step % every == 0:
                 feed.put(values)

@@ -88,8 +88,18 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             try:
                 step.start(session, None if stop_step is None else stop_step - now)
                 progress.start(now)
-                _loop(job, step, driver, session, global_step, now, stop_step, progress, finite,
-                      interrupts)
+                _loop(
+                    job,
+                    step,
+                    driver,
+                    session,
+                    global_step,
+                    now,
+                    stop_step,
+                    progress,
+                    finite,
+                    interrupts,
+                )
                 step.finish(session)
                 driver.end(session)
                 session.run(flush_ops)

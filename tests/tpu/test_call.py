@@ -49,9 +49,7 @@ class Callable:
 MODEL_FNS = {
     "all": (lambda features, labels, mode, params, config: (labels, mode, params, config)),
     "some": lambda features, mode, params: (mode, params),
-    "partial": functools.partial(
-        lambda extra, features, params: (extra, params), extra="bound"
-    ),
+    "partial": functools.partial(lambda extra, features, params: (extra, params), extra="bound"),
     "callable": Callable(),
 }
 

@@ -210,9 +210,7 @@ def test_an_exception_in_a_hook_is_raised_as_it_is(tmp_path):
 def test_the_cause_wins_over_what_it_leads_to(tmp_path):
     """The host call fails, and so do the data one step later and a hook's visit."""
     log = HostLog(fails_at=2)
-    model_fn = make_model_fn(
-        lambda features, loss: {"host_call": (log, [tf.reshape(loss, [1])])}
-    )
+    model_fn = make_model_fn(lambda features, loss: {"host_call": (log, [tf.reshape(loss, [1])])})
 
     def slow_end(i):
         if i == 3:

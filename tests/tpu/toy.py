@@ -65,9 +65,7 @@ def make_model_fn(fields=None, w_after=None, loss=None):
         if mode == tpu.ModeKeys.TRAIN:
             after = w_after(weight, features) if w_after else weight + 1
             with tf.control_dependencies([tf.identity(value)]):
-                train_op = tf.group(
-                    weight.assign(after), tf.train.get_global_step().assign_add(1)
-                )
+                train_op = tf.group(weight.assign(after), tf.train.get_global_step().assign_add(1))
         further = fields(features, value) if fields else {}
         return tpu.TPUEstimatorSpec(
             **{"mode": mode, "loss": value, "train_op": train_op, **further}
