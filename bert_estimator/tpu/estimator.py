@@ -7,7 +7,15 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, checkpoints, evaluation, session_runtime, training
+from bert_estimator.tpu import (
+    call,
+    checkpoints,
+    devices,
+    evaluation,
+    session_runtime,
+    training,
+    xla_runtime,
+)
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
@@ -211,8 +219,7 @@ class TPUEstimator:
 
     def _job(self, mode):
         tpu_rules = self._tpu_rules(mode)
-        if tpu_rules:
-            self._check_first_use(mode)
+        master, num_replicas = self._cores(mode) if tpu_rules else ("", 1)
         return Job(
             mode=mode,
             model_fn=self._model_fn,
@@ -220,36 +227,51 @@ class TPUEstimator:
             config=self._config,
             tpu_rules=tpu_rules,
             batch_size=self._batch_sizes[mode],
+            num_replicas=num_replicas,
+            master=master,
             units_per_example=self._units_per_example,
         )
 
-    def _check_first_use(self, mode):
-        """Checks what depends on the cores there are. The session runtime has one."""
+    def _cores(self, mode):
+        """Returns (master, number of cores), after checking what depends on them.
+
+        Raises:
+          RuntimeError: the cores asked for by name cannot be reached.
+          ValueError: the batch, or the input mode, does not fit them.
+        """
         tpu_config = self._config.tpu_config
         master = self._config.master if mode == ModeKeys.TRAIN else self._config.evaluation_master
-        if master:
-            raise RuntimeError(
-                f"master={master!r} asks for a TPU, but none can be reached: only the session "
-                "runtime is available, which is used when no master is given"
-            )
+        cores = len(devices.find(master)) if master else 1
         if tpu_config.num_cores_per_replica not in (None, 1):
             raise RuntimeError(
-                f"num_cores_per_replica={tpu_config.num_cores_per_replica}, but the session "
-                "runtime has 1 core"
+                f"num_cores_per_replica={tpu_config.num_cores_per_replica}: splitting a model over "
+                "cores is not supported"
             )
-        self._warn_once(
-            "No TPU was found: running on this machine's CPU or GPU (session runtime, one core). "
-            "The TPU's rules hold all the same."
-        )
-        shards = tpu_config.num_shards
-        size = self._batch_sizes[mode]
-        if shards is not None and shards > 1:
-            self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
-            if size is not None and size % shards:
-                raise ValueError(
-                    f"The batch size {size} (mode {mode!r}) must be divisible by "
-                    f"num_shards={shards}"
-                )
+        shards, size = tpu_config.num_shards, self._batch_sizes[mode]
+        if not master:
+            self._warn_once(
+                "No TPU was found: running on this machine's CPU or GPU (session runtime, one "
+                "core). The TPU's rules hold all the same."
+            )
+            if shards is not None and shards > 1:
+                self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
+        elif shards not in (None, cores):
+            raise ValueError(f"num_shards={shards}, but master={master!r} has {cores} cores")
+        elif tpu_config.per_host_input_for_training not in (
+            InputPipelineConfig.PER_HOST_V1,
+            InputPipelineConfig.PER_HOST_V2,
+        ):
+            raise ValueError(f"master={master!r} needs input PER_HOST_V1 or PER_HOST_V2")
+        divisor = shards or cores
+        if size is not None and size % divisor:
+            raise ValueError(
+                f"The batch size {size} (mode {mode!r}) must be divisible by the {divisor} cores"
+            )
+        self._warn_of_save_interval(mode)
+        return master, cores
+
+    def _warn_of_save_interval(self, mode):
+        tpu_config = self._config.tpu_config
         if (
             mode == ModeKeys.TRAIN
             and self._config.save_checkpoints_steps
@@ -270,6 +292,8 @@ class TPUEstimator:
 
 def _runtime(job):
     """Returns the class that builds and runs a job's steps."""
+    if job.master:
+        return xla_runtime.XlaStep
     return session_runtime.FedStep if job.tpu_rules else session_runtime.LocalStep
 
 

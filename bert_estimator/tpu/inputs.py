@@ -50,9 +50,19 @@ class Inputs:
 
     def placeholders(self):
         """Returns (features, labels) of placeholders in place of the tensors, and their list."""
-        holders = [tf.placeholder(t.dtype, t.shape) for t in self._tensors]
-        features, *labels = tf.nest.pack_sequence_as(self._element, holders)
-        return features, labels[0] if labels else None, holders
+        holders = []
+
+        def placeholder(tensor):
+            holders.append(tf.placeholder(tensor.dtype, tensor.shape))
+            return holders[-1]
+
+        return *self.replaced(placeholder), holders
+
+    def replaced(self, function):
+        """Returns (features, labels) with `function(tensor)` in place of each tensor, in order."""
+        replacements = [function(tensor) for tensor in self._tensors]
+        features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
+        return features, labels[0] if labels else None
 
     def drawer(self, session):
         """Returns the function an `Infeed` draws with: a list of arrays, one a tensor."""

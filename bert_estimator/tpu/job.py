@@ -19,6 +19,7 @@ class Job:
       tpu_rules: whether this call runs under the TPU's rules (on whichever runtime).
       batch_size: the global batch, or None where the estimator was given none.
       num_replicas: cores that share it.
+      master: what names these cores; "" is the session runtime.
       units_per_example: see `TPUEstimator`.
     """
 
@@ -29,6 +30,7 @@ class Job:
     tpu_rules: bool
     batch_size: int | None
     num_replicas: int = 1
+    master: str = ""
     units_per_example: dict | None = None
 
     def call_model_fn(self, features, labels):

@@ -98,8 +98,7 @@ class FedStep:
         self._job = job
         self._inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
         self._inputs.check_static_shapes()
-        features, labels, self._placeholders = self._inputs.placeholders()
-        spec = job.call_model_fn(features, labels)
+        spec = self._build_model()
         _check_device_spec(spec)
         self._functions = []  # (HostFunction, its operations)
         self._scalars = {}
@@ -118,16 +117,41 @@ class FedStep:
                 )
                 self.metric_values, updates = _split_metrics(function.result)
                 self._functions.append((function, updates))
-        self.spec = _host_spec(spec)
+        self.spec = self._host_spec(spec)
         tpu_config = job.config.tpu_config
         self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
         self._loop_length = _LoopLength(tpu_config.iterations_per_loop)
-        self._operation = spec.train_op if job.mode == ModeKeys.TRAIN else tf.no_op()
         self._summary_op, self._summary_every = None, None
         self._step = start_step
         self._infeed, self._outfeeds = None, []
         self._host_error = errors.FirstError()
         self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
+
+    def _build_model(self):
+        """Builds the model on placeholders for a batch; returns its spec."""
+        features, labels, self._placeholders = self._inputs.placeholders()
+        return self._job.call_model_fn(features, labels)
+
+    def _host_spec(self, spec):
+        """Returns the `EstimatorSpec` that training and evaluation see of a device's spec."""
+        if isinstance(spec, EstimatorSpec):
+            tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
+            return EstimatorSpec(
+                spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+            )
+        scaffold = None
+        if spec.scaffold_fn is not None:
+            scaffold = spec.scaffold_fn()
+            if scaffold is None:
+                raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
+        return EstimatorSpec(
+            spec.mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            scaffold=scaffold,
+            training_hooks=spec.training_hooks,
+            evaluation_hooks=spec.evaluation_hooks,
+        )
 
     def add_summaries(self, config):
         """Notes that v1 summaries are due every so many steps; the last step of a loop carries
@@ -142,18 +166,40 @@ class FedStep:
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
         self._session = session
-        self._fetches = [
-            self._operation,
-            self.spec.loss,
-            self._scalars,
-            [function.tensors for function, _ in self._functions],
-        ]
-        self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
+        self._open(session)
         self._infeed = infeed.Infeed(self._inputs.drawer(session), limit, self._infeed_delay_secs)
         self._infeed.start()
         for function, operations in self._functions:
             self._outfeeds.append(outfeed.Outfeed(session, function, operations, self._host_error))
             self._outfeeds[-1].start()
+
+    def _open(self, session):
+        """Prepares the step in a session whose variables have their values."""
+        self._fetches = [
+            self.spec.train_op if self._job.mode == ModeKeys.TRAIN else [],
+            self.spec.loss,
+            self._scalars,
+            [function.tensors for function, _ in self._functions],
+        ]
+        self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
+
+    def _run_step(self, batch):
+        """Runs a step on a batch; returns its loss, scalars, and the values for each host function."""
+        return self._run(*batch)[1:]
+
+    def _run_last_step(self, batch, hook_run, due):
+        """As `_run_step`, for the last step of a loop: with the hooks' options, and the summaries
+        if they are due."""
+        values, summaries = self._session.run(
+            [self._fetches, [self._summary_op] if due else []],
+            dict(zip(self._placeholders, batch, strict=True)),
+            hook_run.options,
+            hook_run.run_metadata,
+        )
+        return *values[1:], summaries[0] if due else None
+
+    def _end_loop(self):
+        """The session's variables are the step's own: they have the loop's values already."""
 
     @property
     def waited_secs(self):
@@ -172,24 +218,17 @@ class FedStep:
                 batch = self._next_batch(interrupted)
                 if batch is None:
                     break
-                last = i == iterations - 1
-                if last and (due or hook_run.options is not None):
-                    values, summaries = self._session.run(
-                        [self._fetches, [self._summary_op] if due else []],
-                        dict(zip(self._placeholders, batch, strict=True)),
-                        hook_run.options,
-                        hook_run.run_metadata,
-                    )
-                    summary = summaries[0] if due else None
+                if i == iterations - 1 and (due or hook_run.options is not None):
+                    loss, scalars, sent, summary = self._run_last_step(batch, hook_run, due)
                 else:
-                    values = self._run(*batch)
-                _, loss, scalars, sent = values
+                    loss, scalars, sent = self._run_step(batch)
                 self._send(sent)
                 self._step += 1
                 losses.append(float(loss))
                 # A training that has failed is not continued to the loop's end.
                 if interrupted() or (self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)):
                     break
+        self._end_loop()
         return LoopResult(losses, _last_values(scalars), summary), self._hook_values(hook_run)
 
     def finish(self, session):
@@ -277,28 +316,6 @@ def _check_device_spec(spec):
         )
     if spec.training_chief_hooks:
         raise ValueError("With use_tpu=True training_chief_hooks are not supported")
-
-
-def _host_spec(spec):
-    """Returns the `EstimatorSpec` that training and evaluation see of a device's spec."""
-    if isinstance(spec, EstimatorSpec):
-        tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
-        return EstimatorSpec(
-            spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
-        )
-    scaffold = None
-    if spec.scaffold_fn is not None:
-        scaffold = spec.scaffold_fn()
-        if scaffold is None:
-            raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
-    return EstimatorSpec(
-        spec.mode,
-        loss=spec.loss,
-        train_op=spec.train_op,
-        scaffold=scaffold,
-        training_hooks=spec.training_hooks,
-        evaluation_hooks=spec.evaluation_hooks,
-    )
 
 
 def _split_metrics(metrics):
