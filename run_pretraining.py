@@ -328,4 +328,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    console.leave(main(sys.argv))

@@ -59,8 +59,7 @@ def run(precision, seed, directory):
 def table(rows):
     """Returns the rows as README.md's table: a line a precision, over its seeds."""
     lines = [
-        "| precision | seeds | start | unigram baseline | end: median (min to max) | below baseline "
-        "| training, s |",
+        "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
         "|---|---|---|---|---|---|---|",
     ]
     for precision in sorted({row["precision"] for row in rows}):

@@ -1,8 +1,11 @@
 """What the scripts print: TensorFlow's logger with short lines, and what ended a script."""
 
 import logging
+import os
 import re
 import sys
+import threading
+import traceback
 
 from bert_estimator.flags import FlagError
 
@@ -36,11 +39,8 @@ def exit_code(script, body):
       body: function without arguments.
 
     Returns:
-      0 if the body ran to its end; 2 for a `FlagError`; 130 after Ctrl-C; 1 for a failure that its
-      message explains.
-
-    Raises:
-      whatever else the body raised: the traceback is the explanation, and Python exits with 1.
+      0 if the body ran to its end; 2 for a `FlagError`; 130 after Ctrl-C, 143 after SIGTERM; 1 for
+      any other failure, after its message, or its traceback where that is the explanation.
     """
     try:
         body()
@@ -56,10 +56,26 @@ def exit_code(script, body):
     except Exception as error:
         message = _explanation(error)
         if message is None:
-            raise
-        print(f"{script}: error: {message}", file=sys.stderr)
+            traceback.print_exc()
+        else:
+            print(f"{script}: error: {message}", file=sys.stderr)
         return 1
+    except SystemExit as end:
+        return end.code
     return 0
+
+
+def leave(code):
+    """Ends the process with an exit code.
+
+    A thread that hangs inside TensorFlow, as an input_fn may, would make Python abort on its way
+    out, with an exit code of its own.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name in ("infeed", "outfeed", "closing") for thread in threading.enumerate()):
+        os._exit(code)
+    sys.exit(code)
 
 
 def _explanation(error):

@@ -2,11 +2,16 @@
 
 import io
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
 from bert_estimator import console
 from bert_estimator.flags import FlagError
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @pytest.fixture
@@ -85,9 +90,25 @@ def test_exit_codes_and_messages(capsys, error, code, text):
     assert capsys.readouterr() == ("", text)
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), SystemExit(143)])
-def test_other_exceptions_are_raised(capsys, error):
-    with pytest.raises(type(error)) as caught:
-        ended_by(error)
-    assert caught.value is error
+def test_a_bug_is_a_traceback_and_1(capsys):
+    assert ended_by(ValueError("a bug")) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("ValueError: a bug\n")
+
+
+def test_the_code_of_a_system_exit_is_kept(capsys):
+    assert ended_by(SystemExit(143)) == 143
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_hung_thread_does_not_change_the_exit_code():
+    program = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from bert_estimator import console
+threading.Thread(target=time.sleep, args=(60,), name="closing").start()
+console.leave(7)
+"""
+    ended = subprocess.run([sys.executable, "-c", program, ROOT], timeout=30)
+    assert ended.returncode == 7
