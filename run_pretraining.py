@@ -172,6 +172,7 @@ def run(config):
 
     from bert_estimator import pretraining, tpu
     from bert_estimator.bert_config import BertConfig
+    from bert_estimator.tpu import devices
     from input_pipelines import default_data, manifest, pretraining_input, record_reader, unigram
 
     console.set_up(tf.get_logger())
@@ -225,6 +226,18 @@ def run(config):
             vocab_size=bert_config.vocab_size,
         )
 
+    if config.tpu_name:
+        try:
+            cores = len(devices.find(config.tpu_name))
+        except RuntimeError as error:
+            raise flags.FlagError(f"--tpu_name={config.tpu_name}: {error}") from None
+        flags.check_divides(config, cores, f"the {cores} cores of --tpu_name={config.tpu_name}")
+        flags.check(
+            config.num_tpu_cores in (None, cores),
+            "num_tpu_cores",
+            config.num_tpu_cores,
+            f"--tpu_name={config.tpu_name} has {cores} cores; leave the flag out",
+        )
     estimator = tpu.TPUEstimator(
         model_fn=pretraining.model_fn_builder(
             bert_config,

@@ -103,7 +103,10 @@ def check_common(config):
     check_choice("optimizer", config.optimizer, OPTIMIZERS)
     seed = config.random_seed
     check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
-    _check_divides(config)
+    if config.use_tpu and config.num_tpu_cores:
+        check_divides(config, config.num_tpu_cores, f"--num_tpu_cores={config.num_tpu_cores}")
+    else:
+        check_divides(config, 1, "1 core")
     check_file("bert_config_file", config.bert_config_file)
     if config.init_checkpoint and not _is_remote(config.init_checkpoint):
         check(
@@ -122,12 +125,15 @@ def check_common(config):
         )
 
 
-def _check_divides(config):
-    """Checks that batches divide by cores, and a core's batch by the rows of a micro-batch."""
-    cores = config.num_tpu_cores if config.use_tpu and config.num_tpu_cores else 1
+def check_divides(config, cores, source):
+    """Checks that batches divide by cores, and a core's batch by the rows of a micro-batch.
+
+    Args:
+      cores: how many there are; `source` says where from.
+    """
     for name in ("train_batch_size", "eval_batch_size"):
         value = getattr(config, name)
-        check(value % cores == 0, name, value, f"must be a multiple of --num_tpu_cores={cores}")
+        check(value % cores == 0, name, value, f"must be a multiple of {source}")
     batch, micro = config.train_batch_size // cores, config.micro_batch_size
     if micro is not None:
         of_batch = f"--train_batch_size={config.train_batch_size}"

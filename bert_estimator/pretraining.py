@@ -60,14 +60,9 @@ def model_fn_builder(
         global_step = tf.train.get_or_create_global_step()
         if mode == tpu.ModeKeys.EVAL:
             tensors = _per_position(bert_config, precision_name, features, None)
-            masked_lm = tf.reduce_sum(tensors["masked_lm_loss"] * tensors["masked_lm_weights"])
-            masked_lm /= _at_least_one(tf.reduce_sum(tensors["masked_lm_weights"]))
-            next_sentence = tf.reduce_sum(
-                tensors["next_sentence_loss"] * tensors["next_sentence_weights"]
-            ) / _at_least_one(tf.reduce_sum(tensors["next_sentence_weights"]))
             return tpu.TPUEstimatorSpec(
                 mode,
-                loss=masked_lm + next_sentence,
+                loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
                 eval_metrics=(metric_fn, tensors),
                 # For the evaluation before the first step; a checkpoint outranks it.
                 scaffold_fn=init_checkpoint.scaffold_fn(initial_checkpoint, log=tf.logging.debug),
@@ -204,6 +199,13 @@ def _loss_fn(bert_config, precision_name, features, random_seed, step):
         return sums["masked_lm_loss"] + sums["next_sentence_loss"], sums
 
     return loss_fn
+
+
+def _global_mean(tensors, name):
+    """The weighted mean of a loss over the global batch."""
+    weights = tensors[f"{name}_weights"]
+    total = tpu.cross_replica_sum(tf.reduce_sum(tensors[f"{name}_loss"] * weights))
+    return total / _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(weights)))
 
 
 def _host_call(summary_dir):

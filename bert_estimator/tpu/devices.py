@@ -1,5 +1,6 @@
 """The cores of the XLA runtime: which devices a master names, found through PJRT by jax."""
 
+import contextlib
 import re
 
 # Virtual cores cannot be added once jax has started its CPU client, so a few more than the first
@@ -30,10 +31,9 @@ def find(master):
 
 def _virtual_cores(number):
     jax = import_jax()
-    try:
+    # Refused where the client runs already, with as many cores as it was given then.
+    with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", max(number, _LEAST_VIRTUAL_CORES))
-    except RuntimeError:
-        pass  # the client runs already, with as many cores as it was given then
     cores = jax.devices("cpu")
     if len(cores) < number:
         raise RuntimeError(

@@ -135,9 +135,14 @@ class FedStep:
     def _host_spec(self, spec):
         """Returns the `EstimatorSpec` that training and evaluation see of a device's spec."""
         if isinstance(spec, EstimatorSpec):
-            tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
+            tf.logging.warning(
+                "EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn"
+            )
             return EstimatorSpec(
-                spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+                spec.mode,
+                loss=spec.loss,
+                train_op=spec.train_op,
+                training_hooks=spec.training_hooks,
             )
         scaffold = None
         if spec.scaffold_fn is not None:
@@ -184,7 +189,7 @@ class FedStep:
         self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
 
     def _run_step(self, batch):
-        """Runs a step on a batch; returns its loss, scalars, and the values for each host function."""
+        """Runs a step on a batch; returns its loss, scalars, and each host function's values."""
         return self._run(*batch)[1:]
 
     def _run_last_step(self, batch, hook_run, due):
