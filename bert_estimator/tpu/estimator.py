@@ -264,8 +264,9 @@ class TPUEstimator:
             raise ValueError(f"master={master!r} needs input PER_HOST_V1 or PER_HOST_V2")
         divisor = shards or cores
         if size is not None and size % divisor:
+            reason = f"num_shards={shards}" if shards else f"the {cores} cores of {master!r}"
             raise ValueError(
-                f"The batch size {size} (mode {mode!r}) must be divisible by the {divisor} cores"
+                f"The batch size {size} (mode {mode!r}) must be divisible by {reason}"
             )
         self._warn_of_save_interval(mode)
         return master, cores

@@ -41,7 +41,9 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
     signalled = Interrupts("ending the evaluation after the current step")
     with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
-        global_step = tf.train.create_global_step()
+        # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, checkpoints.global_step_of(path))
         reserved = sorted(set(step.metric_values) & set(_RESERVED))
         if reserved:

@@ -49,7 +49,9 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
     signalled = Interrupts("finishing the current step, then saving")
     with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
-        global_step = tf.train.create_global_step()
+        # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, start_step)
         spec = step.spec
         _summarize_loss(spec.loss)

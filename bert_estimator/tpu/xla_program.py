@@ -8,6 +8,7 @@ which TensorFlow's own bridge lowers to StableHLO; jax compiles and runs that th
 
 import contextlib
 import dataclasses
+import re
 
 import numpy as np
 import tensorflow as tf2
@@ -87,6 +88,8 @@ class StepGraph:
         """
         variable_of = {v.handle.ref(): v for v in self._outer.get_collection("variables")}
         variable_of |= {v.handle.ref(): v for v in self._outer.get_collection("local_variables")}
+        with self._graph.as_default():
+            outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
         results = [tensor.op.name for tensor in outputs]
         operations = [op.name for op in tf.nest.flatten(after)] if after is not None else []
         graph_def = tf2.compat.v1.graph_util.extract_sub_graph(
@@ -106,6 +109,13 @@ class StepGraph:
         inputs = [self._replica_id, *self.inputs]
         replaced = {*handles, *(tensor.op.name for tensor in inputs)}
         kept = [node for node in graph_def.node if node.name not in replaced]
+        for node in kept:
+            # Inputs are there before any operation: nothing has to wait for them.
+            needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
+            node.input[:] = needed
+            # Optimizers colocate updates with variables, which are not in this graph.
+            node.attr.pop("_class", None)
+        used = {name.split(":")[0] for node in kept for name in node.input}
         del graph_def.node[:]
         graph_def.node.extend(kept)
         signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
@@ -121,10 +131,11 @@ class StepGraph:
                 mapped = {
                     tensor.op.name: value
                     for tensor, value in zip(inputs, values, strict=True)
-                    if tensor.op.name in present
+                    if tensor.op.name in used
                 }
                 for handle, stand_in in zip(handles, stand_ins, strict=True):
-                    mapped[handle] = graph.capture(stand_in.handle)
+                    if handle in used:
+                        mapped[handle] = graph.capture(stand_in.handle)
                 found = tf.graph_util.import_graph_def(
                     graph_def,
                     input_map=mapped,
@@ -137,10 +148,26 @@ class StepGraph:
 
             function = tf2.function(step, jit_compile=True, autograph=False)
             captured = function.get_concrete_function(*signature).captured_inputs
-            text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
+            text = _stablehlo(function, signature)
             number_of = {id(v.handle): number for number, v in enumerate(stand_ins)}
             order = [number_of[id(handle)] for handle in captured]
         return LoweredStep(text, len(inputs), len(outputs), variables, order)
+
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
+
+
+def _stablehlo(function, signature):
+    try:
+        return function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
+    except (ValueError, tf.errors.OpError) as error:
+        operations = dict.fromkeys(f"{n} ({t})" for t, n in _NO_KERNEL.findall(str(error)))
+        if not operations:
+            raise RuntimeError(f"The step of model_fn cannot be lowered to XLA: {error}") from error
+        raise RuntimeError(
+            f"model_fn uses operations that XLA has no kernel for: {', '.join(operations)}. On a "
+            "TPU, Python code, strings and files belong into input_fn, host_call or eval_metrics"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

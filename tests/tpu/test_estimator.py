@@ -192,15 +192,15 @@ def evaluate(estimator, **keywords):
         ),
         (
             train, {"steps": 1}, {"master": "grpc://pod:8470"},
-            RuntimeError, "master='grpc://pod:8470' asks for a TPU, but none can be reached",
+            RuntimeError, "master='grpc://pod:8470' names a TPU that cannot be reached",
         ),
         (
             evaluate, {"steps": 1}, {"evaluation_master": "grpc://pod:8470"},
-            RuntimeError, "master='grpc://pod:8470' asks for a TPU",
+            RuntimeError, "master='grpc://pod:8470' names a TPU",
         ),
         (
             train, {"steps": 1}, {"num_cores_per_replica": 2},
-            RuntimeError, "num_cores_per_replica=2, but the session runtime has 1 core",
+            RuntimeError, "num_cores_per_replica=2: splitting a model over cores is not supported",
         ),
     ],
 )  # fmt: skip
