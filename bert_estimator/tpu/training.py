@@ -109,7 +109,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
                 coordinator.request_stop()
                 step.stop(session)
                 progress.end()
-        interrupts.raise_if_requested()
+    interrupts.raise_if_requested()
 
 
 def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
