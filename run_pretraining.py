@@ -164,7 +164,10 @@ def check(config):
 def run(config):
     """Trains and evaluates as configured; prints what came of it and where everything is."""
     directory = RunDirectory(config.output_dir)
-    directory.check_config(config.settings())
+    settings = config.settings()
+    if not config.do_train:
+        del settings["input_file"]  # google-research/bert evaluates on the records of this flag
+    directory.check_config(settings)
 
     # Loaded only now, since it takes seconds: wrong flags have been reported by here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -197,23 +200,34 @@ def run(config):
                 os.path.join(config.output_dir, "data"),
                 max_seq_length=config.max_seq_length,
                 max_predictions_per_seq=config.max_predictions_per_seq,
+                may_replace=not directory.holds_checkpoint(),
                 **embedded.DATA,
             )
         except ValueError as error:
-            raise flags.FlagError(str(error)) from None
+            raise flags.FlagError(f"--output_dir: {error}") from None
         train_files, eval_files = data.train_files, data.held_out_files
-    num_examples = {}
+    records = {}
     for name, files in (("input_file", train_files), ("eval_input_file", eval_files)):
         try:
-            num_examples[name] = record_reader.open_pretraining_records(
+            records[name] = record_reader.open_pretraining_records(
                 files,
                 config.max_seq_length,
                 config.max_predictions_per_seq,
                 bert_config.vocab_size,
-            ).num_records
+            )
         except ValueError as error:
             raise flags.FlagError(f"--{name}: {error}") from None
-    directory.write_config(config.settings(), config.sources)
+    vocabularies = manifest.vocabularies([f for each in records.values() for f in each.files])
+    flags.check(
+        len(vocabularies) < 2,
+        "eval_input_file",
+        config.eval_input_file,
+        "its records were made with another vocabulary than those of --input_file",
+    )
+    if config.do_train:
+        digest = manifest.digest(records["input_file"].files)
+        directory.check_config(config.settings(), digest)
+        directory.write_config(config.settings(), config.sources, digest)
 
     def input_fn(files, is_training):
         return pretraining_input.input_fn_builder(
@@ -271,20 +285,23 @@ def run(config):
         eval_batch_size=config.eval_batch_size,
         units_per_example={"tokens": config.max_seq_length},
     )
-    eval_batches = -(-num_examples["eval_input_file"] // config.eval_batch_size)
+    eval_batches = -(-records["eval_input_file"].num_records // config.eval_batch_size)
     eval_steps = min(config.max_eval_steps, eval_batches)
 
     baseline = {}
     if config.embedded:
         counts = manifest.read_token_counts(data.token_counts_file)
-        baseline["unigram_baseline"] = unigram.unigram_cross_entropy(eval_files, counts)
+        baseline["unigram_baseline"] = unigram.unigram_cross_entropy(
+            eval_files, counts, max_records=eval_steps * config.eval_batch_size
+        )
 
     def evaluate():
         results = estimator.evaluate(input_fn(eval_files, is_training=False), steps=eval_steps)
         directory.add_evaluation({**results, **baseline})
 
     start_step = estimator.global_step()
-    directory.forget_metrics_after(start_step)
+    if config.do_train:
+        directory.forget_metrics_after(start_step)
     if config.do_train and config.do_eval and start_step == 0:
         evaluate()
     if config.do_train:

@@ -103,6 +103,19 @@ def main():
                 table_writer.writeheader()
                 table_writer.writerows(rows)
     print(table(rows))
+    missed = [row for row in rows if not keeps_promises(row)]
+    if missed:
+        sys.exit(f"{len(missed)} runs miss what is promised of the main job: {missed}")
+
+
+def keeps_promises(row):
+    """Whether a run ended 0.3 nat below the baseline and 1 below its start, within 3 minutes."""
+    end = float(row["masked_lm_loss"])
+    return (
+        end <= float(row["unigram"]) - 0.3
+        and end <= float(row["start"]) - 1.0
+        and float(row["train_secs"]) <= 180
+    )
 
 
 def _cpu_name():

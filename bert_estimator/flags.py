@@ -165,8 +165,7 @@ def check_patterns(name, patterns):
 
 def check_writable_directory(name, path):
     """Makes the directory, and raises FlagError where nothing can be written into it."""
-    if _is_remote(path):
-        return
+    check(not _is_remote(path), name, path, "must be a directory of this machine")
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

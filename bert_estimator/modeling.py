@@ -385,8 +385,7 @@ def _check_inputs(config, input_ids, input_mask, token_type_ids):
     shape = input_ids.shape
     if shape.rank != 2 or shape.as_list()[1] is None:
         raise ValueError(
-            f"input_ids ({input_ids.name}) has shape {shape}; it must be [batch, sequence] with a "
-            "static sequence length."
+            f"input_ids ({input_ids.name}) has shape {shape}, not [batch, static sequence length]."
         )
     sequence_length = shape.as_list()[1]
     if sequence_length > config.max_position_embeddings:

@@ -17,8 +17,8 @@ from bert_estimator.flags import FlagError
 _MAY_DIFFER = frozenset(
     [
         "output_dir", "do_train", "do_eval", "num_train_steps", "max_eval_steps",
-        "eval_batch_size", "save_checkpoints_steps", "iterations_per_loop", "use_tpu", "tpu_name",
-        "num_tpu_cores",
+        "eval_batch_size", "eval_input_file", "save_checkpoints_steps", "iterations_per_loop",
+        "use_tpu", "tpu_name", "num_tpu_cores",
     ]
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ class RunDirectory:
         """Whether training has begun here: without a checkpoint there is nothing to go on with."""
         return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in os.listdir(self.path))
 
-    def check_config(self, settings):
+    def check_config(self, settings, records=None):
         """Checks that the settings are those of the run that the directory holds, if it holds one.
 
         A directory without a checkpoint holds none: a run that ended before its first step, for a
@@ -48,15 +48,18 @@ class RunDirectory:
 
         Args:
           settings: dict of flag name -> resolved value.
+          records: what tells the training records from others, or None where it is not known yet.
 
         Raises:
-          FlagError: a flag that the numbers depend on differs from the directory's run.
+          FlagError: a flag that the numbers depend on, or the records, differ from the directory's
+            run.
         """
         if not self.holds_checkpoint() or not os.path.exists(self._config_path):
             return
         try:
             with open(self._config_path, encoding="utf-8") as reader:
-                before = {k: v["value"] for k, v in json.load(reader)["flags"].items()}
+                config = json.load(reader)
+                before = {k: v["value"] for k, v in config["flags"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FlagError(
                 f"--output_dir={self.path}: its config.json cannot be read ({error!r}); choose "
@@ -68,19 +71,26 @@ class RunDirectory:
                     f"--{name}={value}: {self.path} holds a run with --{name}={before[name]}. "
                     "Use that value to go on with it, or another --output_dir"
                 )
+        if records is not None and config.get("records", records) != records:
+            raise FlagError(
+                f"--input_file: {self.path} holds a run on other records than these. Use those to "
+                "go on with it, or another --output_dir"
+            )
 
-    def write_config(self, settings, sources):
+    def write_config(self, settings, sources, records):
         """Writes config.json.
 
         Args:
           settings: dict of flag name -> resolved value.
           sources: dict of flag name -> where its value came from.
+          records: what tells the training records from others.
         """
         config = {
             "flags": {
                 name: {"value": value, "from": sources[name]} for name, value in settings.items()
             },
             "command": [os.path.basename(sys.executable), *sys.argv],
+            "records": records,
             "versions": versions(),
             "cores": os.cpu_count(),
         }
@@ -96,31 +106,31 @@ class RunDirectory:
 
     def add_metrics(self, record):
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
-        with open(self.metrics_path, "a", encoding="utf-8") as writer:
-            writer.write(json.dumps(record) + "\n")
+        with open(self.metrics_path, "ab+") as writer:
+            if writer.tell():
+                writer.seek(-1, os.SEEK_END)
+                if writer.read() != b"\n":  # a line cut short by a kill
+                    writer.write(b"\n")
+            writer.write(json.dumps(record).encode() + b"\n")
 
     def add_evaluation(self, results):
-        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
-
-        It takes the place of an earlier evaluation of the same step.
-        """
-        step = int(results["global_step"])
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names."""
         values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
-        self._write_metrics(r for r in self.metrics() if "eval_loss" not in r or r["step"] != step)
-        self.add_metrics({"step": step, **values})
+        self.add_metrics({"step": int(results["global_step"]), **values})
 
     def evaluations(self):
-        """Returns the records of evaluations, in the order they were made."""
-        return [record for record in self.metrics() if "eval_loss" in record]
+        """Returns the records of evaluations by step, the latest of each step."""
+        latest = {r["step"]: r for r in self.metrics() if "eval_loss" in r}
+        return [latest[step] for step in sorted(latest)]
 
     def metrics(self):
-        """Returns the records of metrics.jsonl; a last line cut short by a kill is left out."""
+        """Returns the records of metrics.jsonl; a line cut short by a kill is left out."""
         if not os.path.exists(self.metrics_path):
             return []
         records = []
         with open(self.metrics_path, encoding="utf-8") as reader:
             for line in reader:
-                if line.endswith("\n"):
+                if line.endswith("}\n"):
                     records.append(json.loads(line))
         return records
 

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
 from input_pipelines import embedded_corpus
@@ -47,6 +46,7 @@ def make(
     dupe_factor: int,
     seed: int,
     do_whole_word_mask: bool = False,
+    may_replace: bool = True,
 ) -> DefaultData:
     """Makes the data in `output_dir`, or finds it there, made whole with the same settings.
 
@@ -61,9 +61,11 @@ def make(
       dupe_factor: passes over the training text; the held-out text is gone through once.
       seed: seed of all choices.
       do_whole_word_mask: mask all pieces of a word or none.
+      may_replace: whether other data than this may be replaced, or is an error.
 
     Raises:
-      ValueError: `output_dir` holds something else, or a setting is out of its range.
+      ValueError: `output_dir` holds something else, other data that may not be replaced, or a
+        setting is out of its range.
     """
     creation = CreationSettings(
         max_seq_length=max_seq_length,
@@ -86,9 +88,15 @@ def make(
                 "replace them. Give an empty or a new directory."
             )
         if _is_whole(output_dir, settings):
-            logging.info("Using the embedded default data in %s.", output_dir)
+            tf.logging.info("Using the embedded default data in %s.", output_dir)
             return data
-        logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
+        if not may_replace:
+            raise ValueError(
+                f"the data in {output_dir} is damaged, or was made with other settings, by another "
+                "Python or another version of this program. What was trained on it cannot go on "
+                "with new data: use what it was made with, or another directory."
+            )
+        tf.logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
 
     started = time.monotonic()
     incomplete = output_dir.rstrip(os.sep) + ".incomplete"
@@ -98,9 +106,13 @@ def make(
     # Written last: without it the directory is not taken for whole.
     with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
-    shutil.rmtree(output_dir, ignore_errors=True)
+    replaced = output_dir.rstrip(os.sep) + ".replaced"
+    shutil.rmtree(replaced, ignore_errors=True)
+    if os.path.isdir(output_dir):
+        os.rename(output_dir, replaced)
     os.rename(incomplete, output_dir)
-    logging.info("%s in %s (%.1f s).", summary, output_dir, time.monotonic() - started)
+    shutil.rmtree(replaced, ignore_errors=True)
+    tf.logging.info("%s in %s (%.1f s).", summary, output_dir, time.monotonic() - started)
     return data
 
 
@@ -108,7 +120,7 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
     """Fills the directory; returns a summary in words."""
     paths = _paths(directory)
     corpus = embedded_corpus.load()
-    logging.info(
+    tf.logging.info(
         "Making the embedded default data from Python %s's own documentation: %d documents.",
         corpus.python_version,
         len(corpus.train) + len(corpus.held_out),

@@ -1,9 +1,10 @@
 """Pretraining instances: two segments for next-sentence prediction, with masked tokens.
 
 The making follows google-research/bert's data creation (BERT paper, section 3.1 and appendix A.2),
-with two differences. Each document has a random generator of its own, derived from (seed, turn,
+with three differences. Each document has a random generator of its own, derived from (seed, turn,
 document number), so that documents can be worked on in any order. And where there is no other
-document to draw a random next segment from, the label stays true to the text.
+document to draw a random next segment from, the label stays true to the text. And whether an
+instance is a short one is drawn for each instance, not once for all of a document.
 """
 
 import dataclasses

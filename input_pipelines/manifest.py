@@ -122,6 +122,26 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
     return {path: found[path] for path in record_files if path in found}
 
 
+def digest(record_files: Sequence[str]) -> str:
+    """What tells one set of records from another: by the checksums in their manifests, or by name
+    and size where there is none."""
+    listed = read_manifests_of(record_files)
+    parts = []
+    for path in record_files:
+        name, size = os.path.basename(path), tf.io.gfile.stat(path).length
+        checksum = ""
+        if path in listed:
+            entries = {entry.name: entry.sha256 for entry in listed[path][1].files}
+            checksum = entries[name]
+        parts.append(f"{name} {size} {checksum}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def vocabularies(record_files: Sequence[str]) -> set[str]:
+    """The checksums of the vocabularies that the files' manifests name."""
+    return {manifest.vocab_sha256 for _, manifest in read_manifests_of(record_files).values()}
+
+
 def read_token_counts(path: str) -> np.ndarray:
     """Reads an int64 array [vocab_size]: how often each id occurs in the text."""
     with tf.io.gfile.GFile(path, "rb") as file:

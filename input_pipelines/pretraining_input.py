@@ -11,9 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from input_pipelines.order import record_order
 from input_pipelines.record_reader import (
-    RecordFiles,
     check_ids,
-    find_record_files,
     open_pretraining_records,
 )
 
@@ -112,11 +110,6 @@ def input_fn_builder(
         return batches.map(parse).prefetch(2)
 
     return input_fn
-
-
-def num_examples(input_files: str | Iterable[str]) -> int:
-    """Number of records in the files; raises as `RecordFiles` does for files cut short."""
-    return RecordFiles(find_record_files(input_files)).num_records
 
 
 def feature_spec(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import tensorflow.compat.v1 as tf
 from input_pipelines.record_reader import RecordFiles, check_ids, find_record_files
 
 
-def unigram_cross_entropy(input_files: str | Iterable[str], token_counts: np.ndarray) -> float:
+def unigram_cross_entropy(
+    input_files: str | Iterable[str], token_counts: np.ndarray, max_records: int | None = None
+) -> float:
     """Mean cross-entropy of the masked tokens of record files under unigram frequencies.
 
     The probability of an id is (count + 1) / (sum of counts + V): one is added to each count, so
@@ -21,6 +23,7 @@ def unigram_cross_entropy(input_files: str | Iterable[str], token_counts: np.nda
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
       token_counts: integer array [V], how often each id occurs in the training text.
+      max_records: how many records to go through, from the first on; all by default.
 
     Returns:
       Nats per masked token, weighted with `masked_lm_weights`.
@@ -32,7 +35,7 @@ def unigram_cross_entropy(input_files: str | Iterable[str], token_counts: np.nda
     nats = np.log(counts.sum()) - np.log(counts)
     total = total_weight = 0.0
     records = RecordFiles(find_record_files(input_files))
-    for number in range(records.num_records):
+    for number in range(min(records.num_records, max_records or records.num_records)):
         feature = tf.train.Example.FromString(records.read(number)).features.feature
         ids = np.array(feature["masked_lm_ids"].int64_list.value, np.int64)
         weights = np.array(feature["masked_lm_weights"].float_list.value, np.float64)

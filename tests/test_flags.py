@@ -162,7 +162,8 @@ def test_writable_directory(tmp_path, monkeypatch):
     made = tmp_path / "a" / "b"
     flags.check_writable_directory("output_dir", str(made))
     assert made.is_dir()
-    flags.check_writable_directory("output_dir", "gs://bucket/run")
+    with pytest.raises(flags.FlagError, match="gs://bucket/run: must be a directory of this"):
+        flags.check_writable_directory("output_dir", "gs://bucket/run")
     (made / "file").write_text("")
     for path in (made / "file", made / "file" / "below"):
         with pytest.raises(flags.FlagError, match=f"--output_dir={path}: is a file, or below one"):

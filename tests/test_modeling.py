@@ -410,7 +410,7 @@ def test_training_with_dropout_needs_a_generator():
     [
         ([[2, 17]], r"input_ids \(.*\): sequences of 17 tokens, but max_position_embeddings=16"),
         ([[2, None]], r"input_ids \(.*\) has shape .*static sequence length"),
-        ([[2]], r"input_ids \(.*\) has shape .*must be \[batch, sequence\]"),
+        ([[2]], r"input_ids \(.*\) has shape .*not \[batch, static sequence length\]"),
         ([[2, 8], [2, 9]], r"input_mask has shape \(2, 9\); it must be input_ids' \(2, 8\)"),
         ([[2, 8], [2, 8], [1, 8]], r"token_type_ids has shape \(1, 8\)"),
     ],

@@ -23,13 +23,14 @@ def directory(path, step=None):
 
 def test_config_holds_values_sources_versions_and_command(tmp_path):
     run = directory(tmp_path / "new" / "run")
-    run.write_config(SETTINGS, {**SOURCES, "learning_rate": "flag"})
+    run.write_config(SETTINGS, {**SOURCES, "learning_rate": "flag"}, "abc")
     with open(tmp_path / "new" / "run" / "config.json", encoding="utf-8") as reader:
         config = json.load(reader)
     assert config["flags"]["learning_rate"] == {"value": 0.1, "from": "flag"}
     assert config["flags"]["input_file"] == {"value": None, "from": "default"}
     assert config["versions"] == versions()
     assert config["versions"]["tensorflow"].startswith("2.")
+    assert config["records"] == "abc"
     assert config["cores"] == os.cpu_count()
     assert len(config["command"]) >= 2
     assert os.listdir(run.path) == ["config.json"]
@@ -38,7 +39,7 @@ def test_config_holds_values_sources_versions_and_command(tmp_path):
 def test_the_same_run_goes_on_and_may_be_longer(tmp_path):
     run = directory(tmp_path, step=5)
     run.check_config(SETTINGS)  # no config.json: checkpoints of another program
-    run.write_config(SETTINGS, SOURCES)
+    run.write_config(SETTINGS, SOURCES, "abc")
     run.check_config(SETTINGS)
     run.check_config({**SETTINGS, "num_train_steps": 20})
     run.check_config({**SETTINGS, "a_flag_of_a_later_version": 1})
@@ -46,7 +47,7 @@ def test_the_same_run_goes_on_and_may_be_longer(tmp_path):
 
 def test_another_run_is_refused_naming_the_flag(tmp_path):
     run = directory(tmp_path, step=5)
-    run.write_config(SETTINGS, SOURCES)
+    run.write_config(SETTINGS, SOURCES, "abc")
     message = (
         rf"--learning_rate=0.2: {tmp_path} holds a run with --learning_rate=0.1. Use that value to "
         "go on with it, or another --output_dir"
@@ -55,9 +56,17 @@ def test_another_run_is_refused_naming_the_flag(tmp_path):
         run.check_config({**SETTINGS, "learning_rate": 0.2})
 
 
+def test_other_records_are_refused(tmp_path):
+    run = directory(tmp_path, step=5)
+    run.write_config(SETTINGS, SOURCES, "abc")
+    run.check_config(SETTINGS, "abc")
+    with pytest.raises(FlagError, match=r"--input_file: .* holds a run on other records"):
+        run.check_config(SETTINGS, "abd")
+
+
 def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
     run = directory(tmp_path)
-    run.write_config(SETTINGS, SOURCES)
+    run.write_config(SETTINGS, SOURCES, "abc")
     run.add_metrics({"step": 0, "eval_loss": 3.0})
     run.check_config({**SETTINGS, "learning_rate": 0.2})
     run.forget_metrics_after(0)
@@ -80,6 +89,8 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path):
     with open(run.metrics_path, "a", encoding="utf-8") as writer:
         writer.write('{"step": 8, "lo')  # a kill while writing
     assert [record["step"] for record in run.metrics()] == [2, 4, 6]
+    run.add_metrics({"step": 7, "loss": 3.5})
+    assert [record["step"] for record in run.metrics()] == [2, 4, 6, 7]
     run.forget_metrics_after(4)
     run.add_metrics({"step": 6, "loss": 7.0})
     assert run.metrics() == [

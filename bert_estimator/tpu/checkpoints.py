@@ -15,6 +15,15 @@ from bert_estimator.tpu import errors
 
 BASENAME = "model.ckpt"
 
+# A file system that cannot be read now does not make a checkpoint a damaged one.
+_OTHER_TROUBLE = (
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.DeadlineExceededError,
+)
+
 
 def newest_whole(model_dir):
     """Returns the path prefix of the newest whole checkpoint in a directory, or None.
@@ -41,6 +50,8 @@ def damage(prefix):
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
+    except _OTHER_TROUBLE:
+        raise
     # Some of TensorFlow's errors arrive as Python's: a short read as an IndexError.
     except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
         return str(error).splitlines()[0]

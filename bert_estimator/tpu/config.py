@@ -241,6 +241,7 @@ class RunConfig:
     device_fn = property(lambda self: self._fields["device_fn"])
     protocol = property(lambda self: self._fields["protocol"])
     eval_distribute = property(lambda self: self._fields["eval_distribute"])
+    experimental_distribute = property(lambda self: self._fields["experimental_distribute"])
     experimental_max_worker_delay_secs = property(
         lambda self: self._fields["experimental_max_worker_delay_secs"]
     )

@@ -89,6 +89,11 @@ class TPUEstimator:
             tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
         ):
             raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
+        for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
+            if getattr(config, name) is not None:
+                raise ValueError(
+                    f"RunConfig.{name} is not supported: the cores are TPUEstimator's own business"
+                )
         call.check_model_fn(model_fn, params)
         self._model_fn = model_fn
         self._config = _with_model_dir(config, model_dir)
@@ -281,8 +286,8 @@ class TPUEstimator:
         ):
             self._warn_once(
                 f"save_checkpoints_steps={self._config.save_checkpoints_steps} is no multiple of "
-                f"iterations_per_loop={tpu_config.iterations_per_loop}: checkpoints are written "
-                "at the first loop's end at or after each multiple."
+                f"iterations_per_loop={tpu_config.iterations_per_loop}: a checkpoint is "
+                "written at the first loop's end that is as many steps after the last one."
             )
 
     def _warn_once(self, message):

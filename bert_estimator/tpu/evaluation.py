@@ -70,7 +70,7 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
             finally:
                 coordinator.request_stop()
                 step.stop(session)
-        interrupts.raise_if_requested()
+    interrupts.raise_if_requested()
     tf.logging.info(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],

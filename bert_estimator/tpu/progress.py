@@ -54,7 +54,7 @@ class Progress:
 
         Args:
           step: global step reached; `loss`, `scalars`: of that step.
-          waited_secs: how long steps have waited for input since the start, in total.
+          waited_secs: how long steps have waited for input since the start, in total, or None.
           last: whether training ends here, which is always logged.
         """
         now = time.perf_counter()
@@ -70,7 +70,8 @@ class Progress:
         record = {"step": step, "loss": loss, **scalars, "steps_per_sec": steps_per_sec}
         for unit, per_step in self._units.items():
             record[f"{unit}_per_sec"] = steps_per_sec * per_step
-        record["input_wait"] = min(1.0, (waited_secs - self._logged_wait) / secs)
+        if waited_secs is not None:
+            record["input_wait"] = min(1.0, (waited_secs - self._logged_wait) / secs)
         if self._stop_step is not None:
             record["eta_secs"] = self._eta_secs(step, now)
         self._logged_step, self._logged_time, self._logged_wait = step, now, waited_secs

@@ -52,7 +52,7 @@ class LocalStep:
         self.metric_values, updates = _split_metrics(self.spec.eval_metric_ops)
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
 
-    waited_secs = 0.0  # the input is part of the step: nobody waits outside it
+    waited_secs = None  # the input is part of the step: what it takes cannot be told apart
 
     def add_summaries(self, config):
         """Returns the hooks that write v1 summaries."""

@@ -12,9 +12,9 @@ from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
 from bert_estimator.tpu.progress import Progress
 
-# How long a session may take to close: on a busy machine longer than one would think, but after an
-# error nobody waits for an input_fn that hangs.
-_CLOSE_SECS, _CLOSE_SECS_AFTER_ERROR = 60, 2
+# How long a session may take to close: on a busy machine longer than one would think, but nobody
+# waits for an input_fn that hangs.
+_CLOSE_SECS, _CLOSE_SECS_OF_HUNG_INPUT = 60, 2
 
 
 def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
@@ -111,7 +111,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
                 coordinator.request_stop()
                 step.stop(session)
                 progress.end()
-        interrupts.raise_if_requested()
+    interrupts.raise_if_requested()
 
 
 def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
@@ -172,16 +172,15 @@ def opened_session(config, scaffold, checkpoint):
         checkpoint_filename_with_path=checkpoint,
     )
     session = creator.create_session()
-    secs = _CLOSE_SECS_AFTER_ERROR
     try:
         yield session
-        secs = _CLOSE_SECS
     finally:
         # TensorFlow waits for Python functions that run in the session. One that never returns,
         # in an input_fn, must not keep the caller from its error.
+        hung = any(thread.name == "infeed" for thread in threading.enumerate())
         closing = threading.Thread(target=session.close, name="closing", daemon=True)
         closing.start()
-        closing.join(secs)
+        closing.join(_CLOSE_SECS_OF_HUNG_INPUT if hung else _CLOSE_SECS)
 
 
 def start_coordinator(session):

@@ -1,12 +1,14 @@
+import pathlib
 import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from input_pipelines import manifest
 from input_pipelines.instances import CreationSettings
 from input_pipelines.order import record_order
-from input_pipelines.pretraining_input import cast_features, input_fn_builder, num_examples
+from input_pipelines.pretraining_input import cast_features, input_fn_builder
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles, record_offsets
 
@@ -118,7 +120,6 @@ def test_invocations_share_the_global_batch(record_files):
 
 def test_evaluation_is_one_padded_pass(record_files):
     rows = expected_rows(record_files)
-    assert num_examples(record_files) == len(rows)
     for batch_size in (4, len(rows), len(rows) + 3):
         found = batches(input_fn(record_files, False), {"batch_size": batch_size})
         assert len(found) == -(-len(rows) // batch_size)
@@ -194,3 +195,16 @@ def test_cast_features():
         assert cast_features(features, "bfloat16")["score"].dtype == tf.bfloat16
         assert cast_features(features, "bfloat16")["label_ids"].dtype == tf.float32
         assert cast_features(features, "float32") == features
+
+
+def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
+    files = record_files
+    before = manifest.digest(files)
+    assert manifest.digest(files) == before
+    assert len(manifest.vocabularies(files)) == 1
+    copy = tmp_path / "copy.tfrecord"  # no manifest: told by name and size
+    copy.write_bytes(pathlib.Path(files[0]).read_bytes())
+    assert manifest.vocabularies([str(copy)]) == set()
+    whole = manifest.digest([str(copy)])
+    copy.write_bytes(copy.read_bytes()[:-1])
+    assert manifest.digest([str(copy)]) != whole != before
