@@ -55,4 +55,9 @@ def import_jax():
         raise RuntimeError(
             "The XLA runtime needs jax, which is not installed: pip install 'bert-estimator[tpu]'"
         ) from None
+    if not hasattr(jax, "enable_x64"):
+        raise RuntimeError(
+            f"The XLA runtime needs jax 0.8 or newer, not {jax.__version__}: pip install "
+            "'bert-estimator[tpu]', on Python 3.11 or newer"
+        )
     return jax

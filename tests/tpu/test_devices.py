@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.8")
 
 from bert_estimator.tpu import devices
 

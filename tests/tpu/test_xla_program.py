@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.8")
 
 from bert_estimator import tpu
 from bert_estimator.tpu import devices

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.8")
 
 import toy
 
@@ -269,7 +269,7 @@ def pretrained(tmp_path_factory):
             )
             estimator = toy.make_estimator(
                 tmp_path_factory.mktemp("pretraining"), model_fn, master=master, tf_random_seed=3,
-                log_step_count_steps=1, train_batch_size=ROWS, params={},
+                log_step_count_steps=1, train_batch_size=ROWS, params={}, iterations_per_loop=1,
             )  # fmt: skip
             listener = tpu.LogListener(lambda report: losses.append(report["loss"]))
             estimator.train(records, hooks=[listener], max_steps=STEPS)
@@ -281,7 +281,7 @@ def pretrained(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("master", "micro_batch_size"),
-    [("rehearse:1", None), ("rehearse:2", None), ("rehearse:4", None), ("rehearse:2", 2)],
+    [("rehearse:2", None), ("rehearse:4", None), ("rehearse:2", 2)],
 )
 def test_pretraining(pretrained, master, micro_batch_size):
     losses, weights = pretrained(master, micro_batch_size)
