@@ -262,11 +262,11 @@ class TPUEstimator:
                 self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
         elif shards not in (None, cores):
             raise ValueError(f"num_shards={shards}, but master={master!r} has {cores} cores")
-        elif tpu_config.per_host_input_for_training not in (
-            InputPipelineConfig.PER_HOST_V1,
-            InputPipelineConfig.PER_HOST_V2,
-        ):
-            raise ValueError(f"master={master!r} needs input PER_HOST_V1 or PER_HOST_V2")
+        elif tpu_config.per_host_input_for_training != InputPipelineConfig.PER_HOST_V1:
+            raise ValueError(
+                f"master={master!r}: of TPUConfig.per_host_input_for_training only PER_HOST_V1 is "
+                "supported on it, where input_fn gives the global batch"
+            )
         divisor = shards or cores
         if size is not None and size % divisor:
             reason = f"num_shards={shards}" if shards else f"the {cores} cores of {master!r}"

@@ -193,6 +193,10 @@ def test_a_failing_host_call(tmp_path):
         ({"train_batch_size": 6}, r"batch size 6 .* divisible by the 4 cores of 'rehearse:4'"),
         ({"num_shards": 2}, "num_shards=2, but master='rehearse:4' has 4 cores"),
         ({"num_shards": 8}, "num_shards=8, but master='rehearse:4' has 4 cores"),
+        (
+            {"per_host_input_for_training": tpu.InputPipelineConfig.PER_HOST_V2},
+            "master='rehearse:4': .* only PER_HOST_V1 is supported",
+        ),
     ],
 )
 def test_what_does_not_fit_the_cores(tmp_path, keywords, message):
