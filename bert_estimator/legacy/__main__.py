@@ -1,0 +1,33 @@
+"""`python -m bert_estimator.legacy SCRIPT.py [its flags]`: runs a script as python would."""
+
+import os
+import sys
+import types
+
+import bert_estimator.legacy
+
+
+def main(argv):
+    if len(argv) < 2 or argv[1].startswith("-"):
+        print("usage: python -m bert_estimator.legacy SCRIPT.py [its flags]", file=sys.stderr)
+        return 2
+    script = argv[1]
+    try:
+        with open(script, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(f"python -m bert_estimator.legacy: can't open {script}: {error}", file=sys.stderr)
+        return 2
+    program = compile(source, script, "exec")
+    sys.argv = argv[1:]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    bert_estimator.legacy.install()
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    sys.modules["__main__"] = module
+    exec(program, module.__dict__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

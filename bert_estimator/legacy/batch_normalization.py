@@ -1,0 +1,254 @@
+"""`tf.layers.batch_normalization`, the one of TF1's layers that TensorFlow carries no more.
+
+Ioffe and Szegedy, "Batch Normalization", 2015. Variables (`gamma`, `beta`, `moving_mean`,
+`moving_variance`) and the UPDATE_OPS collection are as TensorFlow 1 made them.
+"""
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import tensor_util
+from tensorflow.python.layers import base
+
+
+class BatchNormalization(base.Layer):
+    """Normalizes each channel over the batch; scale and shift are learned.
+
+    Args:
+      axis: the channels' axis, an int.
+      momentum: how much of the moving statistics an update keeps.
+      epsilon: added to the variance.
+      center, scale: whether there is a beta, a gamma.
+      beta_initializer, gamma_initializer, moving_mean_initializer,
+        moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint,
+        gamma_constraint: as for `tf.get_variable`.
+      trainable: whether beta and gamma are.
+      name: of the variables' scope.
+      fused: whether to use TensorFlow's fused kernel; None: where it applies, which is for
+        float32 [batch, height, width, channels] and its transposition.
+
+    Raises:
+      ValueError: an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        axis=-1,
+        momentum=0.99,
+        epsilon=1e-3,
+        center=True,
+        scale=True,
+        beta_initializer=None,
+        gamma_initializer=None,
+        moving_mean_initializer=None,
+        moving_variance_initializer=None,
+        beta_regularizer=None,
+        gamma_regularizer=None,
+        beta_constraint=None,
+        gamma_constraint=None,
+        renorm=False,
+        renorm_clipping=None,
+        renorm_momentum=0.99,
+        fused=None,
+        trainable=True,
+        virtual_batch_size=None,
+        adjustment=None,
+        name=None,
+        **kwargs,
+    ):
+        super().__init__(trainable=trainable, name=name, **kwargs)
+        for argument, value in (
+            ("renorm", renorm),
+            ("virtual_batch_size", virtual_batch_size),
+            ("adjustment", adjustment),
+        ):
+            if value:
+                raise ValueError(
+                    f"tf.layers.batch_normalization: {argument} is not supported; "
+                    "tf.keras.layers.BatchNormalization of the tf_keras package may have it"
+                )
+        if isinstance(axis, list | tuple):
+            if len(axis) != 1:
+                raise ValueError(
+                    f"tf.layers.batch_normalization: axis={axis!r} must be one axis, an integer"
+                )
+            axis = axis[0]
+        self.axis = axis
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.fused = fused
+        self._given = {
+            "beta": (center, beta_initializer or tf.zeros_initializer()),
+            "gamma": (scale, gamma_initializer or tf.ones_initializer()),
+        }
+        self._regularizers = {"beta": beta_regularizer, "gamma": gamma_regularizer}
+        self._constraints = {"beta": beta_constraint, "gamma": gamma_constraint}
+        self._moving_initializers = {
+            "moving_mean": moving_mean_initializer or tf.zeros_initializer(),
+            "moving_variance": moving_variance_initializer or tf.ones_initializer(),
+        }
+
+    def build(self, input_shape):
+        shape = tf.TensorShape(input_shape).as_list()
+        if not -len(shape) <= self.axis < len(shape):
+            raise ValueError(
+                f"tf.layers.batch_normalization: axis={self.axis} is none of an input of shape "
+                f"{shape}"
+            )
+        self.axis %= len(shape)
+        channels = shape[self.axis]
+        if channels is None:
+            raise ValueError(
+                f"tf.layers.batch_normalization: the size of axis {self.axis} must be known; the "
+                f"input's shape is {shape}"
+            )
+        for name in ("gamma", "beta"):
+            wanted, initializer = self._given[name]
+            weight = None
+            if wanted:
+                weight = self.add_weight(
+                    name,
+                    [channels],
+                    tf.float32,
+                    initializer,
+                    regularizer=self._regularizers[name],
+                    constraint=self._constraints[name],
+                )
+            setattr(self, name, weight)
+        for name, initializer in self._moving_initializers.items():
+            weight = self.add_weight(name, [channels], tf.float32, initializer, trainable=False)
+            setattr(self, name, weight)
+        self.built = True
+
+    def call(self, inputs, training=False):
+        """Returns the inputs normalized, of their shape and dtype.
+
+        Args:
+          inputs: a float tensor; statistics are float32 whatever it is.
+          training: bool or bool tensor: with the batch's own statistics, or the moving ones?
+        """
+        known = tensor_util.constant_value(tf.convert_to_tensor(training, tf.bool))
+        x = tf.cast(inputs, tf.float32)
+        if known is None:
+            training = tf.convert_to_tensor(training)
+            outputs, mean, variance = tf.cond(
+                training, lambda: self._by_batch(x), lambda: self._by_moving(x)
+            )
+            keep = tf.where(training, self.momentum, 1.0)
+        elif known:
+            outputs, mean, variance = self._by_batch(x)
+            keep = self.momentum
+        else:
+            outputs, _, _ = self._by_moving(x)
+        if known is None or known:
+            for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+                self.add_update(moving.assign_sub((moving - value) * (1 - keep)))
+        return tf.cast(outputs, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def _by_batch(self, x):
+        if self._is_fused(x):
+            # The variance it returns is the unbiased one, which TensorFlow 1 averaged too.
+            return self._fused(x, None, None, is_training=True)
+        axes = [axis for axis in range(x.shape.rank) if axis != self.axis]
+        mean, variance = tf.nn.moments(x, axes)
+        return self._normalized(x, mean, variance), mean, variance
+
+    def _by_moving(self, x):
+        mean = tf.convert_to_tensor(self.moving_mean)
+        variance = tf.convert_to_tensor(self.moving_variance)
+        if self._is_fused(x):
+            outputs, _, _ = self._fused(x, mean, variance, is_training=False)
+        else:
+            outputs = self._normalized(x, mean, variance)
+        return outputs, mean, variance
+
+    def _is_fused(self, x):
+        return self.fused in (None, True) and x.shape.rank == 4 and self.axis in (1, 3)
+
+    def _fused(self, x, mean, variance, is_training):
+        channels = [self.moving_mean.shape.as_list()[0]]
+        return tf.nn.fused_batch_norm(
+            x,
+            tf.ones(channels) if self.gamma is None else self.gamma,
+            tf.zeros(channels) if self.beta is None else self.beta,
+            mean,
+            variance,
+            epsilon=self.epsilon,
+            data_format="NHWC" if self.axis == 3 else "NCHW",
+            is_training=is_training,
+        )
+
+    def _normalized(self, x, mean, variance):
+        shape = [1] * x.shape.rank
+        shape[self.axis] = -1
+
+        def broadcast(tensor):
+            return None if tensor is None else tf.reshape(tensor, shape)
+
+        return tf.nn.batch_normalization(
+            x,
+            broadcast(mean),
+            broadcast(variance),
+            broadcast(self.beta),
+            broadcast(self.gamma),
+            self.epsilon,
+        )
+
+
+def batch_normalization(
+    inputs,
+    axis=-1,
+    momentum=0.99,
+    epsilon=1e-3,
+    center=True,
+    scale=True,
+    beta_initializer=None,
+    gamma_initializer=None,
+    moving_mean_initializer=None,
+    moving_variance_initializer=None,
+    beta_regularizer=None,
+    gamma_regularizer=None,
+    beta_constraint=None,
+    gamma_constraint=None,
+    training=False,
+    trainable=True,
+    name=None,
+    reuse=None,
+    renorm=False,
+    renorm_clipping=None,
+    renorm_momentum=0.99,
+    fused=None,
+    virtual_batch_size=None,
+    adjustment=None,
+):
+    """Returns the inputs through a `BatchNormalization` layer with these arguments.
+
+    The updates of the moving statistics go to the UPDATE_OPS collection: training must run them.
+    """
+    layer = BatchNormalization(
+        axis=axis,
+        momentum=momentum,
+        epsilon=epsilon,
+        center=center,
+        scale=scale,
+        beta_initializer=beta_initializer,
+        gamma_initializer=gamma_initializer,
+        moving_mean_initializer=moving_mean_initializer,
+        moving_variance_initializer=moving_variance_initializer,
+        beta_regularizer=beta_regularizer,
+        gamma_regularizer=gamma_regularizer,
+        beta_constraint=beta_constraint,
+        gamma_constraint=gamma_constraint,
+        renorm=renorm,
+        renorm_clipping=renorm_clipping,
+        renorm_momentum=renorm_momentum,
+        fused=fused,
+        trainable=trainable,
+        virtual_batch_size=virtual_batch_size,
+        adjustment=adjustment,
+        name=name,
+        _reuse=reuse,
+        _scope=name,
+    )
+    return layer(inputs, training=training)

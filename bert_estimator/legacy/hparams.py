@@ -1,0 +1,136 @@
+"""HParams: named hyperparameters with types, as `tf.contrib.training.HParams`."""
+
+import json
+import numbers
+import re
+
+# name=value or name=[value,value], up to the next comma outside of brackets.
+_ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z]\w*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
+
+
+class HParams:
+    """Hyperparameters as attributes. What one was made with fixes its type, a list's elements too.
+
+    Args:
+      **kwargs: name and first value of each.
+    """
+
+    def __init__(self, **kwargs):
+        self._types = {}  # name -> (type or None for any, whether it is a list)
+        for name, value in kwargs.items():
+            self.add_hparam(name, value)
+
+    def add_hparam(self, name, value):
+        """Adds one. Raises ValueError where the name is taken, or the value an empty list."""
+        if getattr(self, name, None) is not None:
+            raise ValueError(f"HParams: the name {name} is taken")
+        is_list = isinstance(value, list | tuple)
+        if is_list and not value:
+            raise ValueError(f"HParams: {name} is an empty list, so its elements have no type")
+        first = value[0] if is_list else value
+        self._types[name] = (None if first is None else type(first), is_list)
+        setattr(self, name, value)
+
+    def set_hparam(self, name, value):
+        """Changes one. Raises KeyError for an unknown name, ValueError for another type."""
+        of_type, is_list = self._types[name]
+        if isinstance(value, list | tuple) != is_list:
+            raise ValueError(
+                f"HParams: {name} is {'a list' if is_list else 'one value'}, not {value!r}"
+            )
+        if is_list:
+            setattr(self, name, [_cast(name, of_type, each) for each in value])
+        else:
+            setattr(self, name, _cast(name, of_type, value))
+
+    def del_hparam(self, name):
+        """Removes one, if it is there."""
+        if name in self._types:
+            del self._types[name]
+            delattr(self, name)
+
+    def parse(self, values):
+        """Changes those that a text such as "rate=0.1,units=[8,16]" names; returns self.
+
+        Raises:
+          ValueError: the text has another form, an unknown name, or a value of another type.
+        """
+        position, seen = 0, set()
+        while position < len(values):
+            match = _ASSIGNMENT.match(values, position)
+            if match is None:
+                raise ValueError(
+                    f"HParams: cannot read {values[position:]!r}; write name=value,name=[v1,v2]"
+                )
+            name, value = match["name"], match["value"].strip()
+            if name not in self._types:
+                raise ValueError(f"HParams: {name} is unknown; known are {sorted(self._types)}")
+            if name in seen:
+                raise ValueError(f"HParams: {name} is given twice in {values!r}")
+            seen.add(name)
+            of_type, is_list = self._types[name]
+            if value.startswith("["):
+                texts = [text.strip() for text in value[1:-1].split(",") if text.strip()]
+                self.set_hparam(name, [_parse(name, of_type, text) for text in texts])
+            elif is_list:
+                raise ValueError(f"HParams: {name} is a list: write {name}=[{value}]")
+            else:
+                self.set_hparam(name, _parse(name, of_type, value))
+            position = match.end()
+        return self
+
+    def override_from_dict(self, values_dict):
+        """Changes those that a dict names; returns self."""
+        for name, value in values_dict.items():
+            self.set_hparam(name, value)
+        return self
+
+    def parse_json(self, values_json):
+        """Changes those that a JSON object names; returns self."""
+        return self.override_from_dict(json.loads(values_json))
+
+    def to_json(self, indent=None, separators=None, sort_keys=False):
+        """Returns them as a JSON object; functions are left out."""
+        values = {name: value for name, value in self.values().items() if not callable(value)}
+        return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def values(self):
+        """Returns a dict of all of them."""
+        return {name: getattr(self, name) for name in self._types}
+
+    def get(self, key, default=None):
+        """Returns one, or the default where there is none of that name."""
+        return getattr(self, key) if key in self._types else default
+
+    def __contains__(self, key):
+        return key in self._types
+
+    def __str__(self):
+        return ",".join(f"{name}={value}" for name, value in sorted(self.values().items()))
+
+
+def _cast(name, of_type, value):
+    """Returns the value as the type; raises ValueError where that would change what it says."""
+    if of_type is None or (isinstance(value, of_type) and of_type is not int):
+        return value
+    if of_type is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    if of_type is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    raise ValueError(f"HParams: {name} is of type {of_type.__name__}, not {value!r}")
+
+
+def _parse(name, of_type, text):
+    if of_type is bool:
+        known = {"true": True, "1": True, "false": False, "0": False}
+        if text.lower() not in known:
+            raise ValueError(f"HParams: {name} is true or false, not {text!r}")
+        return known[text.lower()]
+    if of_type in (int, float):
+        try:
+            return of_type(text)
+        except ValueError:
+            raise ValueError(f"HParams: {name} is of type {of_type.__name__}, not {text!r}") from (
+                None
+            )
+    return text

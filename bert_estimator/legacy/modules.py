@@ -1,0 +1,178 @@
+"""Modules of TensorFlow 1 that exist no more, made from the table in `names.py`."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import types
+
+from bert_estimator.legacy import names
+
+
+class NotInTable(AttributeError):
+    """A module of the table has no such name."""
+
+
+class LegacyModule(types.ModuleType):
+    """A module whose names are looked up in the table when they are asked for."""
+
+    def __getattr__(self, name):
+        path = f"{self.__name__}.{name}"
+        if canonical(path) in _PACKAGES:
+            return importlib.import_module(path)
+        try:
+            value = look_up(canonical(self.__name__), name)
+        except NotInTable:
+            if name.startswith("__"):
+                raise
+            raise AttributeError(_why_missing(path), name=name, obj=self) from None
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self):
+        return sorted({*super().__dir__(), *names_of(canonical(self.__name__))})
+
+
+def canonical(path):
+    """Returns the table's name for a module path: tensorflow.compat.v1.X is tensorflow.X."""
+    prefix = "tensorflow.compat.v1"
+    if path == prefix or path.startswith(prefix + "."):
+        path = "tensorflow" + path.removeprefix(prefix)
+    return names.PATHS.get(path, path)
+
+
+def look_up(module, name):
+    """Returns what a name of a module of the table stands for.
+
+    Raises:
+      NotInTable: the table does not give it.
+    """
+    for home, given in names.MODULES.get(module, ()):
+        for entry in given.split():
+            old, _, new = entry.partition("=")
+            if old == name:
+                return _member(home, new or old)
+        if "*" in given.split() and not name.startswith("_"):
+            try:
+                return _member(home, name)
+            except AttributeError:
+                continue
+    raise NotInTable(f"module {module!r} has no attribute {name!r}")
+
+
+def names_of(module):
+    """Returns the set of names that a module of the table has, its submodules included."""
+    found = {
+        path.removeprefix(module + ".").split(".")[0]
+        for path in _PACKAGES
+        if path.startswith(module + ".")
+    }
+    for home, given in names.MODULES.get(module, ()):
+        for entry in given.split():
+            if entry == "*":
+                found.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
+            else:
+                found.add(entry.partition("=")[0])
+    return found
+
+
+def _member(home, name):
+    module = importlib.import_module(home)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        if not hasattr(module, "__path__"):
+            raise
+    try:
+        return importlib.import_module(f"{home}.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module {home!r} has no attribute {name!r}") from None
+
+
+def _why_missing(path):
+    """Returns an error's text: what is missing, what it was, what to use."""
+    asked = path
+    path = canonical(path)
+    parts = path.split(".")
+    for count in range(len(parts), 1, -1):
+        removed = ".".join(parts[:count])
+        if removed in names.REMOVED:
+            was, instead = names.REMOVED[removed]
+            short = "tf." + removed.removeprefix("tensorflow.")
+            return f"{asked} is not there: {short} was {was}. Use {instead}"
+    if path.startswith("tensorflow.contrib."):
+        return (
+            f"{asked} is not there: it was part of tf.contrib, which TensorFlow removed. See "
+            "docs/legacy.md for what of it is given"
+        )
+    return f"{asked} is not there: neither TensorFlow's compat.v1 nor bert_estimator.legacy has it"
+
+
+def _packages():
+    """Returns every module path of the table, and the packages they are in."""
+    found = set()
+    for path in [*names.MODULES, *names.PATHS]:
+        parts = path.split(".")
+        found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    # TensorFlow's own, of which the table only has some members.
+    return found - {
+        "tensorflow.python",
+        "tensorflow.python.distribute",
+        "tensorflow.python.tpu",
+        "tensorflow.python.training",
+    }
+
+
+_PACKAGES = _packages()
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives `import` the modules of the table, and an error that explains for those removed."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if canonical(fullname) in _PACKAGES:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        parent, _, name = fullname.rpartition(".")
+        if isinstance(sys.modules.get(parent), LegacyModule):
+            found = getattr(sys.modules[parent], name, None)
+            if isinstance(found, types.ModuleType):
+                # `import tensorflow.gfile`: the module that the name tf.gfile stands for.
+                return importlib.machinery.ModuleSpec(fullname, self, loader_state=found)
+        if fullname.startswith("tensorflow.contrib."):
+            raise ModuleNotFoundError(_why_missing(fullname), name=fullname)
+        return None
+
+    def create_module(self, spec):
+        if spec.loader_state is None:
+            return LegacyModule(spec.name)
+        spec.loader_state = (spec.loader_state, spec.loader_state.__spec__)
+        return spec.loader_state[0]
+
+    def exec_module(self, module):
+        if not isinstance(module, LegacyModule):
+            # The import has labelled somebody else's module with the name asked for: undo that.
+            module.__spec__ = module.__spec__.loader_state[1]
+
+
+def put_back_moved_names():
+    """Gives TensorFlow's inner modules the names that were moved out of them."""
+    for path, sources in names.MOVED.items():
+        module = importlib.import_module(path)
+        for home, given in sources:
+            for name in given.split():
+                setattr(module, name, _member(home, name))
+
+
+def put_in_place():
+    """Makes `import tensorflow`, and what old scripts import besides, give the table's modules."""
+    real = sys.modules["tensorflow"]
+    for path in [path for path in sys.modules if canonical(path) in _PACKAGES]:
+        del sys.modules[path]
+    sys.meta_path.insert(0, Finder())
+    module = LegacyModule("tensorflow")
+    module.__file__ = real.__file__
+    module.__spec__ = real.__spec__
+    # For tensorflow.python, tensorflow.core and the like, which are folders there.
+    module.__path__ = [os.path.dirname(real.__file__)]
+    sys.modules["tensorflow"] = sys.modules["tensorflow.compat.v1"] = module

@@ -1,0 +1,323 @@
+"""The names of TensorFlow 1 that are gone, and where each comes from now: the whole mapping.
+
+What is not mentioned here is what TensorFlow still exports as `tensorflow.compat.v1`.
+"""
+
+# Where TensorFlow keeps what it exports as tensorflow.compat.v1 and .v2 (those are mapped too).
+V1 = "tensorflow._api.v2.compat.v1"
+V2 = "tensorflow._api.v2.compat.v2"
+
+_TPU_ESTIMATOR = (
+    "bert_estimator.tpu",
+    "InputPipelineConfig RunConfig TPUConfig TPUEstimator TPUEstimatorSpec",
+)
+
+# Module of TF1 -> list of (where it comes from now, the names found there); the first one that has
+# a name gives it. "*" stands for all public names, "old=new" for one that is called new there.
+MODULES = {
+    "tensorflow": [(V1, "* __internal__ __version__ __git_version__ __compiler_version__")],
+    "tensorflow.compat": [(V1 + ".compat", "*")],
+    "tensorflow.compat.v2": [(V2, "* __internal__ __version__")],
+    "tensorflow.compat.v2.summary": [
+        # Writes the same events without the tensorboard package.
+        ("bert_estimator.tpu.summary", "scalar histogram text"),
+        (V2 + ".summary", "*"),
+    ],
+    "tensorflow.nn": [(V1 + ".nn", "*")],
+    "tensorflow.nn.rnn_cell": [
+        (
+            "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
+            "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell "
+            "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper",
+        ),
+    ],
+    "tensorflow.layers": [
+        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
+        ("tensorflow.python.layers.base", "InputSpec"),
+        ("tensorflow.python.layers.layers", "*"),
+    ],
+    "tensorflow.keras": [("bert_estimator.legacy.keras", "*")],
+    "tensorflow.estimator": [
+        ("bert_estimator.legacy.run_config", "RunConfig"),
+        (
+            "bert_estimator.tpu",
+            "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
+            "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
+        ),
+        (
+            V1 + ".train",
+            "CheckpointSaverHook CheckpointSaverListener FeedFnHook FinalOpsHook "
+            "GlobalStepWaiterHook LoggingTensorHook NanTensorHook ProfilerHook SecondOrStepTimer "
+            "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues StepCounterHook "
+            "StopAtStepHook SummarySaverHook VocabInfo",
+        ),
+    ],
+    "tensorflow.estimator.export": [
+        (
+            "bert_estimator.tpu.serving",
+            "ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput "
+            "ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver "
+            "UnsupervisedInputReceiver build_parsing_serving_input_receiver_fn "
+            "build_raw_serving_input_receiver_fn build_raw_supervised_input_receiver_fn "
+            "build_supervised_input_receiver_fn_from_input_fn",
+        ),
+    ],
+    "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
+    "tensorflow.distribute": [(V1 + ".distribute", "*")],
+    "tensorflow.distribute.cluster_resolver": [
+        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        (V1 + ".distribute.cluster_resolver", "*"),
+    ],
+    "tensorflow.contrib": [],
+    "tensorflow.contrib.tpu": [
+        _TPU_ESTIMATOR,
+        ("bert_estimator.tpu", "CrossShardOptimizer ExportSavedModelApiVersion TPUContext"),
+        (
+            V1 + ".tpu",
+            "batch_parallel bfloat16_scope core cross_replica_sum initialize_system "
+            "outside_compilation replicate rewrite shard shutdown_system",
+        ),
+        ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
+        (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
+    ],
+    "tensorflow.contrib.cluster_resolver": [
+        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        (
+            V1 + ".distribute.cluster_resolver",
+            "ClusterResolver GCEClusterResolver KubernetesClusterResolver SimpleClusterResolver "
+            "SlurmClusterResolver TFConfigClusterResolver UnionClusterResolver=UnionResolver",
+        ),
+    ],
+    "tensorflow.contrib.data": [
+        (
+            "bert_estimator.legacy.data",
+            "batch_and_drop_remainder padded_batch_and_drop_remainder sloppy_interleave",
+        ),
+        (
+            V1 + ".data.experimental",
+            "AUTOTUNE Counter CsvDataset Optional RandomDataset Reducer SqlDataset "
+            "TFRecordWriter bucket_by_sequence_length choose_from_datasets copy_to_device "
+            "dense_to_sparse_batch enumerate_dataset get_next_as_optional get_single_element "
+            "group_by_reducer group_by_window ignore_errors make_batched_features_dataset "
+            "make_csv_dataset make_saveable_from_iterator map_and_batch parallel_interleave "
+            "parse_example_dataset prefetch_to_device rejection_resample sample_from_datasets "
+            "scan shuffle_and_repeat unbatch unique",
+        ),
+    ],
+    "tensorflow.contrib.framework": [
+        (V1, "TensorSpec argsort is_tensor nest py_func sort"),
+        (
+            V1 + ".train",
+            "get_global_step get_or_create_global_step init_from_checkpoint list_variables "
+            "load_checkpoint load_variable",
+        ),
+        ("tf_slim.ops", "*"),
+        ("tf_slim", "*"),
+    ],
+    "tensorflow.contrib.layers": [
+        ("tf_slim.layers", "*"),
+        ("tf_slim.layers.optimizers", "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES"),
+        (V1 + ".nn", "safe_embedding_lookup_sparse"),
+        ("tf_slim", "*"),
+    ],
+    "tensorflow.contrib.lookup": [
+        (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
+        (
+            "tensorflow.python.ops.lookup_ops",
+            "HashTable IdTableWithHashBuckets MutableDenseHashTable MutableHashTable "
+            "TextFileIdTableInitializer TextFileStringTableInitializer index_table_from_file "
+            "index_table_from_tensor index_to_string_table_from_file "
+            "index_to_string_table_from_tensor",
+        ),
+    ],
+    "tensorflow.contrib.losses": [("tf_slim.losses", "*")],
+    "tensorflow.contrib.metrics": [
+        (V1, "confusion_matrix"),
+        (
+            V1 + ".sets",
+            "set_difference set_intersection set_size set_union",
+        ),
+        ("tf_slim.metrics", "*"),
+    ],
+    "tensorflow.contrib.rnn": [
+        (
+            "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
+            "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell "
+            "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper",
+        ),
+        (V1 + ".nn", "static_bidirectional_rnn static_rnn static_state_saving_rnn"),
+    ],
+    "tensorflow.contrib.slim": [("tf_slim", "*")],
+    "tensorflow.contrib.slim.nets": [("tf_slim.nets", "*")],
+    "tensorflow.contrib.summary": [
+        (
+            "tensorflow.python.ops.summary_ops_v2",
+            "SummaryWriter all_summary_ops=all_v2_summary_ops always_record_summaries audio "
+            "create_file_writer create_summary_file_writer eval_dir flush generic graph=graph_v1 "
+            "histogram image import_event initialize never_record_summaries "
+            "record_summaries_every_n_global_steps scalar should_record_summaries "
+            "summary_writer_initializer_op",
+        ),
+    ],
+    "tensorflow.contrib.training": [
+        ("bert_estimator.legacy.hparams", "HParams"),
+        (V1 + ".train", "checkpoints_iterator"),
+        (
+            "tf_slim.training.evaluation",
+            "StopAfterNEvalsHook SummaryAtEndHook evaluate_once evaluate_repeatedly "
+            "get_or_create_eval_step wait_for_new_checkpoint",
+        ),
+        ("tf_slim.training.training", "*"),
+    ],
+    "tensorflow.contrib.util": [
+        (V1, "make_ndarray make_tensor_proto"),
+        ("tensorflow.python.framework.tensor_util", "constant_value"),
+    ],
+    "tensorflow_estimator": [],
+    "tensorflow.python.distribute.distribution_strategy_context": [
+        ("tensorflow.python.distribute.distribute_lib", "*"),
+    ],
+    "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
+}
+
+# Names that TensorFlow moved within its inner modules, which old scripts (and tf_slim) still ask
+# for where they were: inner module -> as above.
+MOVED = {
+    "tensorflow.python.framework.ops": [
+        (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
+    ],
+    "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
+    "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
+}
+
+# Import path -> the module above that it shows.
+PATHS = {
+    "tensorflow_estimator.estimator": "tensorflow.estimator",
+    "tensorflow_estimator.estimator.export": "tensorflow.estimator.export",
+    "tensorflow_estimator.estimator.tpu": "tensorflow.estimator.tpu",
+    "tensorflow.contrib.framework.python.framework": "tensorflow.contrib.framework",
+    "tensorflow.contrib.framework.python.ops": "tensorflow.contrib.framework",
+    "tensorflow.contrib.framework.python.ops.variables": "tensorflow.contrib.framework",
+    "tensorflow.contrib.layers.python.layers": "tensorflow.contrib.layers",
+    "tensorflow.contrib.layers.python.layers.layers": "tensorflow.contrib.layers",
+    "tensorflow.contrib.layers.python.layers.optimizers": "tensorflow.contrib.layers",
+    "tensorflow.contrib.summary.summary": "tensorflow.contrib.summary",
+    "tensorflow.contrib.summary.summary_ops": "tensorflow.contrib.summary",
+    "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
+    "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
+    "tensorflow.contrib.training.python.training.training": "tensorflow.contrib.training",
+    "tensorflow.contrib.data.python.ops.batching": "tensorflow.contrib.data",
+    "tensorflow.contrib.data.python.ops.grouping": "tensorflow.contrib.data",
+    "tensorflow.contrib.data.python.ops.interleave_ops": "tensorflow.contrib.data",
+    "tensorflow.contrib.data.python.ops.shuffle_ops": "tensorflow.contrib.data",
+    **{
+        f"{package}.{module}": "tensorflow.estimator"
+        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
+        for module in (
+            "estimator",
+            "estimator_lib",
+            "exporter",
+            "model_fn",
+            "run_config",
+            "training",
+        )
+    },
+    **{
+        f"{package}.export.{module}": "tensorflow.estimator.export"
+        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
+        for module in ("export", "export_lib", "export_output")
+    },
+    **{
+        f"{package}.{module}": "tensorflow.contrib.tpu"
+        for package in (
+            "tensorflow.contrib.tpu.python.tpu",
+            "tensorflow.python.tpu",
+            "tensorflow_estimator.python.estimator.tpu",
+        )
+        for module in ("tpu_config", "tpu_context", "tpu_estimator")
+    },
+    **{
+        f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"
+        for module in ("bfloat16", "tpu", "tpu_optimizer", "tpu_sharding", "training_loop")
+    },
+    **{
+        f"tensorflow.contrib.cluster_resolver.python.training.{module}": (
+            "tensorflow.contrib.cluster_resolver"
+        )
+        for module in ("cluster_resolver", "tpu_cluster_resolver")
+    },
+}
+
+# What is not given: a name or a whole module -> (what it was, what to use).
+REMOVED = {
+    "tensorflow.contrib.crf": ("conditional random fields", "the tensorflow-addons package"),
+    "tensorflow.contrib.distribute": (
+        "distribution strategies",
+        "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
+    ),
+    "tensorflow.contrib.estimator": ("additions to tf.estimator", "a model_fn for tf.estimator"),
+    "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
+    **dict.fromkeys(
+        ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
+        ("an embedding of ids", "tf.nn.embedding_lookup"),
+    ),
+    "tensorflow.contrib.learn": (
+        "the estimators before tf.estimator",
+        "tf.estimator and tf.contrib.training",
+    ),
+    "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
+    "tensorflow.contrib.mixed_precision": (
+        "loss scaling for float16",
+        "bfloat16, which needs none: tf.contrib.tpu.bfloat16_scope",
+    ),
+    "tensorflow.contrib.opt": (
+        "further optimizers",
+        "bert_estimator.optimization (LAMB, AdamW, LARS, Adafactor), or tf.train",
+    ),
+    "tensorflow.contrib.predictor": (
+        "predictions from a saved model",
+        "tf.saved_model.load in a tf.Session",
+    ),
+    "tensorflow.contrib.quantize": ("training for quantization", "the tfmot package"),
+    "tensorflow.contrib.seq2seq": ("decoders and attention", "the tensorflow-addons package"),
+    "tensorflow.contrib.tensorrt": ("TensorRT conversion", "tf.experimental.tensorrt"),
+    "tensorflow.contrib.data.sliding_window_batch": (
+        "overlapping batches",
+        "tf.data.Dataset.window",
+    ),
+    "tensorflow.contrib.data.read_batch_features": (
+        "batches of parsed examples",
+        "tf.contrib.data.make_batched_features_dataset",
+    ),
+    "tensorflow.contrib.summary.create_db_writer": (
+        "summaries in a database",
+        "tf.contrib.summary.create_file_writer",
+    ),
+    "tensorflow.contrib.tpu.AsyncCheckpointSaverHook": (
+        "checkpoints written beside training",
+        "RunConfig(save_checkpoints_steps=...)",
+    ),
+    "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
+    **dict.fromkeys(
+        (
+            "tensorflow.estimator.BaselineClassifier",
+            "tensorflow.estimator.BaselineRegressor",
+            "tensorflow.estimator.BoostedTreesClassifier",
+            "tensorflow.estimator.BoostedTreesRegressor",
+            "tensorflow.estimator.DNNClassifier",
+            "tensorflow.estimator.DNNEstimator",
+            "tensorflow.estimator.DNNLinearCombinedClassifier",
+            "tensorflow.estimator.DNNLinearCombinedRegressor",
+            "tensorflow.estimator.DNNRegressor",
+            "tensorflow.estimator.LinearClassifier",
+            "tensorflow.estimator.LinearEstimator",
+            "tensorflow.estimator.LinearRegressor",
+        ),
+        ("a ready-made model", "a model_fn of your own"),
+    ),
+    "tensorflow.estimator.inputs": ("input_fns of numpy arrays", "tf.data.Dataset"),
+    "tensorflow.pywrap_tensorflow": (
+        "TensorFlow's C++ internals",
+        "tf.train.NewCheckpointReader for checkpoints",
+    ),
+}

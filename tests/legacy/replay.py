@@ -1,0 +1,106 @@
+"""Runs the scripts in `scripts/` and says what came out: for `compare.py` and `test_scripts.py`."""
+
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+
+import tensorflow.compat.v1 as tf
+
+HERE = pathlib.Path(__file__).parent
+SCRIPTS = HERE / "scripts"
+GOLDENS = HERE / "goldens"
+ROOT = HERE.parent.parent
+RELATIVE = 1e-4
+
+# Script -> (its flags, the flags to go on to step 22 with).
+FLAGS = {
+    "bert_pretraining": (["--do_train", "--do_eval"], ["--num_train_steps=22"]),
+    "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
+    "mnist_convnet": ([], ["--train_steps=22"]),
+    "regression": ([], ["--train_steps=22"]),
+    "moving_averages": ([], ["--train_steps=22"]),
+    "train_and_evaluate": ([], ["--train_steps=22"]),
+    "predict_and_export": ([], ["--num_train_steps=22"]),
+}
+
+
+def run(command, script, folder, *flags):
+    """Runs a script; raises RuntimeError with the end of its log where it fails.
+
+    Args:
+      command: what runs a script, as a list: a python, or one with `-m bert_estimator.legacy`.
+      script: its name, a key of FLAGS.
+      folder: its --output_dir.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # This process's TensorFlow has set it, and would have TensorFlow 1 behave as 2.
+    environment.pop("TF2_BEHAVIOR", None)
+    done = subprocess.run(
+        [*command, str(SCRIPTS / f"{script}.py"), f"--output_dir={folder}", *flags],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{script} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+
+
+def start_from(folder, source, step):
+    """Puts the checkpoint of a step, from another folder, into a new folder."""
+    folder.mkdir(parents=True)
+    for path in source.glob(f"model.ckpt-{step}.[di]*"):
+        shutil.copy(path, folder)
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+
+
+def observe(folder):
+    """Returns what a run left: losses by step, results by name, shapes of variables by name."""
+    losses = {}
+    for path in sorted(folder.glob("events*")):
+        for event in tf.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                # The second one where the script has a scope called loss.
+                if value.tag in ("loss", "loss_1"):
+                    losses[str(event.step)] = value.simple_value
+    results = {}
+    for path in folder.glob("*_results.txt"):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" = ")
+            results[name] = value
+    newest = tf.train.latest_checkpoint(str(folder))
+    return {
+        "losses": losses,
+        "results": results,
+        "variables": dict(tf.train.list_variables(newest)),
+    }
+
+
+def differences(expected, got):
+    """Returns a line for each thing in which two observations differ; and the largest difference.
+
+    Losses and results that are numbers may differ by RELATIVE.
+    """
+    lines, largest = [], 0.0
+    for kind in ("losses", "results", "variables"):
+        if set(expected[kind]) != set(got[kind]):
+            lines.append(f"{kind}: {sorted(set(expected[kind]) ^ set(got[kind]))} in one only")
+    for kind in ("losses", "results"):
+        for name in set(expected[kind]) & set(got[kind]):
+            one, other = expected[kind][name], got[kind][name]
+            try:
+                one, other = float(one), float(other)
+            except ValueError:
+                if one != other:
+                    lines.append(f"{kind} {name}: {one} and {other}")
+                continue
+            if one != other:
+                largest = max(largest, abs(one - other) / max(abs(one), abs(other)))
+            if not math.isclose(one, other, rel_tol=RELATIVE):
+                lines.append(f"{kind} {name}: {one} and {other}")
+    for name in set(expected["variables"]) & set(got["variables"]):
+        if list(expected["variables"][name]) != list(got["variables"][name]):
+            lines.append(f"variable {name}: shapes differ")
+    return lines, largest

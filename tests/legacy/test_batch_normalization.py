@@ -1,0 +1,132 @@
+"""Batch normalization against float64 numpy; its variables and updates as TF1 made them."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.legacy.batch_normalization import batch_normalization
+
+# tf.layers of TensorFlow itself warn that they are old.
+pytestmark = pytest.mark.filterwarnings("ignore:`(tf.layers|layer)")
+
+
+def images(seed=0, shape=(4, 3, 5, 2)):
+    return np.random.RandomState(seed).normal(1.0, 2.0, size=shape).astype(np.float32)
+
+
+def numpy_normalized(x, mean, variance, epsilon):
+    return (x.astype(np.float64) - mean) / np.sqrt(variance + epsilon)
+
+
+def run(x, steps=1, training=True, feed=None, **arguments):
+    """The outputs of the last of some steps, and all variables by name after it."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        outputs = batch_normalization(
+            tf.constant(x), training=training, name="bn", epsilon=1e-3, **arguments
+        )
+        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        session.run(tf.global_variables_initializer())
+        for _ in range(steps):
+            result, _ = session.run([outputs, updates], feed)
+        names = {v.op.name: session.run(v) for v in tf.global_variables()}
+        trainable = [v.op.name for v in tf.trainable_variables()]
+        return result, names, trainable, len(updates)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_training_normalizes_by_the_batch(fused):
+    x = images()
+    outputs, values, trainable, updates = run(x, steps=2, momentum=0.9, fused=fused)
+    mean, variance = x.mean((0, 1, 2), np.float64), x.astype(np.float64).var((0, 1, 2))
+    np.testing.assert_allclose(outputs, numpy_normalized(x, mean, variance, 1e-3), atol=2e-6)
+    assert trainable == ["bn/gamma", "bn/beta"]
+    assert sorted(values) == ["bn/beta", "bn/gamma", "bn/moving_mean", "bn/moving_variance"]
+    assert updates == 2
+    np.testing.assert_allclose(values["bn/moving_mean"], 0.19 * mean, rtol=1e-5)
+    # The fused kernel gives the unbiased variance to the average.
+    n = x.size / x.shape[-1]
+    averaged = variance * (n / (n - 1) if fused is None else 1)
+    np.testing.assert_allclose(values["bn/moving_variance"], 0.81 + 0.19 * averaged, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5, 2), (6, 3)])
+def test_inference_normalizes_by_the_moving_statistics(shape):
+    x = images(shape=shape)
+    outputs, values, _, updates = run(
+        x,
+        training=False,
+        moving_mean_initializer=tf.constant_initializer(0.5),
+        moving_variance_initializer=tf.constant_initializer(4.0),
+    )
+    np.testing.assert_allclose(outputs, numpy_normalized(x, 0.5, 4.0, 1e-3), atol=2e-6)
+    assert updates == 0
+    assert (values["bn/moving_mean"] == 0.5).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_may_be_a_tensor(training):
+    x = images(shape=(6, 3))
+    with tf.Graph().as_default(), tf.Session() as session:
+        is_training = tf.placeholder(tf.bool, [])
+        outputs = batch_normalization(tf.constant(x), momentum=0.5, training=is_training)
+        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        session.run(tf.global_variables_initializer())
+        result, _ = session.run([outputs, updates], {is_training: training})
+        (moving_mean,) = [
+            session.run(v) for v in tf.global_variables() if v.op.name.endswith("moving_mean")
+        ]
+    mean, variance = (x.mean(0), x.var(0)) if training else (0.0, 1.0)
+    np.testing.assert_allclose(result, numpy_normalized(x, mean, variance, 1e-3), atol=2e-6)
+    np.testing.assert_allclose(moving_mean, 0.5 * x.mean(0) * training, rtol=1e-5)
+
+
+def test_the_other_axis_without_center_and_scale():
+    x = images(shape=(4, 3, 5))
+    outputs, values, trainable, _ = run(x, axis=1, center=False, scale=False)
+    mean = x.mean((0, 2), keepdims=True)
+    expected = numpy_normalized(x, mean, x.var((0, 2), keepdims=True), 1e-3)
+    np.testing.assert_allclose(outputs, expected, atol=2e-6)
+    assert trainable == [] and sorted(values) == ["bn/moving_mean", "bn/moving_variance"]
+
+
+def test_bfloat16_has_float32_statistics_and_variables():
+    x = images()
+    with tf.Graph().as_default(), tf.Session() as session:
+        outputs = batch_normalization(tf.cast(tf.constant(x), tf.bfloat16), training=True)
+        assert outputs.dtype == tf.bfloat16
+        assert {v.dtype.base_dtype for v in tf.global_variables()} == {tf.float32}
+        session.run(tf.global_variables_initializer())
+        result = session.run(tf.cast(outputs, tf.float32))
+    expected = numpy_normalized(x, x.mean((0, 1, 2)), x.var((0, 1, 2)), 1e-3)
+    np.testing.assert_allclose(result, expected, atol=0.03)
+
+
+def test_variables_are_reused():
+    with tf.Graph().as_default():
+        x = tf.constant(images())
+        batch_normalization(x, name="bn", gamma_regularizer=tf.nn.l2_loss)
+        batch_normalization(x, name="bn", reuse=True)
+        batch_normalization(x)
+        batch_normalization(x)
+        scopes = {v.op.name.rsplit("/", 1)[0] for v in tf.global_variables()}
+        assert scopes == {"bn", "batch_normalization", "batch_normalization_1"}
+        assert len(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"renorm": True}, "renorm is not supported"),
+        ({"virtual_batch_size": 2}, "virtual_batch_size is not supported"),
+        ({"axis": [1, 2]}, "must be one axis"),
+        ({"axis": 4}, "axis=4 is none of"),
+    ],
+)
+def test_what_cannot_work_is_refused(arguments, says):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=says):
+        batch_normalization(tf.constant(images()), **arguments)
+
+
+def test_channels_must_be_known():
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="must be known"):
+        batch_normalization(tf.placeholder(tf.float32, [3, None]))

@@ -1,0 +1,139 @@
+"""`python -m bert_estimator.legacy`: a script runs as python would run it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import bert_estimator
+from bert_estimator.legacy import __main__ as runner
+
+ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
+
+SCRIPT = """
+import json, os, sys
+import helper
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+import tensorflow.contrib.slim as slim
+import tensorflow.gfile
+from tensorflow.contrib import tpu as contrib_tpu
+from tensorflow.contrib.tpu.python.tpu import tpu_config
+from tensorflow.python.estimator import estimator as estimator_lib
+from tensorflow.python.framework import ops
+from tensorflow_estimator.python.estimator.tpu import tpu_estimator
+import tensorflow_estimator as tfe
+
+tf.flags.DEFINE_string("word", None, "A word.")
+
+def error(get):
+    try:
+        get()
+    except AttributeError as error:
+        return str(error)
+
+def main(rest):
+    seen = {
+        "argv": sys.argv[1:],
+        "rest": rest[1:],
+        "word": tf.flags.FLAGS.word,
+        "main": __name__,
+        "file": os.path.basename(__file__),
+        "folder": sys.path[0] == os.path.dirname(os.path.abspath(__file__)),
+        "one_module": tf is tf1 is tf.compat.v1 is tf.compat.v1.compat.v1,
+        "same_estimator": contrib_tpu.TPUEstimator is tpu_estimator.TPUEstimator
+        is tf.estimator.tpu.TPUEstimator is tfe.estimator.tpu.TPUEstimator,
+        "estimators": [tpu_config.RunConfig.__module__, estimator_lib.Estimator.__module__],
+        "eager": tf.executing_eagerly(),
+        "dimension": type(tf.placeholder(tf.float32, [2, 3]).shape[-1]).__name__,
+        "variable": type(tf.get_variable("v", [2])).__name__,
+        "resource": type(tf.get_variable("r", [2], use_resource=True)).__name__,
+        "sources": [slim.fully_connected.__module__, tf.contrib.layers.layer_norm.__module__],
+        "moved": ops.IndexedSlices is tf.IndexedSlices,
+        "gfile": tensorflow.gfile.Exists(__file__),
+        "listed": {"contrib", "estimator", "layers", "placeholder"} <= set(dir(tf)),
+        "has": [hasattr(tf, "Session"), hasattr(tf, "no_such_name"), hasattr(tf, "__nothing__")],
+        "errors": [
+            error(lambda: tf.contrib.crf),
+            error(lambda: tf.contrib.opt.ShampooOptimizer),
+            error(lambda: tf.contrib.layers.embed_sequence),
+            error(lambda: tf.estimator.DNNClassifier),
+            error(lambda: tf.no_such_name),
+            error(lambda: tf.contrib.no_such_name),
+        ],
+    }
+    with tf.gfile.Open(helper.path(__file__), "w") as file:
+        file.write(json.dumps(seen))
+    sys.exit(7)
+
+if __name__ == "__main__":
+    tf.app.run()
+"""
+
+
+def start(folder, script, *flags):
+    (folder / "script.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "-m", "bert_estimator.legacy", str(folder / "script.py"), *flags],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
+    (tmp_path / "helper.py").write_text("def path(file):\n    return file + '.json'\n")
+    done = start(tmp_path, SCRIPT, "--word=hello", "more")
+    assert done.returncode == 7, done.stderr
+    assert "deprecated" not in done.stderr
+    seen = json.loads((tmp_path / "script.py.json").read_text())
+    errors = seen.pop("errors")
+    assert seen == {
+        "argv": ["--word=hello", "more"],
+        "rest": ["more"],
+        "word": "hello",
+        "main": "__main__",
+        "file": "script.py",
+        "folder": True,
+        "one_module": True,
+        "same_estimator": True,
+        "estimators": ["bert_estimator.tpu.config", "bert_estimator.tpu.base_estimator"],
+        "eager": False,
+        "dimension": "Dimension",
+        "variable": "RefVariable",
+        "resource": "ResourceVariable",
+        "sources": ["tf_slim.layers.layers", "tf_slim.layers.layers"],
+        "moved": True,
+        "gfile": True,
+        "listed": True,
+        "has": [True, False, False],
+    }
+    for error, words in zip(
+        errors,
+        [
+            ("tf.contrib.crf was conditional random fields", "tensorflow-addons"),
+            ("tf.contrib.opt was further optimizers", "bert_estimator.optimization"),
+            ("contrib.layers.embed_sequence", "tf.nn.embedding_lookup"),
+            ("tf.estimator.DNNClassifier was a ready-made model", "model_fn"),
+            ("tensorflow.no_such_name", "neither"),
+            ("contrib.no_such_name", "docs/legacy.md"),
+        ],
+        strict=True,
+    ):
+        assert all(word in error for word in words), error
+
+
+def test_a_failing_script_fails(tmp_path):
+    done = start(tmp_path, "import tensorflow.contrib.seq2seq\n")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: tensorflow.contrib.seq2seq is not there" in done.stderr
+    assert "script.py" in done.stderr
+
+
+def test_no_script(tmp_path, capsys):
+    assert runner.main(["runner"]) == 2
+    assert "usage:" in capsys.readouterr().err
+    assert runner.main(["runner", str(tmp_path / "absent.py")]) == 2
+    assert "absent.py" in capsys.readouterr().err

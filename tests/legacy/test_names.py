@@ -1,0 +1,67 @@
+"""The table: every name in it is there."""
+
+import importlib
+import pathlib
+
+import pytest
+
+import bert_estimator
+from bert_estimator.legacy import modules, names
+
+DOCS = pathlib.Path(bert_estimator.__file__).parent.parent / "docs" / "legacy.md"
+ENTRIES = [
+    (module, entry.partition("=")[0])
+    for module, sources in names.MODULES.items()
+    for _, given in sources
+    for entry in given.split()
+    if module != "tensorflow.keras" and entry != "*"
+]
+
+
+@pytest.mark.parametrize("module", names.MODULES)
+def test_every_name_is_where_the_table_says(module):
+    missing = []
+    for of_module, name in ENTRIES:
+        if of_module == module:
+            try:
+                modules.look_up(module, name)
+            except AttributeError:
+                missing.append(name)
+    assert not missing
+
+
+def test_the_first_source_of_a_name_gives_it():
+    assert modules.look_up("tensorflow.estimator.tpu", "RunConfig").__module__ == (
+        "bert_estimator.tpu.config"
+    )
+    assert modules.look_up("tensorflow.contrib.metrics", "set_size").__name__ == "set_size"
+
+
+def test_sources_with_a_star_exist():
+    for module, sources in names.MODULES.items():
+        for home, given in sources:
+            if "*" in given.split() and module != "tensorflow.keras":
+                assert importlib.import_module(home)
+
+
+def test_paths_lead_to_modules_of_the_table():
+    assert set(names.PATHS.values()) <= set(names.MODULES)
+    assert not set(names.PATHS) & set(names.MODULES)
+
+
+def test_what_is_removed_is_not_given():
+    for path in names.REMOVED:
+        module, _, name = path.rpartition(".")
+        assert path not in names.MODULES and path not in names.PATHS
+        with pytest.raises(AttributeError):
+            modules.look_up(module, name)
+
+
+def test_the_documentation_names_every_module_and_what_was_removed():
+    text = DOCS.read_text(encoding="utf-8")
+    missing = [
+        path
+        for path in [*names.MODULES, *names.REMOVED]
+        if f"`{path.replace('tensorflow.', 'tf.')}`" not in text and path != "tensorflow"
+    ]
+    assert not missing

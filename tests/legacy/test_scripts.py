@@ -1,0 +1,92 @@
+"""Scripts in TF1 idiom, from TensorFlow 1.15's weights: what came out there comes out here.
+
+`compare.py` records what TensorFlow 1.15.5 gave, and checks the way back as well.
+"""
+
+import concurrent.futures
+import json
+import sys
+
+import numpy as np
+import pytest
+import replay
+import tensorflow.compat.v1 as tf
+
+LEGACY = [sys.executable, "-m", "bert_estimator.legacy"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Script -> (its folder, the future of its run): all started together, two at a time."""
+    root = tmp_path_factory.mktemp("legacy")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        started = {}
+        for script, (flags, _) in replay.FLAGS.items():
+            folder = root / script
+            replay.start_from(folder, replay.GOLDENS / script, 0)
+            started[script] = folder, pool.submit(replay.run, LEGACY, script, folder, *flags)
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("script", replay.FLAGS)
+def test_script_gives_what_tensorflow_1_gave(runs, script):
+    folder, done = runs[script]
+    done.result()
+    golden = json.loads((replay.GOLDENS / f"{script}.json").read_text())
+    assert len(golden["losses"]) == 20 and golden["results"]
+    lines, _ = replay.differences(golden, replay.observe(folder))
+    assert not lines
+
+
+def test_host_calls_wrote_a_summary_for_each_step(runs):
+    folder, done = runs["regression"]
+    done.result()
+    (path,) = (folder / "host").glob("events*")
+    values = {
+        (value.tag, event.step): value.simple_value
+        for event in tf.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    }
+    golden = json.loads((replay.GOLDENS / "regression.json").read_text())
+    steps = range(20)
+    assert sorted(values) == sorted(
+        (tag, step) for tag in ("host_loss", "learning_rate") for step in steps
+    )
+    np.testing.assert_allclose(
+        [values["host_loss", step] for step in steps],
+        [golden["losses"][str(step + 1)] for step in steps],
+        rtol=1e-4,
+    )
+
+
+def test_a_scripts_own_hooks_saw_each_step(runs):
+    folder, done = runs["moving_averages"]
+    done.result()
+    lines = (folder / "steps.txt").read_text().splitlines()
+    assert lines[-1] == "end 20" and len(lines) == 21
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_script_runs_on_tpu_cores(tmp_path, cores):
+    """By the TPU's rules, and on two virtual cores: each step's mean is that of the batch."""
+    folder = tmp_path / "out"
+    replay.start_from(folder, replay.GOLDENS / "regression", 0)
+    flags = ["--use_tpu"] if cores == 1 else ["--use_tpu", f"--tpu=rehearse:{cores}"]
+    replay.run(LEGACY, "regression", folder, *flags)
+    golden = json.loads((replay.GOLDENS / "regression.json").read_text())
+    got = replay.observe(folder)
+    assert list(got["losses"]) == ["5", "10", "15", "20"]
+    golden["losses"] = got["losses"]  # of one core in each loop's last step
+    lines, _ = replay.differences(golden, got)
+    assert not lines
+
+
+def test_differences_are_seen():
+    one = {"losses": {"1": 1.0}, "results": {"a": "x", "b": "2.0"}, "variables": {"w": [2]}}
+    assert replay.differences(one, one) == ([], 0.0)
+    other = {"losses": {"1": 1.001}, "results": {"a": "y"}, "variables": {"w": [3]}}
+    lines, largest = replay.differences(one, other)
+    assert len(lines) == 4 and largest == pytest.approx(1e-3, rel=1e-2)
