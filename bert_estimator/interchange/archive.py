@@ -1,0 +1,52 @@
+"""Zip archives, as google-research/bert's models are published."""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+import zipfile
+
+# TensorFlow reads files, not members of archives: these are unpacked, and nothing else.
+_WANTED = (".json", ".txt", ".index", ".safetensors")
+
+
+def extracted(path):
+    """Unpacks a model's archive into a directory that lasts as long as the process.
+
+    An archive is unpacked once in a process, unless it changes.
+
+    Returns:
+      The directory in which the model's files lie.
+
+    Raises:
+      ValueError: the file is no zip archive, or a damaged one, or holds several models.
+    """
+    stat = os.stat(path)
+    return _extracted(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.cache
+def _extracted(path, *_):
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"{path}: is no zip archive. Give an archive, a directory, or a checkpoint's path "
+            "without .index or .data"
+        )
+    folder = tempfile.mkdtemp(prefix="bert_estimator_archive_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
+            # Beside a model, macOS packs files of its own.
+            names = [n for n in names if not n.startswith("__MACOSX/")]
+            for name in names:
+                archive.extract(name, folder)  # checks the member's checksum
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: the archive cannot be read: {error}") from None
+    models = sorted({os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))})
+    if len(models) > 1:
+        raise ValueError(
+            f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of one"
+        )
+    return os.path.join(folder, models[0] if models else "")

@@ -1,0 +1,92 @@
+"""Converting a model from one format to the other, and checking that it is still the same."""
+
+import os
+import shutil
+
+import numpy as np
+
+from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
+from bert_estimator.interchange.opening import open_source
+from bert_estimator.interchange.source import HUGGING_FACE, TF1
+
+WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
+
+# The weights are copied, not computed: on one machine the logits are the same bit for bit, unless
+# its threads share a sum differently.
+_TOLERANCE = 1e-5
+
+
+def convert(source, config, vocab_file, target, to):
+    """Writes a model in another format, opens what was written, and compares it with the source.
+
+    The target appears when it is whole and found to be the same, not before.
+
+    Args:
+      source: `Source`.
+      config: `BertConfig` of the source.
+      vocab_file: path, or None.
+      target: a directory that does not exist yet, or an empty one.
+      to: one of WRITERS.
+
+    Returns:
+      output -> greatest absolute difference of the logits on a fixed batch.
+
+    Raises:
+      ValueError: the source is no BERT of its configuration, the target is in use, or what was
+        written is not the same.
+    """
+    if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+        raise ValueError(f"{target}: exists already; choose another target, or remove it")
+    network_variables.check(config, source.shapes, source.path)
+    weights = {name: source.read(name) for name in source.shapes}
+    for name, value in weights.items():
+        if value.dtype != np.float32:
+            raise ValueError(f"{source.path}: {name} is {value.dtype}, not float32")
+    partial = f"{target.rstrip(os.sep)}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    os.makedirs(partial)
+    try:
+        WRITERS[to](partial, config, vocab_file, weights)
+        differences = compare(config, weights, open_source(partial), target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    os.replace(partial, target)
+    return differences
+
+
+def compare(config, weights, written, target):
+    """Compares weights, bit for bit, and logits with those of a model that was written.
+
+    Args:
+      config: `BertConfig` of the weights.
+      weights: name -> float32 array.
+      written: `Source`.
+      target: what to call it in errors.
+
+    Returns:
+      output -> greatest absolute difference.
+
+    Raises:
+      ValueError: they are not the same; names what differs.
+    """
+    copies = {name: written.read(name) for name in written.shapes}
+    wrong = [
+        name
+        for name in sorted(set(weights) | set(copies))
+        if name not in weights
+        or name not in copies
+        or not np.array_equal(weights[name], copies[name], equal_nan=True)
+    ]
+    if wrong:
+        raise ValueError(f"{target}: written, but read back otherwise: {', '.join(wrong)}")
+    before = logits.compute(config, weights)
+    after = logits.compute(written.config, copies)
+    differences = {name: float(np.max(np.abs(before[name] - after[name]))) for name in before}
+    for name, difference in differences.items():
+        if not difference <= _TOLERANCE:  # a NaN is no agreement
+            raise ValueError(
+                f"{target}: {name} differs from the source's by {difference:g}, which is more than "
+                f"{_TOLERANCE:g}. Nothing was kept"
+            )
+    return differences

@@ -1,0 +1,229 @@
+"""Hugging Face's BERT: config.json, model.safetensors and vocab.txt in a directory.
+
+transformers calls tensors by its modules' attributes, and stores a dense layer's weights as
+[outputs, inputs], where TensorFlow's kernel is [inputs, outputs]. Heads:
+
+    BertForPreTraining             cls/predictions, cls/seq_relationship
+    BertForMaskedLM                cls/predictions
+    BertForNextSentencePrediction  cls/seq_relationship
+    BertForSequenceClassification  output_weights, output_bias
+    BertModel                      none
+"""
+
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import network_variables, safetensors_files
+from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
+from bert_estimator.interchange.source import HUGGING_FACE, Source
+
+CONFIG, VOCABULARY, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
+
+_ARCHITECTURES = {
+    (MASKED_LM, NEXT_SENTENCE): "BertForPreTraining",
+    (MASKED_LM,): "BertForMaskedLM",
+    (NEXT_SENTENCE,): "BertForNextSentencePrediction",
+    (CLASSIFIER,): "BertForSequenceClassification",
+    (): "BertModel",
+}
+
+# google-research/bert's "gelu" is the tanh form, transformers' "gelu" the exact one. Of several
+# names for one function the first is written.
+_HIDDEN_ACTS = {
+    "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "gelu_erf": ("gelu", "gelu_python"),
+    "relu": ("relu",),
+    "tanh": ("tanh",),
+    "linear": ("linear",),
+}
+
+# What the network is built with, and transformers would let a configuration change.
+_FIXED = {
+    "model_type": "bert",
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+# google-research/bert's names to those of transformers, one pattern after the other.
+_RENAMED = (
+    (r"/layer_(\d+)/", r"/layer/\1/"),
+    (r"^output_(weights|bias)$", r"classifier/\1"),
+    (r"/output_(weights|bias)$", r"/\1"),
+    (r"_embeddings$", r"_embeddings/weight"),
+    (r"/(kernel|gamma|weights)$", r"/weight"),
+    (r"/beta$", r"/bias"),
+)
+
+# Tensors that older files hold twice: name -> the weight they repeat.
+_COPIES = {
+    "cls.predictions.decoder.weight": "bert/embeddings/word_embeddings",
+    "cls.predictions.decoder.bias": "cls/predictions/output_bias",
+}
+_POSITION_IDS = "bert.embeddings.position_ids"
+
+
+def is_model(folder):
+    """Whether a directory holds a model with safetensors."""
+    files = (safetensors_files.FILE, safetensors_files.INDEX)
+    return any(os.path.exists(os.path.join(folder, name)) for name in files)
+
+
+def open_directory(folder, path):
+    """Opens a model.
+
+    Args:
+      folder: its directory.
+      path: what the user called it.
+
+    Raises:
+      ValueError: a file is missing or damaged, a tensor is unknown, missing or of another shape
+        than config.json says, or the network is one that cannot be built here.
+    """
+    config = read_config(os.path.join(folder, CONFIG))
+    stored_shapes, read_stored = safetensors_files.open_directory(folder)
+    stored = {_current_name(name, stored_shapes): name for name in stored_shapes}
+    heads = network_variables.head_shapes(config, 0).values()
+    known = [*network_variables.encoder_shapes(config), *(n for head in heads for n in head)]
+    theirs = {name: tensor_name(name) for name in known if tensor_name(name) in stored}
+
+    def read(name):
+        value = read_stored(stored[theirs[name]])
+        return value.T if _is_transposed(name) else value
+
+    shapes = {name: stored_shapes[stored[theirs[name]]] for name in theirs}
+    shapes = {k: v[::-1] if _is_transposed(k) else v for k, v in shapes.items()}
+    left_out = sorted(set(stored) - set(theirs.values()))
+    _check_copies(left_out, stored, read_stored, theirs, read, path)
+    unknown = [stored[n] for n in left_out if n not in _COPIES and n != _POSITION_IDS]
+    if unknown:
+        raise ValueError(f"{path}: holds tensors that are unknown here: {', '.join(unknown)}")
+    network_variables.check(config, shapes, path)
+    vocabulary = os.path.join(folder, VOCABULARY)
+    return Source(
+        path=path,
+        format=HUGGING_FACE,
+        shapes=shapes,
+        read=read,
+        left_out=tuple(stored[name] for name in left_out),
+        config=config,
+        vocab_file=vocabulary if os.path.exists(vocabulary) else None,
+    )
+
+
+def write(folder, config, vocab_file, weights):
+    """Writes a directory that `transformers` opens with `from_pretrained`.
+
+    Args:
+      folder: an empty directory.
+      config: `BertConfig`.
+      vocab_file: path to copy the vocabulary from, or None.
+      weights: name -> float32 array, google-research/bert's names.
+
+    Raises:
+      ValueError: the weights are no BERT with heads that transformers has in one model.
+    """
+    shapes = {name: list(value.shape) for name, value in weights.items()}
+    heads = network_variables.check(config, shapes, "The model to write")
+    if heads not in _ARCHITECTURES:
+        raise ValueError(f"transformers has no BERT with the heads {', '.join(heads)} in one model")
+    architecture = _ARCHITECTURES[heads]
+    tensors = {
+        tensor_name(name): value.T if _is_transposed(name) else value
+        for name, value in weights.items()
+    }
+    if not heads:
+        tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
+    safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
+    values = {
+        "architectures": [architecture],
+        **_FIXED,
+        **config.to_dict(),
+        "hidden_act": _HIDDEN_ACTS[config.hidden_act][0],
+        "pad_token_id": 0,
+        "torch_dtype": "float32",
+    }
+    if CLASSIFIER in heads:
+        labels = [f"LABEL_{i}" for i in range(shapes[CLASSIFIER][0])]
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+    _write_json(os.path.join(folder, CONFIG), values)
+    if vocab_file is not None:
+        shutil.copyfile(vocab_file, os.path.join(folder, VOCABULARY))
+        tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": _is_uncased(vocab_file)}
+        _write_json(os.path.join(folder, TOKENIZER), tokenizer)
+
+
+def read_config(path):
+    """Returns the `BertConfig` of a config.json of transformers.
+
+    Raises:
+      ValueError: the file is missing or no configuration, or the network cannot be built here.
+    """
+    try:
+        with open(path, encoding="utf-8") as reader:
+            values = json.load(reader)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: is missing beside the weights") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    for key, allowed in _FIXED.items():
+        if values.get(key, allowed) != allowed:
+            raise ValueError(f"{path}: {key}={values[key]!r}, but the network has {allowed!r} only")
+    ours = {theirs: name for name, names in _HIDDEN_ACTS.items() for theirs in names}
+    act = values.get("hidden_act", "gelu")
+    if act not in ours:
+        raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {', '.join(ours)}")
+    known = BertConfig(vocab_size=30522).to_dict()  # the defaults of transformers are the same
+    known.update({key: value for key, value in values.items() if key in known})
+    return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
+
+
+def tensor_name(name):
+    """Returns what transformers calls one of google-research/bert's variables."""
+    for pattern, replacement in _RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name.replace("/", ".")
+
+
+def _current_name(name, names):
+    """The name that today's BertForPreTraining & co. would give a stored tensor."""
+    if not any(n.startswith("bert.") for n in names):  # a BertModel alone
+        name = f"bert.{name}"
+    # As in the first conversions of google-research/bert's models.
+    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: f"LayerNorm.{_OLD[m[1]]}", name)
+
+
+_OLD = {"gamma": "weight", "beta": "bias"}
+
+
+def _is_transposed(name):
+    return name.endswith("/kernel")
+
+
+def _check_copies(left_out, stored, read_stored, theirs, read, path):
+    """Raises ValueError unless what is stored twice is the same both times."""
+    for name in left_out:
+        original = _COPIES.get(name)
+        if original in theirs and not np.array_equal(read_stored(stored[name]), read(original)):
+            raise ValueError(
+                f"{path}: {name} differs from {theirs[original]}; the network has one for both"
+            )
+
+
+def _is_uncased(vocab_file):
+    """Whether a vocabulary has no capital letters, but for its [SPECIAL] tokens."""
+    with open(vocab_file, encoding="utf-8") as reader:
+        words = [line.rstrip("\n") for line in reader]
+    return not any(re.search("[A-Z]", w) and not re.fullmatch(r"\[.*\]", w) for w in words)
+
+
+def _write_json(path, values):
+    with open(path, "w", encoding="utf-8") as writer:
+        writer.write(json.dumps(values, indent=2) + "\n")

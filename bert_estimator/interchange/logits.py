@@ -1,0 +1,68 @@
+"""What a model says to a fixed batch: how two copies of its weights are compared."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import heads, modeling
+from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
+
+_BATCH, _LENGTH = 3, 32
+
+
+def fixed_batch(config):
+    """Returns `input_ids`, `input_mask`, `segment_ids`, int32 [batch, seq], some of it padding."""
+    length = min(_LENGTH, config.max_position_embeddings)
+    random = np.random.RandomState(0)
+    positions = np.arange(length)
+    lengths = np.array([[length], [length // 2], [length - 1]])
+    return {
+        "input_ids": random.randint(0, config.vocab_size, [_BATCH, length]).astype(np.int32),
+        "input_mask": (positions < lengths).astype(np.int32),
+        "segment_ids": (
+            (positions >= lengths // 2) & (positions < lengths) & (config.type_vocab_size > 1)
+        ).astype(np.int32),
+    }
+
+
+def compute(config, weights, batch=None):
+    """Computes all that a model's weights are enough for, in float32.
+
+    Args:
+      config: `BertConfig`.
+      weights: name -> float32 array: an encoder, with or without pooler and heads.
+      batch: as `fixed_batch` returns, which is used by default.
+
+    Returns:
+      A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
+      [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
+      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels].
+    """
+    batch = fixed_batch(config) if batch is None else batch
+    size, length = batch["input_ids"].shape
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = modeling.BertModel(
+            config,
+            is_training=False,
+            input_ids=tf.constant(batch["input_ids"]),
+            input_mask=tf.constant(batch["input_mask"]),
+            token_type_ids=tf.constant(batch["segment_ids"]),
+        )
+        outputs = {"sequence_output": model.get_sequence_output()}
+        if "bert/pooler/dense/kernel" in weights:
+            outputs["pooled_output"] = model.get_pooled_output()
+        if f"{MASKED_LM}/output_bias" in weights:
+            positions = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
+            logits = heads.masked_lm_logits(model, positions)
+            outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, config.vocab_size])
+        if f"{NEXT_SENTENCE}/output_bias" in weights:
+            outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
+        for variable in tf.global_variables():
+            if variable.op.name in weights:
+                # The value goes where the initial one would.
+                feed = {variable.initializer.inputs[1]: weights[variable.op.name]}
+                session.run(variable.initializer, feed)
+        values = session.run(outputs)
+    if CLASSIFIER in weights:
+        logits = values["pooled_output"] @ weights[CLASSIFIER].T + weights["output_bias"]
+        values["classifier_logits"] = logits
+    return values

@@ -1,0 +1,94 @@
+"""The variables of BERT and its heads: google-research/bert's names, and shapes."""
+
+MASKED_LM = "cls/predictions"
+NEXT_SENTENCE = "cls/seq_relationship"
+CLASSIFIER = "output_weights"
+
+
+def encoder_shapes(config):
+    """Returns name -> shape of the variables that `modeling.BertModel` makes."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = {
+        "bert/embeddings/word_embeddings": [config.vocab_size, hidden],
+        "bert/embeddings/token_type_embeddings": [config.type_vocab_size, hidden],
+        "bert/embeddings/position_embeddings": [config.max_position_embeddings, hidden],
+        **_layer_norm("bert/embeddings", hidden),
+    }
+    for index in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{index}"
+        for name in ("query", "key", "value"):
+            shapes.update(_dense(f"{layer}/attention/self/{name}", hidden, hidden))
+        shapes.update(_dense(f"{layer}/attention/output/dense", hidden, hidden))
+        shapes.update(_layer_norm(f"{layer}/attention/output", hidden))
+        shapes.update(_dense(f"{layer}/intermediate/dense", hidden, inner))
+        shapes.update(_dense(f"{layer}/output/dense", inner, hidden))
+        shapes.update(_layer_norm(f"{layer}/output", hidden))
+    shapes.update(_dense("bert/pooler/dense", hidden, hidden))
+    return shapes
+
+
+def head_shapes(config, num_labels):
+    """Returns head -> (name -> shape) of the heads there may be.
+
+    Args:
+      config: `BertConfig`.
+      num_labels: rows of a classifier's `output_weights`.
+    """
+    hidden = config.hidden_size
+    return {
+        MASKED_LM: {
+            **_dense("cls/predictions/transform/dense", hidden, hidden),
+            **_layer_norm("cls/predictions/transform", hidden),
+            "cls/predictions/output_bias": [config.vocab_size],
+        },
+        NEXT_SENTENCE: {
+            "cls/seq_relationship/output_weights": [2, hidden],
+            "cls/seq_relationship/output_bias": [2],
+        },
+        CLASSIFIER: {"output_weights": [num_labels, hidden], "output_bias": [num_labels]},
+    }
+
+
+def check(config, shapes, path):
+    """Checks that variables are those of a network, all of them, and of whole heads.
+
+    The pooler may be missing: Hugging Face's masked-LM models have none.
+
+    Args:
+      config: `BertConfig`.
+      shapes: name -> shape of the variables found.
+      path: where, for errors.
+
+    Returns:
+      The heads found, a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER.
+
+    Raises:
+      ValueError: names every variable that is unknown, missing, or of another shape.
+    """
+    num_labels = shapes.get(CLASSIFIER, [0])[0]
+    heads = head_shapes(config, num_labels)
+    found = tuple(head for head, names in heads.items() if set(names) & set(shapes))
+    expected = encoder_shapes(config)
+    if not any(name.startswith("bert/pooler/") for name in shapes):
+        expected = {k: v for k, v in expected.items() if not k.startswith("bert/pooler/")}
+    for head in found:
+        expected.update(heads[head])
+    problems = [f"{name} {shapes[name]}: unknown" for name in shapes if name not in expected]
+    for name, shape in expected.items():
+        if name not in shapes:
+            problems.append(f"{name} {shape}: missing")
+        elif list(shapes[name]) != shape:
+            problems.append(f"{name}: {list(shapes[name])}, but the configuration says {shape}")
+    if problems:
+        raise ValueError(
+            f"{path} does not hold a BERT of its configuration:\n  " + "\n  ".join(problems)
+        )
+    return found
+
+
+def _dense(scope, inputs, outputs):
+    return {f"{scope}/kernel": [inputs, outputs], f"{scope}/bias": [outputs]}
+
+
+def _layer_norm(scope, width):
+    return {f"{scope}/LayerNorm/gamma": [width], f"{scope}/LayerNorm/beta": [width]}

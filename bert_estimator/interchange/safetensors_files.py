@@ -1,0 +1,92 @@
+"""Reading and writing safetensors files: the one module that needs the `safetensors` package."""
+
+import json
+import os
+
+import numpy as np
+
+try:
+    import safetensors
+    import safetensors.numpy
+except ImportError:
+    safetensors = None
+
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+# The stored types that float32 holds exactly.
+_EXACT = ("F32", "F16", "BF16")
+
+
+def open_directory(folder):
+    """Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists.
+
+    Returns:
+      (shapes: tensor name -> shape, read: function of a name that gives its float32 array).
+
+    Raises:
+      ValueError: a file is missing or damaged, or a tensor of a type that float32 does not hold;
+        or the package is not installed.
+    """
+    _check_installed()
+    shapes, places = {}, {}
+    for path in _files(folder):
+        for name, entry in _header(path).items():
+            shapes[name], places[name] = entry["shape"], (path, entry["dtype"])
+
+    def read(name):
+        path, dtype = places[name]
+        if dtype not in _EXACT:
+            raise ValueError(f"{path}: {name} is {dtype}; allowed are {', '.join(_EXACT)}")
+        with safetensors.safe_open(path, framework="np") as file:
+            return np.asarray(file.get_tensor(name), np.float32)
+
+    return shapes, read
+
+
+def write(path, tensors):
+    """Writes a file.
+
+    Args:
+      path: where to.
+      tensors: name -> array.
+    """
+    _check_installed()
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    # transformers refuses files that do not say which framework's layout they have.
+    safetensors.numpy.save_file(contiguous, path, metadata={"format": "pt"})
+
+
+def _files(folder):
+    single, index = os.path.join(folder, FILE), os.path.join(folder, INDEX)
+    if os.path.exists(single):
+        return [single]
+    try:
+        with open(index, encoding="utf-8") as reader:
+            names = sorted(set(json.load(reader)["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}: cannot be read: {error!r}") from None
+    for name in names:
+        if not os.path.isfile(os.path.join(folder, name)):
+            raise ValueError(f"{index}: names {name}, which is not there")
+    return [os.path.join(folder, name) for name in names]
+
+
+def _header(path):
+    """Returns tensor name -> {"shape", "dtype"}."""
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: {"shape": list(part.get_shape()), "dtype": part.get_dtype()}
+                for name, part in slices.items()
+            }
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: is no whole safetensors file: {error}") from None
+
+
+def _check_installed():
+    if safetensors is None:
+        raise ValueError(
+            "Hugging Face's files need safetensors, which is not installed: "
+            "pip install 'bert-estimator[hf]'"
+        )

@@ -1,0 +1,34 @@
+"""The table of what became of a checkpoint's weights and a model's variables."""
+
+import collections
+import re
+
+RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
+
+_ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)
+
+
+def text(title, rows):
+    """Returns a title, the number of rows of each kind, and a table.
+
+    Variables of several layers that are alike share a line.
+
+    Args:
+      title: what the table is of.
+      rows: list of (name, shape as a list of ints, one of RESTORED, NEW, INITIALIZED, UNUSED).
+    """
+    counts = collections.Counter(what for _, _, what in rows)
+    lines = [f"{title}: " + ", ".join(f"{counts[what]} {what}" for what in _ORDER if counts[what])]
+    groups = collections.Counter(
+        (_ORDER.index(what), re.sub(r"\blayer_\d+\b", "layer_*", name), str(shape))
+        for name, shape, what in rows
+    )
+    cells = [
+        (_ORDER[what], name, shape + (f" x {count}" if count > 1 else ""))
+        for (what, name, shape), count in groups.items()
+    ]
+    cells.sort(key=lambda row: (_ORDER.index(row[0]), row[1]))
+    widths = [max(len(row[column]) for row in cells) for column in range(2)]
+    for what, name, shape in cells:
+        lines.append(f"  {what:{widths[0]}}  {name:{widths[1]}}  {shape}")
+    return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""Hugging Face's BERT, against what transformers wrote and computed."""
+
+import json
+import os
+import subprocess
+
+import fixtures
+import numpy as np
+import pytest
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import hugging_face, logits, open_source
+
+
+def outputs(folder):
+    """What the directory's model says to the oracle's batch."""
+    source = open_source(str(folder))
+    batch = dict(np.load(fixtures.DATA / "hf_pretraining" / "batch.npz"))
+    return logits.compute(source.config, fixtures.weights_of(source), batch)
+
+
+@pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
+def test_logits_are_those_of_transformers(model):
+    expected = np.load(fixtures.DATA / model / "logits.npz")
+    actual = outputs(fixtures.DATA / model)
+    assert set(expected) - set(actual) == set()
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
+def test_what_is_written_is_what_transformers_wrote(model, tmp_path):
+    source = open_source(str(fixtures.DATA / model))
+    hugging_face.write(str(tmp_path), source.config, source.vocab_file, fixtures.weights_of(source))
+    written, expected = fixtures.tensors_of(tmp_path), fixtures.tensors_of(fixtures.DATA / model)
+    assert set(written) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(written[name], value, err_msg=name)
+    config = json.loads((tmp_path / "config.json").read_text())
+    theirs = json.loads((fixtures.DATA / model / "config.json").read_text())
+    assert hugging_face.read_config(str(tmp_path / "config.json")) == source.config
+    for key in ("architectures", "id2label", "label2id", "layer_norm_eps", "model_type"):
+        assert config.get(key) == theirs.get(key)
+    assert (tmp_path / "vocab.txt").read_bytes() == (
+        fixtures.DATA / model / "vocab.txt"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "written"),
+    [
+        ("gelu", "gelu_erf", "gelu"),
+        ("gelu_python", "gelu_erf", "gelu"),
+        ("gelu_new", "gelu", "gelu_new"),
+        ("gelu_pytorch_tanh", "gelu", "gelu_new"),
+        ("relu", "relu", "relu"),
+    ],
+)
+def test_activations_are_translated(tmp_path, theirs, ours, written):
+    folder = fixtures.changed(tmp_path, "hf_encoder", hidden_act=theirs)
+    source = open_source(str(folder))
+    assert source.config.hidden_act == ours
+    hugging_face.write(str(tmp_path), source.config, None, fixtures.weights_of(source))
+    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == written
+
+
+def test_every_activation_has_a_name_there():
+    from bert_estimator.bert_config import HIDDEN_ACTS
+
+    assert set(hugging_face._HIDDEN_ACTS) == set(HIDDEN_ACTS)
+
+
+def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
+    assert hugging_face.read_config(str(tmp_path / "config.json")) == BertConfig(
+        vocab_size=30522, hidden_act="gelu_erf"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_act": "silu"}, "hidden_act='silu' is not known; known are gelu_new, gelu_pytor"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network has 1e-12 only"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
+        ({"model_type": "roberta"}, "model_type='roberta', but the network has 'bert' only"),
+        ({"is_decoder": True}, "is_decoder=True, but the network has False only"),
+        ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),
+    ],
+)
+def test_networks_that_cannot_be_built_are_refused(tmp_path, config, message):
+    folder = fixtures.changed(tmp_path, "hf_encoder", **config)
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: {message}"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "is missing beside the weights"), ("{", "not JSON: ")]
+)
+def test_a_configuration_that_is_none(tmp_path, text, message):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "config.json").unlink()
+    if text is not None:
+        (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: {message}"):
+        open_source(str(folder))
+
+
+def test_copies_and_position_ids_of_older_files_are_left_out(tmp_path):
+    def older(tensors):
+        def rename(name):
+            old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+            for today, before in old.items():
+                name = name.replace(today, before)
+            return name
+
+        return {
+            **{rename(name): value for name, value in tensors.items()},
+            "bert.embeddings.position_ids": np.arange(24)[np.newaxis],
+            "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"],
+        }
+
+    folder = fixtures.changed(tmp_path, "hf_pretraining", older)
+    source, today = open_source(str(folder)), open_source(str(fixtures.DATA / "hf_pretraining"))
+    assert source.left_out == (
+        "bert.embeddings.position_ids",
+        "cls.predictions.decoder.bias",
+        "cls.predictions.decoder.weight",
+    )
+    assert source.shapes == today.shapes
+    for name in source.shapes:
+        np.testing.assert_array_equal(source.read(name), today.read(name), err_msg=name)
+
+
+def test_a_decoder_of_its_own_is_refused(tmp_path):
+    def untie(tensors):
+        table = tensors["bert.embeddings.word_embeddings.weight"] + 1
+        return {**tensors, "cls.predictions.decoder.weight": table}
+
+    folder = fixtures.changed(tmp_path, "hf_pretraining", untie)
+    message = "cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight"
+    with pytest.raises(ValueError, match=f"^{folder}: {message}"):
+        open_source(str(folder))
+
+
+def without(*names):
+    return lambda tensors: {k: v for k, v in tensors.items() if k not in names}
+
+
+def test_unknown_tensors_are_named(tmp_path):
+    extra = {"bert.embeddings.more.weight": np.ones(1), "qa_outputs.bias": np.ones(2)}
+    folder = fixtures.changed(tmp_path, "hf_pretraining", lambda tensors: {**tensors, **extra})
+    message = "tensors that are unknown here: bert.embeddings.more.weight, qa_outputs.bias"
+    with pytest.raises(ValueError, match=f"^{folder}: holds {message}$"):
+        open_source(str(folder))
+
+
+def test_tensors_of_layers_beyond_the_configuration_are_named(tmp_path):
+    folder = fixtures.changed(tmp_path, "hf_pretraining", num_hidden_layers=1)
+    with pytest.raises(ValueError, match=r"unknown here: bert.encoder.layer.1.attention.output.La"):
+        open_source(str(folder))
+
+
+def test_missing_and_misshaped_tensors_are_named(tmp_path):
+    def wrong(tensors):
+        del tensors["encoder.layer.1.output.dense.bias"]
+        return {**tensors, "pooler.dense.weight": np.ones([16, 15], np.float32)}
+
+    folder = fixtures.changed(tmp_path, "hf_encoder", wrong)
+    with pytest.raises(ValueError, match=f"^{folder} does not hold a BERT") as error:
+        open_source(str(folder))
+    assert "bert/encoder/layer_1/output/dense/bias [16]: missing" in str(error.value)
+    assert "bert/pooler/dense/kernel: [15, 16], but the configuration says" in str(error.value)
+
+
+def test_heads_that_no_model_of_transformers_has_together(tmp_path):
+    source = open_source(str(fixtures.DATA / "hf_classifier"))
+    weights = fixtures.weights_of(source)
+    weights["cls/seq_relationship/output_weights"] = np.ones([2, 16], np.float32)
+    weights["cls/seq_relationship/output_bias"] = np.ones([2], np.float32)
+    with pytest.raises(ValueError, match="heads cls/seq_relationship, output_weights in one model"):
+        hugging_face.write(str(tmp_path), source.config, None, weights)
+
+
+@pytest.mark.parametrize(
+    ("words", "lower"), [(["[PAD]", "été", "##s"], True), (["[PAD]", "Summer"], False)]
+)
+def test_the_casing_is_told_by_the_vocabulary(tmp_path, words, lower):
+    source = open_source(str(fixtures.DATA / "hf_encoder"))
+    vocab_file = tmp_path / "words.txt"
+    vocab_file.write_text("\n".join(words) + "\n", encoding="utf-8")
+    weights = fixtures.weights_of(source)
+    hugging_face.write(str(tmp_path), source.config, str(vocab_file), weights)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": lower,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "TRANSFORMERS_PYTHON" not in os.environ,
+    reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",
+)
+@pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
+def test_transformers_loads_what_is_written_here(model, tmp_path):
+    source = open_source(str(fixtures.DATA / model))
+    # As after training: other weights than transformers ever saw.
+    weights = {k: np.float32(1.1) * v for k, v in fixtures.weights_of(source).items()}
+    hugging_face.write(str(tmp_path), source.config, source.vocab_file, weights)
+    oracle = os.path.join(os.path.dirname(__file__), "transformers_oracle.py")
+    batch, out = fixtures.DATA / model / "batch.npz", tmp_path / "logits.npz"
+    python = os.environ["TRANSFORMERS_PYTHON"]
+    subprocess.run([python, oracle, "logits", tmp_path, batch, out], check=True)
+    ours, theirs = outputs(tmp_path), np.load(out)
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-5, err_msg=name)

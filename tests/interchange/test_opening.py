@@ -1,0 +1,85 @@
+"""Opening weights wherever they are: paths, directories and archives."""
+
+import shutil
+import zipfile
+
+import fixtures
+import pytest
+
+from bert_estimator.interchange import open_source
+
+
+def packed(tmp_path, folder, inside="", name="model.zip"):
+    """An archive of a directory's files, in a directory of the archive or at its root."""
+    with zipfile.ZipFile(tmp_path / name, "a") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.write(path, inside + path.name)
+    return str(tmp_path / name)
+
+
+@pytest.mark.parametrize("inside", ["", "uncased_L-2_H-8_A-2/"])
+@pytest.mark.parametrize("folder", [fixtures.TF1, fixtures.DATA / "hf_encoder"])
+def test_an_archive_is_what_was_packed(tmp_path, folder, inside):
+    path = packed(tmp_path, folder, inside)
+    source, expected = open_source(path), open_source(str(folder))
+    assert source.path == path
+    for part in ("format", "shapes", "left_out", "config"):
+        assert getattr(source, part) == getattr(expected, part)
+    for name in source.shapes:
+        assert (source.read(name) == expected.read(name)).all()
+    with open(source.vocab_file, encoding="utf-8") as reader:
+        assert reader.read() == (folder / "vocab.txt").read_text()
+
+
+def test_a_checkpoints_path_and_its_directory_are_the_same():
+    by_path = open_source(str(fixtures.TF1 / "bert_model.ckpt"))
+    by_folder = open_source(str(fixtures.TF1))
+    assert (by_path.shapes, by_path.config) == (by_folder.shapes, by_folder.config)
+    assert by_folder.path == str(fixtures.TF1)
+
+
+def test_hugging_face_and_tf1_are_told_apart():
+    assert open_source(str(fixtures.TF1)).format == "tf1"
+    assert open_source(str(fixtures.DATA / "hf_encoder")).format == "hf"
+
+
+def test_nothing_is_there(tmp_path):
+    message = rf"^{tmp_path}/no: there is no such checkpoint\. Give the path of a checkpoint withou"
+    with pytest.raises(ValueError, match=message):
+        open_source(str(tmp_path / "no"))
+    message = f"^{tmp_path}: holds neither a TF1 checkpoint .* nor Hugging Face's model.safetenso"
+    with pytest.raises(ValueError, match=message):
+        open_source(str(tmp_path))
+
+
+def test_a_pickled_model_is_refused_with_the_way_out(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="save the model with safe_serialization=True, not as"):
+        open_source(str(tmp_path))
+
+
+def test_an_archive_of_two_models(tmp_path):
+    packed(tmp_path, fixtures.TF1, "a/")
+    path = packed(tmp_path, fixtures.TF1, "b/")
+    with pytest.raises(ValueError, match=f"^{path}: holds models in a, b; unpack it"):
+        open_source(path)
+
+
+def test_damaged_archives(tmp_path):
+    path = packed(tmp_path, fixtures.TF1)
+    whole = (tmp_path / "model.zip").read_bytes()
+    (tmp_path / "model.zip").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=f"^{path}: is no zip archive"):
+        open_source(path)
+    place = whole.index(b"bert_model.ckpt.data-00000-of-00001") + 2000
+    (tmp_path / "model.zip").write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+    with pytest.raises(ValueError, match=f"^{path}: the archive cannot be read: Bad CRC-32"):
+        open_source(path)
+
+
+def test_an_archive_is_unpacked_once_until_it_changes(tmp_path):
+    path = packed(tmp_path, fixtures.TF1)
+    first = open_source(path).vocab_file
+    assert open_source(path).vocab_file == first
+    shutil.copy(packed(tmp_path, fixtures.DATA / "hf_encoder", name="other.zip"), path)
+    assert open_source(path).format == "hf"

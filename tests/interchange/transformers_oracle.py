@@ -1,0 +1,94 @@
+"""What Hugging Face's transformers writes, and computes: the oracle of these tests.
+
+In an environment of its own (pip install torch transformers safetensors):
+
+    python tests/interchange/transformers_oracle.py make tests/interchange/data
+    python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
+
+`make` writes tiny random models and, for each, `batch.npz` and `logits.npz`.
+"""
+
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+# Directory -> (class, sizes): the largest with the exact gelu, the others cover the other heads.
+SMALL = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+MODELS = {
+    "hf_pretraining": (
+        "BertForPreTraining",
+        {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48},
+    ),
+    "hf_classifier": (
+        "BertForSequenceClassification",
+        {**SMALL, "num_labels": 3, "hidden_act": "gelu_new"},
+    ),
+    "hf_masked_lm": ("BertForMaskedLM", {**SMALL, "hidden_act": "relu"}),
+    "hf_encoder": ("BertModel", {**SMALL, "hidden_act": "gelu_pytorch_tanh"}),
+}
+WORDS = [f"word{i}" for i in range(35)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+def make(folder):
+    for name, (kind, sizes) in MODELS.items():
+        directory = os.path.join(folder, name)
+        torch.manual_seed(len(name))
+        config = transformers.BertConfig(
+            vocab_size=len(VOCABULARY), num_hidden_layers=2, max_position_embeddings=24, **sizes
+        )
+        model = getattr(transformers, kind)(config).eval()
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                # Large enough that every tensor matters.
+                parameter.normal_(1.0 if key.endswith("LayerNorm.weight") else 0.0, 0.3)
+        model.save_pretrained(directory)
+        with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as writer:
+            writer.write("\n".join(VOCABULARY) + "\n")
+        random = np.random.RandomState(7)
+        lengths, positions = np.array([[20], [9], [13]]), np.arange(20)
+        batch = {
+            "input_ids": random.randint(0, len(VOCABULARY), [3, 20]),
+            "input_mask": positions < lengths,
+            "segment_ids": (positions >= 6) & (positions < lengths),
+        }
+        batch = {key: value.astype(np.int32) for key, value in batch.items()}
+        np.savez(os.path.join(directory, "batch.npz"), **batch)
+        np.savez(os.path.join(directory, "logits.npz"), **logits(directory, batch))
+
+
+def logits(directory, batch):
+    """The outputs of a directory's model, by the names of `interchange.logits`."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    kind = getattr(transformers, config.architectures[0])
+    model, loading = kind.from_pretrained(directory, output_loading_info=True)
+    if any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        sys.exit(f"{directory}: {loading}")
+    ids, mask, segments = (
+        torch.tensor(batch[key], dtype=torch.long)
+        for key in ("input_ids", "input_mask", "segment_ids")
+    )
+    with torch.no_grad():
+        model.eval()
+        out = model(ids, attention_mask=mask, token_type_ids=segments, output_hidden_states=True)
+    values = {"sequence_output": out.hidden_states[-1]}
+    names = {
+        "pooled_output": "pooler_output",
+        "masked_lm_logits": "prediction_logits",
+        "next_sentence_logits": "seq_relationship_logits",
+    }
+    values.update({ours: out[theirs] for ours, theirs in names.items() if theirs in out})
+    if "logits" in out:
+        masked = isinstance(model, transformers.BertForMaskedLM)
+        values["masked_lm_logits" if masked else "classifier_logits"] = out["logits"]
+    return {name: value.numpy() for name, value in values.items()}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        make(sys.argv[2])
+    else:
+        np.savez(sys.argv[4], **logits(sys.argv[2], np.load(sys.argv[3])))
