@@ -1,4 +1,4 @@
-"""Trains a WordPiece vocabulary from text files.
+"""Trains a WordPiece vocabulary, or a SentencePiece model, from text files.
 
 ```
 python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
@@ -10,7 +10,7 @@ import sys
 
 from absl import app, flags
 
-from bert_estimator.tokenization import train_vocabulary, write_vocab
+from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from input_pipelines.documents import find_files, read_documents
 
 
@@ -18,6 +18,12 @@ def define_flags() -> None:
     flags.DEFINE_string("input_file", None, "Text files or globs, comma-separated.", required=True)
     flags.DEFINE_string("vocab_file", None, "The vocabulary to write.", required=True)
     flags.DEFINE_integer("vocab_size", 30522, "Number of tokens, the special ones included.")
+    flags.DEFINE_enum(
+        "model_type",
+        "wordpiece",
+        ["wordpiece", "unigram", "bpe"],
+        "WordPiece (vocab.txt), or SentencePiece's unigram or byte-pair model (.model).",
+    )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
 
 
@@ -30,9 +36,18 @@ def create(values: flags.FlagValues) -> str:
     """
     documents = read_documents(find_files(values.input_file.split(",")))
     sentences = (sentence for document in documents for sentence in document)
-    vocab = train_vocabulary(sentences, values.vocab_size, values.do_lower_case)
-    write_vocab(vocab, values.vocab_file)
-    return f"{len(vocab)} tokens in {values.vocab_file}."
+    is_model = values.vocab_file.endswith(".model")
+    if is_model != (values.model_type != "wordpiece"):
+        raise ValueError(
+            f"--vocab_file={values.vocab_file}: a SentencePiece model's name ends in .model, a "
+            f"WordPiece vocabulary's does not, and --model_type is {values.model_type}"
+        )
+    size, do_lower_case = values.vocab_size, values.do_lower_case
+    if is_model:
+        train_sentencepiece(sentences, values.vocab_file, size, values.model_type, do_lower_case)
+    else:
+        write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
+    return f"{values.vocab_size} tokens in {values.vocab_file}."
 
 
 def main(argv: list[str]) -> None:

@@ -116,6 +116,16 @@ def make(
     return data
 
 
+def write_vocabulary(vocab_file: str, vocab_size: int) -> None:
+    """Writes the vocabulary of this data alone."""
+    _write_vocabulary(embedded_corpus.load(), vocab_file, vocab_size)
+
+
+def _write_vocabulary(corpus: embedded_corpus.Corpus, vocab_file: str, vocab_size: int) -> None:
+    sentences = (sentence for document in corpus.train for sentence in document)
+    write_vocab(train_vocabulary(sentences, vocab_size), vocab_file)
+
+
 def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
     """Fills the directory; returns a summary in words."""
     paths = _paths(directory)
@@ -125,8 +135,7 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
         corpus.python_version,
         len(corpus.train) + len(corpus.held_out),
     )
-    sentences = (sentence for document in corpus.train for sentence in document)
-    write_vocab(train_vocabulary(sentences, vocab_size), paths.vocab_file)
+    _write_vocabulary(corpus, paths.vocab_file, vocab_size)
     tokenizer = FullTokenizer(paths.vocab_file)
     description = {
         "source": "embedded",

@@ -71,7 +71,7 @@ def load(standard_library: str | None = None) -> Corpus:
     Raises:
       FileNotFoundError: the directory holds no Python sources (a stripped or zipped Python).
     """
-    root = _standard_library(standard_library)
+    root = directory_of_sources(standard_library)
     train, held_out = split(without_repetitions(documents(root)))
     if not train or not held_out:
         raise FileNotFoundError(
@@ -90,9 +90,9 @@ def fingerprint(standard_library: str | None = None) -> str:
 
     It takes a tenth of a second where `load` takes seconds.
     """
-    root = _standard_library(standard_library)
+    root = directory_of_sources(standard_library)
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in [root / _TOPICS, *_sources(root)]:
+    for path in [root / _TOPICS, *sources(root)]:
         source = path.read_bytes() if path.is_file() else b""
         digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
     return digest.hexdigest()
@@ -102,7 +102,7 @@ def documents(root: Path) -> Iterator[list[list[str]]]:
     """Yields documents, each a list of paragraphs, each a list of sentences."""
     for text in _topics(root / _TOPICS):
         yield list(prose(text))
-    for path in _sources(root):
+    for path in sources(root):
         yield [paragraph for text in _docstrings(path) for paragraph in prose(text)]
 
 
@@ -217,11 +217,12 @@ def _is_prose(sentence: str) -> bool:
     return plain >= _MIN_PLAIN_SHARE * len(words)
 
 
-def _standard_library(directory: str | None) -> Path:
+def directory_of_sources(directory: str | None = None) -> Path:
+    """The directory of the standard library: the one given, or the running Python's."""
     return Path(directory or sysconfig.get_path("stdlib"))
 
 
-def _sources(root: Path) -> list[Path]:
+def sources(root: Path) -> list[Path]:
     """The standard library's modules, ordered by path."""
     found = []
     for directory, subdirectories, files in os.walk(root):
@@ -232,7 +233,7 @@ def _sources(root: Path) -> list[Path]:
 
 def _topics(path: Path) -> Iterator[str]:
     """Yields the texts of `topics = {name: text, ...}` by name."""
-    for statement in _parse(path).body:
+    for statement in parse(path).body:
         if isinstance(statement, ast.Assign) and statement.targets[0].id == "topics":
             topics = ast.literal_eval(statement.value)
             for name in sorted(topics):
@@ -241,7 +242,7 @@ def _topics(path: Path) -> Iterator[str]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     """Yields the docstrings of a module, its classes and functions, in source order."""
-    pending = [_parse(path)]
+    pending = [parse(path)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -252,7 +253,7 @@ def _docstrings(path: Path) -> Iterator[str]:
         pending.extend(child for block in reversed(blocks) for child in reversed(block))
 
 
-def _parse(path: Path) -> ast.Module:
+def parse(path: Path) -> ast.Module:
     """Parses a file; one that is missing or that is no Python has nothing to give."""
     if not path.is_file():
         return ast.Module([], [])

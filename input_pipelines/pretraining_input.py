@@ -63,7 +63,7 @@ def input_fn_builder(
         records = open_pretraining_records(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
-        start, invocation, num_invocations = _deployment(params.get("context"))
+        start, invocation, num_invocations = deployment(params.get("context"))
         padding = _example_of_zeros(max_seq_length, max_predictions_per_seq)
 
         def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray]:
@@ -112,6 +112,27 @@ def input_fn_builder(
     return input_fn
 
 
+def shapes_input_fn(
+    max_seq_length: int, max_predictions_per_seq: int, precision: str
+) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
+    """An `input_fn` whose batches have the shapes and dtypes of real ones, and zeros in them.
+
+    For programs that are compiled and not run: no record is read.
+    """
+
+    def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        shapes = {"is_real_example": ([], tf.int32)}
+        for name, spec in feature_spec(max_seq_length, max_predictions_per_seq).items():
+            shapes[name] = (spec.shape, tf.int32 if spec.dtype == tf.int64 else spec.dtype)
+        zeros = {
+            name: tf.zeros([params["batch_size"], *shape], dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
+        return cast_features(zeros, precision)
+
+    return input_fn
+
+
 def feature_spec(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Any]:
     """The features of a record, for `tf.io.parse_example`."""
     return {
@@ -146,7 +167,7 @@ def cast_features(
     }
 
 
-def _deployment(context: Any) -> tuple[int, int, int]:
+def deployment(context: Any) -> tuple[int, int, int]:
     """(step at which training starts, number of this invocation, number of invocations)."""
     if context is None:
         return 0, 0, 1

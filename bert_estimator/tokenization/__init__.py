@@ -1,6 +1,12 @@
 """Text to tokens to ids, and the training of vocabularies."""
 
-from bert_estimator.tokenization.vocabulary import train_vocabulary, write_vocab
+from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
+from bert_estimator.tokenization.tokenizer import Tokenizer, open_tokenizer
+from bert_estimator.tokenization.vocabulary import (
+    train_sentencepiece,
+    train_vocabulary,
+    write_vocab,
+)
 from bert_estimator.tokenization.wordpiece import (
     CLS,
     MASK,
@@ -23,8 +29,12 @@ __all__ = [
     "UNK",
     "BasicTokenizer",
     "FullTokenizer",
+    "SentencePieceTokenizer",
+    "Tokenizer",
     "WordpieceTokenizer",
     "load_vocab",
+    "open_tokenizer",
+    "train_sentencepiece",
     "train_vocabulary",
     "write_vocab",
 ]

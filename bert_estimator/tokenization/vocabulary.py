@@ -1,7 +1,8 @@
-"""Training of a WordPiece vocabulary from text.
+"""Training of vocabularies from text: WordPiece's list of tokens, or a SentencePiece model.
 
-SentencePiece's byte-pair trainer works on the words that `BasicTokenizer` makes, with their
-counts; its word-initial pieces become WordPiece's plain ones, the others get the prefix `##`.
+For WordPiece, SentencePiece's byte-pair trainer works on the words that `BasicTokenizer` makes,
+with their counts; its word-initial pieces become WordPiece's plain ones, the others get the prefix
+`##`.
 """
 
 import collections
@@ -11,7 +12,15 @@ from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
-from bert_estimator.tokenization.wordpiece import CONTINUATION, SPECIAL_TOKENS, BasicTokenizer
+from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
+from bert_estimator.tokenization.wordpiece import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    SEP,
+    SPECIAL_TOKENS,
+    BasicTokenizer,
+)
 
 CHARACTER_COVERAGE = 0.9999
 
@@ -75,6 +84,51 @@ def write_vocab(vocab: Sequence[str], vocab_file: str) -> None:
     with open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(token + "\n" for token in vocab)
     os.replace(temporary, vocab_file)
+
+
+def train_sentencepiece(
+    texts: Iterable[str],
+    model_file: str,
+    vocab_size: int,
+    model_type: str = "unigram",
+    do_lower_case: bool = True,
+    character_coverage: float = CHARACTER_COVERAGE,
+) -> None:
+    """Trains a SentencePiece model like ALBERT's: `<pad>`, `<unk>`, [CLS], [SEP] and [MASK] first.
+
+    Args:
+      texts: sentences, in any order; they are read once.
+      model_file: where it goes, whole or not at all.
+      vocab_size: number of pieces, the special ones included.
+      model_type: "unigram" or "bpe".
+      do_lower_case: as for the tokenizer that will use the model.
+      character_coverage: share of the characters of the text that get a piece, at least 0.98.
+
+    Raises:
+      ValueError: the text gives no model of this size.
+    """
+    model = io.BytesIO()
+    lines = (line for line in (preprocess(text, do_lower_case) for text in texts) if line)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=[CLS, SEP, MASK],
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"SentencePiece makes no model of {vocab_size} pieces: {error}") from None
+    with open(model_file + ".tmp", "wb") as file:
+        file.write(model.getvalue())
+    os.replace(model_file + ".tmp", model_file)
 
 
 def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[str]:

@@ -88,12 +88,17 @@ class FullTokenizer:
     Attributes:
       vocab: token -> id, in the order of ids.
       inv_vocab: id -> token.
+      vocab_size: number of tokens.
       do_lower_case: whether text is lower-cased and its accents stripped.
+      cls_id, sep_id, mask_id, pad_id: ids of the special tokens.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.vocab_size = len(self.vocab)
+        self.cls_id, self.sep_id = self.vocab[CLS], self.vocab[SEP]
+        self.mask_id, self.pad_id = self.vocab[MASK], self.vocab[PAD]
         self.do_lower_case = do_lower_case
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
@@ -103,6 +108,10 @@ class FullTokenizer:
         for word in self.basic_tokenizer.tokenize(text):
             tokens.extend(self.wordpiece_tokenizer.pieces(word))
         return tokens
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text's tokens, without special tokens."""
+        return self.convert_tokens_to_ids(self.tokenize(text))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Raises `KeyError` for a token outside the vocabulary (`tokenize` never makes one)."""

@@ -54,9 +54,7 @@ def test_create(values, text_file, tmp_path, vocab_file):
     assert flag_values.dupe_factor == 10 and flag_values.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
-    assert summary == (
-        f"{records.num_records} examples from 6 documents (120 tokens) in 2 files."
-    )
+    assert summary == (f"{records.num_records} examples from 6 documents (120 tokens) in 2 files.")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from bert_estimator.tokenization import load_vocab
+from bert_estimator.tokenization import load_vocab, open_tokenizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -33,3 +33,15 @@ def test_an_empty_glob_is_named(tmp_path):
     done = create(f"--input_file={tmp_path}/*.txt", f"--vocab_file={tmp_path}/vocab.txt")
     assert done.returncode == 1
     assert f"{tmp_path}/*.txt" in done.stderr
+
+
+def test_writes_a_sentencepiece_model(tmp_path, documents):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("\n".join(document) for document in documents))
+    flags = [f"--input_file={text}", "--vocab_size=40", "--model_type=bpe"]
+    done = create(*flags, f"--vocab_file={tmp_path}/spm.model")
+    assert done.returncode == 0, done.stderr
+    assert open_tokenizer(f"{tmp_path}/spm.model").vocab_size == 40
+    done = create(*flags, f"--vocab_file={tmp_path}/vocab.txt")
+    assert done.returncode == 1
+    assert "a SentencePiece model's name ends in .model" in done.stderr

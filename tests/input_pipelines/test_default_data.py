@@ -19,8 +19,7 @@ def small_corpus(monkeypatch):
     def load():
         readings.append(1)
         documents = [
-            [f"the {a} and the {b} number {i} are here" for b in NOUNS]
-            for i, a in enumerate(NOUNS)
+            [f"the {a} and the {b} number {i} are here" for b in NOUNS] for i, a in enumerate(NOUNS)
         ]
         return embedded_corpus.Corpus(documents[1:], documents[:1], "ab", "3.0.0")
 

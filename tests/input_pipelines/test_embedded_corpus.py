@@ -75,8 +75,7 @@ def test_split_is_by_hash_and_leaves_no_common_sentence():
     assert sorted(train + [d for d in documents if d not in train]) == sorted(documents)
     assert held_out == [[d[0]] for d in documents if d not in train]
     hashes = {
-        document[0]: hashlib.sha256("\n".join(document).encode()).digest()
-        for document in documents
+        document[0]: hashlib.sha256("\n".join(document).encode()).digest() for document in documents
     }
     largest_held_out = max(hashes[document[0]] for document in held_out)
     assert all(hashes[document[0]] > largest_held_out for document in train)
@@ -149,7 +148,7 @@ def test_a_python_without_sources_is_an_error(tmp_path):
 
 
 def test_the_language_reference_of_this_python():
-    root = embedded_corpus._standard_library(None)
+    root = embedded_corpus.directory_of_sources()
     topics = list(embedded_corpus._topics(root / "pydoc_data" / "topics.py"))
     assert len(topics) > 70
     document = [s for paragraph in prose(topics[0]) for s in paragraph]
@@ -161,7 +160,7 @@ def test_the_language_reference_of_this_python():
 def test_reading_the_corpus_imports_nothing_of_it():
     program = (
         "import sys; from input_pipelines import embedded_corpus as e;"
-        "next(e.documents(e._standard_library(None)));"
+        "next(e.documents(e.directory_of_sources()));"
         "sys.exit(bool({'pydoc_data', 'tensorflow', 'this'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

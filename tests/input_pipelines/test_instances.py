@@ -28,9 +28,7 @@ def ids_of(documents, tokenizer):
 
 def unmasked(instance):
     ids = list(instance.input_ids)
-    for position, label in zip(
-        instance.masked_lm_positions, instance.masked_lm_ids, strict=True
-    ):
+    for position, label in zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True):
         ids[position] = label
     return ids
 
@@ -47,8 +45,6 @@ def segments(instance):
 def contains(document, part):
     text = [token for sentence in document for token in sentence]
     return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
-
-
 
 
 def test_pinned_instances(tokenizer, documents):

@@ -79,9 +79,10 @@ def test_every_permutation_of_three_occurs():
 
 
 def test_seeds_of_any_size():
-    assert record_order(np.arange(4), 4, seed=-1).tolist() == record_order(
-        np.arange(4), 4, seed=2**64 - 1
-    ).tolist()
+    assert (
+        record_order(np.arange(4), 4, seed=-1).tolist()
+        == record_order(np.arange(4), 4, seed=2**64 - 1).tolist()
+    )
 
 
 def test_is_fast():

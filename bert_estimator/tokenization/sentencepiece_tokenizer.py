@@ -1,0 +1,98 @@
+"""SentencePiece as ALBERT uses it (Lan et al., 2020; google-research/albert, `tokenization.py`).
+
+Text is cleaned up, lower-cased if the model is uncased, and given to the model, which splits it by
+its own rules (unigram or byte-pair). A piece that ends in a digit and a comma is split again, so
+that "2,000," does not become pieces which no other number shares.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+
+import sentencepiece
+
+from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP
+
+WORD_START = "\u2581"  # SentencePiece's mark of a space before a piece
+
+_PAD_PIECES = ("<pad>", "[PAD]")
+
+
+class SentencePieceTokenizer:
+    """Text to SentencePiece's pieces to ids, and back; a `tokenizer.Tokenizer`.
+
+    Attributes:
+      vocab_size: number of pieces.
+      do_lower_case: whether text is lower-cased.
+      cls_id, sep_id, mask_id, pad_id: ids of the special tokens, pieces of the model.
+    """
+
+    def __init__(self, model_file: str, do_lower_case: bool = True):
+        """Loads a model.
+
+        Raises:
+          ValueError: the file is no SentencePiece model, or lacks one of the special tokens.
+        """
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            with open(model_file, "rb") as file:
+                self._model.load_from_serialized_proto(file.read())
+        except RuntimeError as error:
+            raise ValueError(f"{model_file}: no SentencePiece model ({error})") from None
+        self.do_lower_case = do_lower_case
+        self.vocab_size = self._model.get_piece_size()
+        self.cls_id, self.sep_id, self.mask_id = (
+            self._special(model_file, (token,)) for token in (CLS, SEP, MASK)
+        )
+        self.pad_id = self._special(model_file, _PAD_PIECES)
+
+    def tokenize(self, text: str) -> list[str]:
+        pieces: list[str] = []
+        for piece in self._model.encode(preprocess(text, self.do_lower_case), out_type=str):
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                pieces += self._without_comma(piece)
+            else:
+                pieces.append(piece)
+        return pieces
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text's pieces, without special tokens."""
+        return self.convert_tokens_to_ids(self.tokenize(text))
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """A piece that the model does not know gets the id of the unknown piece."""
+        return [self._model.piece_to_id(token) for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Raises `IndexError` for an id outside the vocabulary."""
+        return [self._model.id_to_piece(int(index)) for index in ids]
+
+    def is_continuation(self, token: str) -> bool:
+        """True for a piece without a space before it."""
+        return not token.startswith(WORD_START)
+
+    def _without_comma(self, piece: str) -> list[str]:
+        """Splits "▁9," into pieces of the number, encoded anew, and the comma."""
+        pieces = self._model.encode(piece[:-1].replace(WORD_START, ""), out_type=str)
+        if piece[0] != WORD_START and pieces and pieces[0][0] == WORD_START:
+            # The model puts a space before all that it encodes; there was none here.
+            pieces = pieces[1:] if len(pieces[0]) == 1 else [pieces[0][1:], *pieces[1:]]
+        return [*pieces, piece[-1]]
+
+    def _special(self, model_file: str, spellings: tuple[str, ...]) -> int:
+        for token in spellings:
+            index = self._model.piece_to_id(token)
+            if index != self._model.unk_id():
+                return index
+        raise ValueError(
+            f"{model_file}: has no piece {' or '.join(spellings)}. Train the model with "
+            "input_pipelines.create_vocabulary, or with these as control symbols"
+        )
+
+
+def preprocess(text: str, do_lower_case: bool = True) -> str:
+    """ALBERT's clean-up: single spaces, `` and '' as quotation marks, NFKD without accents; lower
+    case if asked for. (Accents go from cased text too.)"""
+    text = " ".join(text.split()).replace("``", '"').replace("''", '"')
+    decomposed = unicodedata.normalize("NFKD", text)
+    text = "".join(char for char in decomposed if not unicodedata.combining(char))
+    return text.lower() if do_lower_case else text

@@ -1,0 +1,64 @@
+"""Batches of a fine-tuning task's features, for training, evaluation and prediction."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from input_pipelines.features import Features
+from input_pipelines.order import record_order
+from input_pipelines.pretraining_input import deployment
+
+
+def input_fn_builder(
+    features: Features, is_training: bool, seed: int = 0
+) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+    """Builds an `input_fn`.
+
+    Training is endless, in the order of `input_pipelines.order`, from the batch of
+    `params["context"].global_step` on. Otherwise it is one pass in the examples' order; its last
+    batch is filled up with examples of zeros, `is_real_example` 0.
+
+    Args:
+      features: what the batches are drawn from.
+      is_training: training, or evaluation and prediction.
+      seed: seed of the order of training.
+
+    Returns:
+      `input_fn(params)`. It returns a dataset of dictionaries as of `Features.batch`, of
+      `params["batch_size"]` examples. All of them are integers, but for the labels of regression,
+      which go into a float32 loss: there is nothing to cast to bfloat16.
+    """
+    example = features.batch(np.array([-1]))
+    names = sorted(example)
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        batch_size = params["batch_size"]
+        start, invocation, num_invocations = deployment(params.get("context"))
+
+        def read(batch_number: np.int64) -> list[np.ndarray]:
+            first = (int(batch_number) * num_invocations + invocation) * batch_size
+            numbers = np.arange(first, first + batch_size, dtype=np.int64)
+            if is_training:
+                numbers = record_order(numbers, len(features), seed)
+            else:
+                numbers[numbers >= len(features)] = -1
+            batch = features.batch(numbers)
+            return [batch[name] for name in names]
+
+        def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
+            dtypes = [tf.as_dtype(example[name].dtype) for name in names]
+            values = tf.numpy_function(read, [batch_number], dtypes)
+            for name, value in zip(names, values, strict=True):
+                value.set_shape([batch_size, *example[name].shape[1:]])
+            return dict(zip(names, values, strict=True))
+
+        if is_training:
+            batches = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
+        else:
+            global_batch = batch_size * num_invocations
+            batches = tf.data.Dataset.range(-(-len(features) // global_batch))
+        return batches.map(tensors).prefetch(2)
+
+    return input_fn

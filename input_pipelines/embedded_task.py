@@ -1,0 +1,146 @@
+"""Labelled tasks from what every CPython carries: the default of fine-tuning, and two more.
+
+    word_order      is the sentence as it was written, or were its two parts exchanged?
+    sentence_order  are two neighbouring sentences in their order, or the other way round?
+    neighbours      does the second sentence follow the first, or is it from elsewhere?
+    summary         does this summary line belong to this function, or to another of its module?
+
+The first three are made of `embedded_corpus`, split as there: what is evaluated on was held out of
+pretraining too. The last is made of the standard library's functions, split by module. Each text
+occurs with both labels, so that neither the majority nor the words alone tell them apart.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator
+
+from input_pipelines import embedded_corpus
+from input_pipelines.examples import Example
+
+_WORDS = range(5, 23)  # of a sentence: the pretraining's sequences have 32 tokens
+_WORDS_OF_PAIR = range(4, 15)
+_HELD_OUT_MODULES = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedTask:
+    """A task's examples, and what its labels 0 and 1 mean.
+
+    Attributes:
+      question: in words.
+      train, held_out: examples; the labels are balanced on both sides.
+    """
+
+    question: str
+    labels: tuple[str, str]
+    train: list[Example]
+    held_out: list[Example]
+
+
+def load(name: str) -> EmbeddedTask:
+    """Makes a task by its name, one of TASKS; the same for the same Python.
+
+    Raises:
+      FileNotFoundError: this Python carries no sources; see `embedded_corpus.load`.
+    """
+    return TASKS[name]()
+
+
+def word_order() -> EmbeddedTask:
+    def both(documents: list[list[str]]) -> Iterator[Example]:
+        for sentence in itertools.chain.from_iterable(documents):
+            words = sentence.rstrip(".!?:").split(" ")
+            if len(words) in _WORDS:
+                changed = _with_parts_exchanged(words, _generator(sentence))
+                if changed != words:
+                    yield Example(" ".join(words), None, 1)
+                    yield Example(" ".join(changed), None, 0)
+
+    return _of_corpus("is the sentence as it was written?", ("changed", "as written"), both)
+
+
+def sentence_order() -> EmbeddedTask:
+    def both(documents: list[list[str]]) -> Iterator[Example]:
+        pairs = itertools.chain.from_iterable(map(itertools.pairwise, documents))
+        for first, second in pairs:
+            if all(len(sentence.split()) in _WORDS_OF_PAIR for sentence in (first, second)):
+                yield Example(first, second, 1)
+                yield Example(second, first, 0)
+
+    return _of_corpus("are the two sentences in their order?", ("exchanged", "in order"), both)
+
+
+def neighbours() -> EmbeddedTask:
+    def both(documents: list[list[str]]) -> Iterator[Example]:
+        # Each sentence comes second twice: behind its own, and behind that of another document.
+        pairs = [pair for document in documents for pair in itertools.pairwise(document)]
+        _generator(f"{len(pairs)} pairs").shuffle(pairs)
+        for place, (first, second) in enumerate(pairs):
+            yield Example(first, second, 1)
+            yield Example(first, pairs[place - 1][1], 0)
+
+    return _of_corpus("does the second sentence follow the first?", ("elsewhere", "follows"), both)
+
+
+def summary() -> EmbeddedTask:
+    train: list[Example] = []
+    held_out: list[Example] = []
+    root = embedded_corpus.directory_of_sources()
+    for path in embedded_corpus.sources(root):
+        functions = list(_functions(embedded_corpus.parse(path)))
+        module = path.relative_to(root).as_posix()
+        is_held_out = _generator(module).random() < _HELD_OUT_MODULES
+        order = list(range(len(functions)))
+        _generator(module + " order").shuffle(order)
+        for place, index in enumerate(order):
+            signature, text = functions[index]
+            other = functions[order[place - 1]][1]  # the summary of the one before, in a circle
+            if other != text:
+                side = held_out if is_held_out else train
+                side += [Example(signature, text, 1), Example(signature, other, 0)]
+    return EmbeddedTask(
+        "does the summary belong to the function?", ("another's", "its own"), train, held_out
+    )
+
+
+TASKS: dict[str, Callable[[], EmbeddedTask]] = {
+    "word_order": word_order,
+    "sentence_order": sentence_order,
+    "neighbours": neighbours,
+    "summary": summary,
+}
+
+
+def _of_corpus(
+    question: str, labels: tuple[str, str], both: Callable[[list[list[str]]], Iterator[Example]]
+) -> EmbeddedTask:
+    corpus = embedded_corpus.load()
+    train, held_out = list(both(corpus.train)), list(both(corpus.held_out))
+    return EmbeddedTask(question, labels, train, held_out)
+
+
+def _with_parts_exchanged(words: list[str], generator: random.Random) -> list[str]:
+    """Cuts at a random place, with two words or more on each side, and puts the end first."""
+    place = generator.randrange(2, len(words) - 1)
+    return words[place:] + words[:place]
+
+
+def _functions(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name and arguments, first sentence of the docstring) of a module's functions."""
+    seen = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            paragraphs = embedded_corpus.prose(ast.get_docstring(node, clean=False) or "")
+            text = next(paragraphs, [""])[0]
+            if text and text not in seen:
+                seen.add(text)
+                arguments = [a.arg for a in node.args.args if a.arg not in ("self", "cls")]
+                yield f"{node.name} ({', '.join(arguments)})".replace("_", " "), text
+
+
+def _generator(text: str) -> random.Random:
+    """Pinned random choices for a text, whatever else the corpus holds."""
+    return random.Random(hashlib.sha256(text.encode()).digest())

@@ -1,0 +1,109 @@
+"""Examples as ids: [CLS] text [SEP], or [CLS] text [SEP] text [SEP], cut to a length.
+
+Letters: B batch size, F sequence length, L labels.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_estimator.tokenization import Tokenizer
+from input_pipelines.examples import Example
+
+
+class Features:
+    """The features of some examples, without their padding until a batch is asked for.
+
+    A pair too long for the sequence loses tokens from the end of its longer text, one by one, as in
+    google-research/bert (`_truncate_seq_pair`).
+
+    Args:
+      examples: the examples, all with labels or all without.
+      tokenizer: what makes tokens of them.
+      max_seq_length: F.
+
+    Attributes:
+      num_cut: how many examples had to be cut.
+      labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
+        None without labels.
+    """
+
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int):
+        self.max_seq_length = max_seq_length
+        self.num_cut = 0
+        self.labels = None
+        if examples[0].label is not None:
+            labels = [example.label for example in examples]
+            self.labels = np.array(labels, np.float32 if isinstance(labels[0], float) else np.int32)
+        ids, lengths, first_lengths = [], [], []
+        for example in examples:
+            first, second = self._segments(example, tokenizer)
+            ids += first + second
+            first_lengths.append(len(first))
+            lengths.append(len(first) + len(second))
+        # One array for all: padded to F, a large task would take several times the memory.
+        self._ids = np.array(ids, np.int32)
+        self._ends = np.cumsum(lengths)
+        self._lengths = np.array(lengths, np.int64)
+        self._first_lengths = np.array(first_lengths, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def digest(self) -> bytes:
+        """A hash of ids, segments and labels."""
+        digest = hashlib.sha256(str(self.max_seq_length).encode())
+        for array in (self._ids, self._lengths, self._first_lengths, self.labels):
+            digest.update(b"" if array is None else array.tobytes())
+        return digest.digest()
+
+    def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """The words of all examples without their order: (example number, word number) pairs.
+
+        A word of the second segment has another number than the same word of the first: both are
+        below 2 * vocab_size.
+        """
+        owners = np.repeat(np.arange(len(self)), self._lengths)
+        places = np.arange(len(self._ids)) - np.repeat(self._ends - self._lengths, self._lengths)
+        in_second = places >= self._first_lengths[owners]
+        return owners, self._ids + vocab_size * in_second
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """The features of examples by number; -1 is an example of zeros that fills a batch up.
+
+        Returns:
+          `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
+          `label_ids` [B, ...] where labels are known.
+        """
+        is_real = numbers >= 0
+        numbers = np.where(is_real, numbers, 0)
+        places = np.arange(self.max_seq_length)
+        lengths = np.where(is_real, self._lengths[numbers], 0)[:, np.newaxis]
+        mask = places < lengths
+        # Places beyond an example's end are masked: which id is read for them does not matter.
+        starts = (self._ends - self._lengths)[numbers][:, np.newaxis]
+        ids = self._ids[np.minimum(starts + places, len(self._ids) - 1)]
+        second = mask & (places >= self._first_lengths[numbers][:, np.newaxis])
+        features = {
+            "input_ids": np.where(mask, ids, 0).astype(np.int32),
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": second.astype(np.int32),
+            "is_real_example": is_real.astype(np.int32),
+        }
+        if self.labels is not None:
+            shape = [-1] + [1] * (self.labels.ndim - 1)
+            labels = np.where(is_real.reshape(shape), self.labels[numbers], 0)
+            features["label_ids"] = labels.astype(self.labels.dtype)
+        return features
+
+    def _segments(self, example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+        """Ids of the two segments, with their special tokens; the second may be empty."""
+        first = tokenizer.encode(example.text_a)
+        second = tokenizer.encode(example.text_b) if example.text_b is not None else []
+        room = self.max_seq_length - (2 if example.text_b is None else 3)
+        self.num_cut += len(first) + len(second) > room
+        while len(first) + len(second) > room:
+            (first if len(first) > len(second) else second).pop()
+        first = [tokenizer.cls_id, *first, tokenizer.sep_id]
+        return first, [*second, tokenizer.sep_id] if example.text_b is not None else []

@@ -1,0 +1,125 @@
+"""Rows of TSV, CSV and JSONL files, each with the number of the line it stands on.
+
+TSV is GLUE's: tabs separate, and a quotation mark is a character like any other. CSV is RFC
+4180's: commas separate, quoted cells may hold commas and line ends. JSONL has an object a line. All
+are UTF-8, with or without a byte order mark, with line ends of Unix or Windows; empty lines are no
+rows.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+Row = dict[str | int, Any]
+
+FORMATS = (".tsv", ".csv", ".jsonl")
+
+_LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
+
+
+class TableError(ValueError):
+    """A file that is no table, or a row that is not what it should be; names file and line."""
+
+
+def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
+    """Yields (number of the row's last line, row).
+
+    Args:
+      path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
+      has_header: whether the first line names the columns. Without it a cell is known by its
+        number from 0. JSONL always has names.
+
+    Yields:
+      A row is a dict of column -> cell. Cells are str, or what JSON makes of them. A row may have
+      fewer cells than there are columns; the cells it lacks are not in the dict. One with more has
+      the others under the numbers of their places.
+
+    Raises:
+      TableError: the format is unknown, the file is missing or not UTF-8, a line is no JSON object,
+        or a column's name occurs twice.
+    """
+    extension = os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
+    if extension not in FORMATS:
+        raise TableError(f"{path}: the name must end in {', '.join(FORMATS)}, to tell the format")
+    if extension == ".jsonl":
+        yield from _objects(path)
+        return
+    lists = _tab_separated(path) if extension == ".tsv" else _comma_separated(path)
+    names: list[str] = []
+    for line, cells in lists:
+        if has_header and not names:
+            names = [cell.strip() for cell in cells]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise TableError(f"{path}:{line}: the header names {twice[0]!r} twice")
+            continue
+        keys = [*names, *range(len(names), len(cells))]
+        yield line, dict(zip(keys, cells, strict=False))
+
+
+def cell(path: str, line: int, row: Row, column: str | int) -> Any:
+    """The cell of a row in a column.
+
+    Raises:
+      TableError: the row has no such cell; names the file, the line and the cells that are there.
+    """
+    if column in row:
+        return row[column]
+    if isinstance(column, int):
+        raise TableError(
+            f"{path}:{line}: has {len(row)} columns, so there is no number {column + 1}. Is a tab "
+            "missing, or is this another file?"
+        )
+    raise TableError(
+        f"{path}:{line}: has no column {column!r}; it has {', '.join(map(str, row))}. A row cut "
+        "short lacks its last columns"
+    )
+
+
+def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
+    for line, text in _lines(path):
+        yield line, text.split("\t")
+
+
+def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_CELL)
+    # Line ends within quotes belong to their cell, so they are given back to the csv module.
+    reader = csv.reader((text + "\n" for _, text in _lines(path, keep_empty=True)), strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise TableError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _objects(path: str) -> Iterator[tuple[int, Row]]:
+    for line, text in _lines(path):
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise TableError(f"{path}:{line}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise TableError(f"{path}:{line}: not a JSON object with a key for each column")
+        yield line, row
+
+
+def _lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
+    """(number from 1, text without its end); a line ends at \\n alone, as Unicode has others."""
+    try:
+        with open(path, "rb") as file:
+            for number, data in enumerate(file, 1):
+                try:
+                    text = data.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise TableError(
+                        f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line "
+                        f"({error.reason}). Convert the file (iconv -f latin1 -t utf-8)"
+                    ) from None
+                text = text.removesuffix("\n").removesuffix("\r")
+                if text.strip() or keep_empty:
+                    yield number, text
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,68 @@
+"""Batches of a task: order, resume, padding, deployment."""
+
+import types
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from number_features import features_of
+
+from input_pipelines.classification_input import input_fn_builder
+from input_pipelines.order import record_order
+
+FEATURES = features_of(*((str(i), None, i) for i in range(10)))
+
+
+def batches(input_fn, number, batch_size=4, context=None):
+    """The first label_ids and is_real_example of batches."""
+    params = {"batch_size": batch_size}
+    if context is not None:
+        params["context"] = context
+    with tf.Graph().as_default(), tf.Session() as session:
+        dataset = input_fn(params)
+        for spec in tf.data.get_output_shapes(dataset).values():
+            assert spec.is_fully_defined()
+        batch = tf.data.make_one_shot_iterator(dataset.take(number)).get_next()
+        found = []
+        while True:
+            try:
+                found.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                return found
+
+
+def context_at(step, invocation=0, num_invocations=1):
+    return types.SimpleNamespace(
+        global_step=step,
+        current_input_fn_deployment=lambda: (None, invocation, num_invocations, None),
+    )
+
+
+def test_evaluation_is_one_pass_in_order_and_padded():
+    found = batches(input_fn_builder(FEATURES, is_training=False), 100)
+    labels = np.concatenate([batch["label_ids"] for batch in found])
+    assert labels.tolist() == [*range(10), 0, 0]
+    real = np.concatenate([batch["is_real_example"] for batch in found])
+    assert real.tolist() == [1] * 10 + [0, 0]
+
+
+def test_training_is_an_endless_permutation_that_depends_on_the_seed():
+    found = batches(input_fn_builder(FEATURES, is_training=True, seed=3), 5)
+    labels = np.concatenate([batch["label_ids"] for batch in found])
+    np.testing.assert_array_equal(labels, record_order(np.arange(20), 10, 3))
+    other = batches(input_fn_builder(FEATURES, is_training=True, seed=4), 5)
+    assert labels.tolist() != np.concatenate([b["label_ids"] for b in other]).tolist()
+
+
+def test_a_resumed_training_goes_on_with_its_examples():
+    input_fn = input_fn_builder(FEATURES, is_training=True)
+    whole = batches(input_fn, 5)
+    resumed = batches(input_fn, 2, context=context_at(3))
+    for found, expected in zip(resumed, whole[3:], strict=True):
+        np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
+
+
+def test_several_invocations_share_the_examples():
+    input_fn = input_fn_builder(FEATURES, is_training=False)
+    sides = [batches(input_fn, 9, 2, context_at(0, number, 2)) for number in range(2)]
+    rows = [np.concatenate([b["label_ids"] for b in pair]) for pair in zip(*sides, strict=True)]
+    assert np.concatenate(rows).tolist() == [*range(10), 0, 0]

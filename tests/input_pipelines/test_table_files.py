@@ -1,0 +1,90 @@
+"""Rows of tables, with the traps of real files."""
+
+import pytest
+
+from input_pipelines.table_files import TableError, cell, read_rows
+
+
+def rows(tmp_path, name, data, **options):
+    path = tmp_path / name
+    path.write_bytes(data)
+    return list(read_rows(str(path), **options))
+
+
+def test_tabs_separate_and_quotation_marks_are_text(tmp_path):
+    data = b'sentence\tlabel\n"Quoted\t1\nit said ""so""\t0\n'
+    assert rows(tmp_path, "a.tsv", data) == [
+        (2, {"sentence": '"Quoted', "label": "1"}),
+        (3, {"sentence": 'it said ""so""', "label": "0"}),
+    ]
+
+
+def test_byte_order_mark_windows_line_ends_and_empty_lines(tmp_path):
+    data = b"\xef\xbb\xbfsentence\tlabel\r\n\r\ntext\t1\r\n   \r\nlast\t0"
+    assert rows(tmp_path, "a.tsv", data) == [
+        (3, {"sentence": "text", "label": "1"}),
+        (5, {"sentence": "last", "label": "0"}),
+    ]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    data = "a\tb\nx\u2028y\x85z\x0b\t1\n".encode()
+    assert rows(tmp_path, "a.tsv", data) == [(2, {"a": "x\u2028y\x85z\x0b", "b": "1"})]
+
+
+def test_without_header_cells_are_numbered(tmp_path):
+    data = b"gj04\t1\t\tA sentence.\n"
+    expected = [(1, {0: "gj04", 1: "1", 2: "", 3: "A sentence."})]
+    assert rows(tmp_path, "a.tsv", data, has_header=False) == expected
+
+
+def test_short_and_long_rows(tmp_path):
+    found = rows(tmp_path, "a.txt", b"a\tb\n1\n1\t2\t3\n")
+    assert found == [(2, {"a": "1"}), (3, {"a": "1", "b": "2", 2: "3"})]
+
+
+def test_csv(tmp_path):
+    data = b'text,label\r\n"one, ""two""\nthree",1\r\n\r\nplain,0\r\n'
+    assert rows(tmp_path, "a.csv", data) == [
+        (3, {"text": 'one, "two"\nthree', "label": "1"}),
+        (5, {"text": "plain", "label": "0"}),
+    ]
+    assert rows(tmp_path, "b.csv", b"text\n" + b"x" * 200_000)[0][1]["text"] == "x" * 200_000
+
+
+def test_jsonl(tmp_path):
+    data = b'{"text": "a\\nb", "label": ["x", "y"]}\n\n{"text": "c", "score": 1.5}\n'
+    assert rows(tmp_path, "a.jsonl", data) == [
+        (1, {"text": "a\nb", "label": ["x", "y"]}),
+        (3, {"text": "c", "score": 1.5}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.xml", b"", "a.xml: the name must end in .tsv, .csv, .jsonl"),
+        ("a.tsv", b"a\tb\nx\xff\t1\n", "a.tsv:2: not UTF-8 at byte 2 of the line"),
+        ("a.tsv", b"a\tb\ta\n", "a.tsv:1: the header names 'a' twice"),
+        ("a.csv", b'a,b\n"x"y,1\n', "a.csv:2: not CSV"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: not JSON"),
+        ("a.jsonl", b"[1]\n", "a.jsonl:1: not a JSON object"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path, name, data, message):
+    with pytest.raises(TableError) as caught:
+        rows(tmp_path, name, data)
+    assert str(caught.value).startswith(f"{tmp_path}/{message}")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(TableError, match=r"no\.tsv: cannot be read: No such file"):
+        list(read_rows(str(tmp_path / "no.tsv")))
+
+
+def test_a_missing_cell_is_named():
+    assert cell("f", 3, {"a": "1"}, "a") == "1"
+    with pytest.raises(TableError, match=r"f:3: has no column 'b'; it has a\. A row cut short"):
+        cell("f", 3, {"a": "1"}, "b")
+    with pytest.raises(TableError, match="f:3: has 1 columns, so there is no number 4"):
+        cell("f", 3, {0: "1"}, 3)

@@ -1,0 +1,62 @@
+"""SentencePiece as ALBERT uses it; `test_goldens.py` has more strings."""
+
+import pytest
+import sentencepiece
+
+from bert_estimator.tokenization import SentencePieceTokenizer, train_sentencepiece
+from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
+
+TEXTS = ["the cat sat on the mat in 2,019 or 1,000 days", "a dog and the cats, 3,5, and 9,"] * 20
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def tokenizer(request, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("model") / "spm.model")
+    train_sentencepiece(TEXTS, path, 40 if request.param == "bpe" else 32, request.param)
+    return SentencePieceTokenizer(path)
+
+
+def test_a_trained_model_has_alberts_special_tokens(tokenizer):
+    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+    assert special == (0, 2, 3, 4)
+    assert tokenizer.convert_ids_to_tokens([0, 1]) == ["<pad>", "<unk>"]
+
+
+def test_pieces_join_to_the_text(tokenizer):
+    text = "the cat sat on a mat"
+    assert "".join(tokenizer.tokenize(text)).replace("\u2581", " ").strip() == text
+
+
+def test_no_piece_of_a_number_ends_in_a_comma(tokenizer):
+    for text in ("9, 3,5, 1,000 2,019,", "the 9,"):
+        pieces = tokenizer.tokenize(text)
+        assert not [p for p in pieces if len(p) > 1 and p[-1] == "," and p[-2].isdigit()]
+        assert "".join(pieces).replace("\u2581", "") == text.replace(" ", "")
+
+
+def test_training_is_the_same_every_time(tmp_path):
+    for name in ("a.model", "b.model"):
+        train_sentencepiece(iter(TEXTS), str(tmp_path / name), 32)
+    assert (tmp_path / "a.model").read_bytes() == (tmp_path / "b.model").read_bytes()
+
+
+def test_a_size_that_the_text_does_not_give(tmp_path):
+    with pytest.raises(ValueError, match="SentencePiece makes no model of 5000 pieces"):
+        train_sentencepiece(TEXTS, str(tmp_path / "a.model"), 5000)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_without_special_tokens_is_refused(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_prefix=str(tmp_path / "plain"),
+        vocab_size=30,
+        minloglevel=2,
+    )
+    with pytest.raises(ValueError, match=r"plain\.model: has no piece \[CLS\]\. Train the model"):
+        SentencePieceTokenizer(str(tmp_path / "plain.model"))
+
+
+def test_clean_up():
+    assert preprocess("  Ein\t``Café''\n ") == 'ein "cafe"'
+    assert preprocess("ÉCOLE", do_lower_case=False) == "ECOLE"

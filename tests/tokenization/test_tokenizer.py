@@ -1,0 +1,60 @@
+"""Which tokenizer a file means, and whether its casing is that of the text."""
+
+import os
+
+import pytest
+
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    FullTokenizer,
+    SentencePieceTokenizer,
+    open_tokenizer,
+    write_vocab,
+)
+
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "goldens", "unigram.model")
+
+
+def vocab_of(tmp_path, words):
+    path = str(tmp_path / "vocab.txt")
+    write_vocab([*SPECIAL_TOKENS, *words], path)
+    return path
+
+
+def test_both_kinds_have_one_interface(tmp_path):
+    wordpiece = open_tokenizer(vocab_of(tmp_path, ["the", "##se", "cat"]))
+    model = SentencePieceTokenizer(MODEL)
+    assert isinstance(wordpiece, FullTokenizer)
+    for tokenizer, text in ((wordpiece, "these cat"), (model, "the quick fox")):
+        tokens = tokenizer.tokenize(text)
+        ids = tokenizer.encode(text)
+        assert ids == tokenizer.convert_tokens_to_ids(tokens)
+        assert tokenizer.convert_ids_to_tokens(ids) == tokens
+        special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+        assert tokenizer.convert_ids_to_tokens(special)[1:] == ["[CLS]", "[SEP]", "[MASK]"]
+        assert len(set(special)) == 4 and max(ids) < tokenizer.vocab_size
+        assert not tokenizer.is_continuation(tokens[0])
+    assert wordpiece.is_continuation("##se") and model.is_continuation("se")
+
+
+def test_a_model_is_known_by_its_name(tmp_path):
+    path = tmp_path / "a.model"
+    path.write_bytes(b"no model")
+    with pytest.raises(ValueError, match=r"a\.model: no SentencePiece model"):
+        open_tokenizer(str(path))
+
+
+def test_capitals_in_an_uncased_vocabulary_are_refused(tmp_path):
+    path = vocab_of(tmp_path, ["the", "The", "Berlin", "cat"])
+    with pytest.raises(ValueError, match=r"2 of its tokens have capitals.*--do_lower_case=false"):
+        open_tokenizer(path)
+    assert open_tokenizer(path, do_lower_case=False).tokenize("The cat") == ["The", "cat"]
+
+
+def test_a_large_vocabulary_without_capitals_is_uncased(tmp_path):
+    words = [chr(a) + chr(b) for a in range(97, 123) for b in range(97, 123)]
+    few, many = words[:500], [*words, *(word + "x" for word in words)]
+    with pytest.raises(ValueError, match=r"none of its tokens has a capital.*--do_lower_case=true"):
+        open_tokenizer(vocab_of(tmp_path, many), do_lower_case=False)
+    open_tokenizer(vocab_of(tmp_path, few), do_lower_case=False)
+    open_tokenizer(vocab_of(tmp_path, [chr(c) for c in range(0x4E00, 0x4E00 + 3000)]), False)
