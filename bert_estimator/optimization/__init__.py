@@ -11,12 +11,14 @@ In a `model_fn`:
     train_op = optimizer.apply_gradients(zip(clipped, variables), global_step)
 """
 
+from bert_estimator.optimization.adafactor import AdafactorOptimizer
 from bert_estimator.optimization.adam_moments import ScaleByAdam
 from bert_estimator.optimization.adamw import AdamWeightDecayOptimizer
 from bert_estimator.optimization.clipping import clip_by_global_norm
 from bert_estimator.optimization.exclusions import LAYER_NORM_AND_BIAS
 from bert_estimator.optimization.gradients import to_dense_float32
 from bert_estimator.optimization.lamb import LAMBOptimizer
+from bert_estimator.optimization.lars import LARSOptimizer
 from bert_estimator.optimization.learning_rate import ScaleByLearningRate
 from bert_estimator.optimization.micro_batches import accumulate
 from bert_estimator.optimization.optimizer import ChainOptimizer
@@ -27,10 +29,12 @@ from bert_estimator.optimization.weight_decay import AddDecayedWeights
 __all__ = [
     "LAYER_NORM_AND_BIAS",
     "OPTIMIZERS",
+    "AdafactorOptimizer",
     "AdamWeightDecayOptimizer",
     "AddDecayedWeights",
     "ChainOptimizer",
     "LAMBOptimizer",
+    "LARSOptimizer",
     "ScaleByAdam",
     "ScaleByLearningRate",
     "ScaleByTrustRatio",
@@ -41,7 +45,12 @@ __all__ = [
     "to_dense_float32",
 ]
 
-OPTIMIZERS = {"adamw": AdamWeightDecayOptimizer, "lamb": LAMBOptimizer}
+OPTIMIZERS = {
+    "adafactor": AdafactorOptimizer,
+    "adamw": AdamWeightDecayOptimizer,
+    "lamb": LAMBOptimizer,
+    "lars": LARSOptimizer,
+}
 
 
 def create_optimizer(name, learning_rate, **options):

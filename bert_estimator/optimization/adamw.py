@@ -25,6 +25,7 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
         epsilon=1e-6,
         exclude_from_weight_decay=LAYER_NORM_AND_BIAS,
         bias_correction=False,
+        bfloat16_first_moments=False,
         name="AdamWeightDecayOptimizer",
     ):
         """Sets the constants; the defaults are those with which BERT was trained.
@@ -37,6 +38,7 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
             epsilon: > 0, added to the root of the second moment.
             exclude_from_weight_decay: list of regular expressions over variable names.
             bias_correction: Python bool; True needs the global_step in `apply_gradients`.
+            bfloat16_first_moments: Python bool; store the first moments as bfloat16.
             name: prefix of the operations' names.
 
         Raises:
@@ -44,7 +46,7 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
         """
         super().__init__(
             [
-                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction),
+                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 ScaleByLearningRate(learning_rate),
             ],

@@ -41,6 +41,7 @@ class LAMBOptimizer(ChainOptimizer):
         exclude_from_weight_decay=LAYER_NORM_AND_BIAS,
         exclude_from_layer_adaptation=LAYER_NORM_AND_BIAS,
         bias_correction=False,
+        bfloat16_first_moments=False,
         name="LAMBOptimizer",
     ):
         """Sets the constants; the defaults are the paper's.
@@ -54,6 +55,7 @@ class LAMBOptimizer(ChainOptimizer):
             exclude_from_weight_decay: list of regular expressions over variable names.
             exclude_from_layer_adaptation: the same, for the trust ratio.
             bias_correction: Python bool; True needs the global_step in `apply_gradients`.
+            bfloat16_first_moments: Python bool; store the first moments as bfloat16.
             name: prefix of the operations' names.
 
         Raises:
@@ -61,7 +63,7 @@ class LAMBOptimizer(ChainOptimizer):
         """
         super().__init__(
             [
-                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction),
+                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 ScaleByTrustRatio(exclude_from_layer_adaptation),
                 ScaleByLearningRate(learning_rate),

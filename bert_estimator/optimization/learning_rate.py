@@ -11,10 +11,13 @@ class ScaleByLearningRate:
     """
 
     def __init__(self, learning_rate):
-        """Takes the rate: a Python float, or a float scalar tensor such as a schedule gives."""
+        """Takes the rate: a Python float, a float scalar tensor such as a schedule gives, or a
+        function of a variable's name that returns one of these."""
         self._learning_rate = learning_rate
 
     def __call__(self, update, parameter):
         """float32 update of the variable's shape -> float32 update of the same shape."""
-        del parameter
-        return tf.cast(self._learning_rate, tf.float32) * update
+        rate = self._learning_rate
+        if callable(rate):
+            rate = rate(parameter.name)
+        return tf.cast(rate, tf.float32) * update

@@ -1,7 +1,7 @@
 """Micro-batches: a core's batch in parts, inside one step, with the gradients of the whole."""
 
-import tensorflow as tf2
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 
 from bert_estimator.optimization.gradients import to_dense_float32
 
@@ -33,7 +33,7 @@ def accumulate(loss_fn, features, micro_batch_size=None, variables=None):
             more than one micro-batch it is called twice, both times to build the same graph: it
             must carry no state from call to call, and make its variables with `tf.get_variable`.
         features: dict of [B, ...] tensors.
-        micro_batch_size: M, a Python int which divides B; None is B.
+        micro_batch_size: M, a Python int which divides B; None, or more than B, is B.
         variables: list of the variables to differentiate by; None is `tf.trainable_variables()`
             after the network is built.
 
@@ -138,6 +138,8 @@ def _count(features, micro_batch_size):
             f"have {batch_sizes}."
         )
     batch_size = next(iter(batch_sizes.values()))
+    if micro_batch_size >= batch_size:
+        return 1
     if batch_size % micro_batch_size:
         divisors = [size for size in range(1, batch_size + 1) if batch_size % size == 0]
         raise ValueError(

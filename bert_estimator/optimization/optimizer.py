@@ -1,5 +1,7 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's."""
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization.gradients import to_dense_float32
@@ -15,9 +17,9 @@ class ChainOptimizer(tf.train.Optimizer):
     A piece is a callable `piece(update, parameter) -> update` (see `parameter.Parameter`); the
     first one gets the gradient. All arithmetic is float32, whatever the variable's dtype.
 
-    Slots are variables named `<variable>/<slot>`, as in google-research/bert: resource, float32,
-    not trainable, zero at first. `tf.train.Saver` saves and restores them by these names, whatever
-    scope the optimizer is used in.
+    Slots are variables named `<variable>/<slot>`, as in google-research/bert: resource, not
+    trainable, zero at first, float32 unless a piece has it otherwise. `tf.train.Saver` saves and
+    restores them by these names, whatever scope the optimizer is used in.
 
     The order of reading and assigning is fixed by the graph itself, so a step means the same in a
     Session, in a `tf.while_loop`, and compiled by XLA: every gradient is computed before the first
@@ -79,9 +81,8 @@ class ChainOptimizer(tf.train.Optimizer):
 
     def _assign(self, gradient, variable, update_number, after):
         """Operations that assign one variable and its slots, once `after` has run."""
-        parameter = Parameter(
-            variable, update_number, lambda slot_name: self._create_slot(variable, slot_name)
-        )
+        slots = functools.partial(self._slot, variable)
+        parameter = Parameter(variable, update_number, slots)
         update = gradient
         for piece in self._pieces:
             update = piece(update, parameter)
@@ -93,7 +94,7 @@ class ChainOptimizer(tf.train.Optimizer):
         with tf.control_dependencies([after, *[value for _, value in assignments]]):
             return [target.assign(value, read_value=False) for target, value in assignments]
 
-    def _create_slot(self, variable, slot_name):
+    def _slot(self, variable, slot_name, shape, dtype):
         """The slot variable, created at its first use."""
         key = (variable.ref(), slot_name)
         if key not in self._slot_variables:
@@ -105,8 +106,8 @@ class ChainOptimizer(tf.train.Optimizer):
             ):
                 self._slot_variables[key] = tf.get_variable(
                     f"{name_of(variable)}/{slot_name}",
-                    variable.shape,
-                    dtype=tf.float32,
+                    shape,
+                    dtype=dtype,
                     initializer=tf.zeros_initializer(),
                     trainable=False,
                 )

@@ -23,7 +23,8 @@ class Parameter:
             variable: a variable of static shape and a float dtype.
             update_number: float32 scalar tensor, the 1-based number of this update; None if the
                 caller has no step.
-            slots: callable (slot name) -> the slot variable, creating it (zeros) when needed.
+            slots: callable (slot name, shape, dtype) -> the slot variable, creating it (zeros) when
+                needed.
         """
         self.name = name_of(variable)
         self.value = tf.cast(variable.read_value(), tf.float32)
@@ -31,7 +32,8 @@ class Parameter:
         self._variable = variable
         self._update_number = update_number
         self._slots = slots
-        self._new_slots = {}
+        self._read_slots = {}
+        self._new_slots = []
 
     @property
     def update_number(self):
@@ -42,19 +44,29 @@ class Parameter:
         """
         if self._update_number is None:
             raise ValueError(
-                "bias_correction=True depends on the number of the update: give apply_gradients or "
-                "minimize global_step=tf.train.get_global_step() (it is then incremented there, so "
-                "do not increment it as well), or use bias_correction=False."
+                "This optimizer (bias_correction=True, or Adafactor) depends on the number of the "
+                "update: give apply_gradients or minimize global_step=tf.train.get_global_step() "
+                "(it is then incremented there, so do not increment it as well)."
             )
         return self._update_number
 
-    def slot(self, slot_name):
-        """float32 tensor of the variable's shape: the slot's value before the update."""
-        return self._slots(slot_name).read_value()
+    def slot(self, slot_name, shape=None, dtype=tf.float32):
+        """The slot's value before the update, a float32 tensor.
+
+        Args:
+            slot_name: its name below the variable's.
+            shape: static shape; None is the variable's.
+            dtype: what it is stored as.
+        """
+        shape = self.value.shape if shape is None else shape
+        slot = self._slots(slot_name, shape, dtype)
+        self._read_slots[slot_name] = slot
+        return tf.cast(slot.read_value(), tf.float32)
 
     def set_slot(self, slot_name, value):
-        """Leaves the slot's value after the update, a float32 tensor of the variable's shape."""
-        self._new_slots[slot_name] = value
+        """Leaves the value after the update, a float32 tensor, of a slot that was read."""
+        slot = self._read_slots[slot_name]
+        self._new_slots.append((slot, tf.cast(value, slot.dtype.base_dtype)))
 
     def assignments(self, update):
         """What the update comes to.
@@ -66,8 +78,7 @@ class Parameter:
             List of (variable, new value of its dtype): the slots, then the variable itself.
         """
         new_value = tf.cast(self.value - update, self._variable.dtype.base_dtype)
-        new_slots = [(self._slots(name), value) for name, value in self._new_slots.items()]
-        return [*new_slots, (self._variable, new_value)]
+        return [*self._new_slots, (self._variable, new_value)]
 
 
 def name_of(variable):

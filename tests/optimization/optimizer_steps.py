@@ -18,8 +18,8 @@ def run(make_optimizer, initial, gradients, learning_rates):
         learning_rates: list of floats.
 
     Returns:
-        List of dicts, one an update: "param", "m", "v" and "trust_ratio", each a dict by variable
-        name, and "global_step".
+        List of dicts, one an update: "param", "trust_ratio", and Adam's "m" and "v", each a dict by
+        variable name, and "global_step".
     """
     history = []
     with tf.Graph().as_default(), tf.Session() as session:
@@ -39,7 +39,7 @@ def run(make_optimizer, initial, gradients, learning_rates):
             feed = {rate: learning_rate, **{feeds[name]: now[name] for name in now}}
             _, ratios = session.run([train_op, optimizer.trust_ratios], feed)
             state = {"param": variables, "global_step": global_step, "m": {}, "v": {}}
-            if optimizer.get_slot_names():
+            if "adam_m" in optimizer.get_slot_names():
                 for name, variable in variables.items():
                     state["m"][name] = optimizer.get_slot(variable, "adam_m")
                     state["v"][name] = optimizer.get_slot(variable, "adam_v")

@@ -78,12 +78,35 @@ def test_bias_correction_counts_from_the_global_step():
     assert moved == pytest.approx(0.1 / (1 - 0.9**1001) / (np.sqrt(v) + 1e-6), rel=1e-6)
 
 
+def test_bfloat16_first_moments():
+    """The update uses the first moment unrounded; what is stored of it is its nearest bfloat16."""
+    gradients = np.random.RandomState(1).randn(5, 3, 2).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", [3, 2], initializer=tf.zeros_initializer())
+        gradient = tf.placeholder(tf.float32, [3, 2])
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, False, True)], "Adam")
+        train_op = optimizer.apply_gradients([(gradient, weight)])
+        slots = [optimizer.get_slot(weight, name) for name in ("adam_m", "adam_v")]
+        assert [slot.dtype.base_dtype for slot in slots] == [tf.bfloat16, tf.float32]
+        session.run(tf.global_variables_initializer())
+        m = np.zeros([3, 2], np.float32)
+        v, expected = np.zeros([3, 2]), np.zeros([3, 2])
+        for each in gradients:
+            session.run(train_op, {gradient: each})
+            m = np.float32(0.9) * m + np.float32(0.1) * each
+            v = 0.999 * v + 0.001 * np.float64(each) ** 2
+            expected -= m / (np.sqrt(v) + 1e-6)
+            m = m.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
+            np.testing.assert_allclose(session.run(weight), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(np.float32(session.run(slots[0])), m, rtol=2**-7)
+
+
 def test_bias_correction_without_a_step_is_refused():
     with tf.Graph().as_default():
         weight = tf.get_variable("w", initializer=[0.0])
         optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], "Adam")
         with pytest.raises(
-            ValueError, match=r"bias_correction=True .* apply_gradients or minimize"
+            ValueError, match=r"bias_correction=True, .* apply_gradients or minimize"
         ):
             optimizer.apply_gradients([(tf.constant([1.0]), weight)])
 

@@ -28,7 +28,7 @@ def test_new_slots_are_not_visible_before_they_are_assigned():
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.get_variable("w", initializer=[1.0])
         slot = tf.get_variable("w/m", initializer=[5.0])
-        parameter = Parameter(variable, update_number=None, slots={"m": slot}.__getitem__)
+        parameter = Parameter(variable, update_number=None, slots=lambda *_: slot)
         parameter.set_slot("m", parameter.slot("m") + 1.0)
         session.run([variable.initializer, slot.initializer])
         assert session.run(parameter.slot("m")) == 5.0

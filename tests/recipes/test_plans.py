@@ -1,0 +1,129 @@
+"""The recipes against a table, each number marked with who gives it."""
+
+import pytest
+
+from bert_estimator import optimization
+from bert_estimator.optimization.exclusions import Exclusions
+from bert_estimator.recipes import plans
+
+PAPER, ASSUMED, NVIDIA, BERT = "paper", "assumed", "NVIDIA", "google-research/bert"
+
+# Batch, steps, peak rate, warm-up, length, predictions, rows a core computes at a time: stage by
+# stage, each with its source.
+TABLE = {
+    "lamb_76min": (
+        [(65536, PAPER), (7037, PAPER), (6e-3, ASSUMED), (2000, ASSUMED)],
+        [(32768, PAPER), (1562, PAPER), (4e-3, ASSUMED), (200, ASSUMED)],
+    ),
+    "lamb_76min_sqrt": (
+        [(65536, PAPER), (7037, PAPER), (7.0711e-3, ASSUMED), (2000, ASSUMED)],
+        [(32768, PAPER), (1562, PAPER), (5e-3, ASSUMED), (200, ASSUMED)],
+    ),
+    "lamb_32k": (
+        [(32768, PAPER), (14063, PAPER), (5e-3, PAPER), (3125, PAPER)],
+        [(32768, PAPER), (1562, PAPER), (5e-3, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_16k": (
+        [(16384, PAPER), (28125, PAPER), (3.5355e-3, PAPER), (3125, PAPER)],
+        [(16384, PAPER), (3125, PAPER), (3.5355e-3, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_8k": (
+        [(8192, PAPER), (56250, PAPER), (2.5e-3, PAPER), (3125, PAPER)],
+        [(8192, PAPER), (6250, PAPER), (2.5e-3, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_4k": (
+        [(4096, PAPER), (112500, PAPER), (1.7678e-3, PAPER), (3125, PAPER)],
+        [(4096, PAPER), (12500, PAPER), (1.7678e-3, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_2k": (
+        [(2048, PAPER), (225000, PAPER), (1.25e-3, PAPER), (3125, PAPER)],
+        [(2048, PAPER), (25000, PAPER), (1.25e-3, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_1k": (
+        [(1024, PAPER), (450000, PAPER), (8.8388e-4, PAPER), (3125, PAPER)],
+        [(1024, PAPER), (50000, PAPER), (8.8388e-4, PAPER), (347, ASSUMED)],
+    ),
+    "lamb_512": (
+        [(512, PAPER), (900000, PAPER), (6.25e-4, PAPER), (3125, PAPER)],
+        [(512, PAPER), (100000, PAPER), (6.25e-4, PAPER), (347, ASSUMED)],
+    ),
+    "nvidia": (
+        [(65536, NVIDIA), (7038, NVIDIA), (6e-3, NVIDIA), (2000, NVIDIA)],
+        [(32768, NVIDIA), (1563, NVIDIA), (4e-3, NVIDIA), (200, NVIDIA)],
+    ),
+}
+COLUMNS = ("train_batch_size", "num_train_steps", "learning_rate", "num_warmup_steps")
+LENGTHS = (
+    {"max_seq_length": (128, PAPER), "max_predictions_per_seq": (20, BERT),
+     "micro_batch_size": (32, PAPER)},
+    {"max_seq_length": (512, PAPER), "max_predictions_per_seq": (77, ASSUMED),
+     "micro_batch_size": (16, PAPER)},
+)  # fmt: skip
+
+
+def test_the_table_has_all_recipes():
+    assert set(TABLE) == set(plans.RECIPES)
+    assert set(plans.EXPECTED_F1) < set(plans.RECIPES)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_stages(name):
+    assert len(plans.RECIPES[name]) == 2
+    for found, row, length in zip(plans.RECIPES[name], TABLE[name], LENGTHS, strict=True):
+        expected = {**length, **dict(zip(COLUMNS, row, strict=True))}
+        if name == "nvidia" and found["max_seq_length"].value == 512:
+            expected["max_predictions_per_seq"] = (80, NVIDIA)
+        for flag, (value, source) in expected.items():
+            assert found[flag].value == pytest.approx(value, rel=1e-4), flag
+            assert found[flag].source == source, flag
+        assert found["optimizer"] == plans.Given("lamb", PAPER)
+        as_nvidia = name == "nvidia"
+        assert found["learning_rate_decay_power"].value == (0.5 if as_nvidia else 1.0)
+        assert found["legacy_schedule_jump"].value == as_nvidia
+        assert found["lamb_bias_correction"].value == as_nvidia
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name != "nvidia"])
+def test_every_recipe_of_the_paper_sees_512_million_examples_a_tenth_of_them_long(name):
+    examples = [
+        stage["train_batch_size"].value * stage["num_train_steps"].value
+        for stage in plans.RECIPES[name]
+    ]
+    assert sum(examples) == pytest.approx(512e6, rel=2e-3)
+    assert examples[1] / sum(examples) == pytest.approx(0.1, abs=1e-3)
+
+
+def test_the_schedule_of_the_76_minutes():
+    """Points of the rate: up to the peak, on without a jump, down in a line to 0."""
+    for stage, points in zip(
+        plans.RECIPES["lamb_76min"],
+        (
+            {0: 0.0, 1000: 3e-3, 2000: 6e-3, 4518.5: 3e-3, 7037: 0.0},
+            {0: 0.0, 100: 2e-3, 200: 4e-3, 881: 2e-3, 1562: 0.0},
+        ),
+        strict=True,
+    ):
+        schedule = optimization.WarmupPolynomialDecay(
+            *(stage[name].value for name in COLUMNS[2:0:-1]), stage[COLUMNS[3]].value
+        )
+        for step, rate in points.items():
+            assert float(schedule(step)) == pytest.approx(rate, rel=1e-6, abs=1e-12)
+
+
+def test_what_lamb_leaves_alone():
+    """The exclusions are the optimizer's default, for decay and adaptation alike (ALBERT; the
+    paper's first author)."""
+    excluded = Exclusions(optimization.LAYER_NORM_AND_BIAS, "exclusions")
+    layer = "bert/encoder/layer_0/attention"
+    for name, expected in {
+        f"{layer}/self/query/kernel": False,
+        f"{layer}/self/query/bias": True,
+        f"{layer}/output/LayerNorm/gamma": True,
+        f"{layer}/output/LayerNorm/beta": True,
+        "bert/embeddings/word_embeddings": False,
+        "bert/pooler/dense/kernel": False,
+        "cls/predictions/output_bias": True,
+        "cls/seq_relationship/output_weights": False,
+        "cls/seq_relationship/output_bias": True,
+    }.items():
+        assert (name in excluded) == expected, name
