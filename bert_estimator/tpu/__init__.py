@@ -1,34 +1,70 @@
 """TPUEstimator on today's TensorFlow. Knows nothing of BERT.
 
-Public names are those of `tf.compat.v1.estimator.tpu`, and what a `model_fn` or a host call needs
-besides: `CrossShardOptimizer`, `cross_replica_sum`, the event writer `summary`.
+Public names are those of `tf.compat.v1.estimator.tpu`, those of `tf.compat.v1.estimator` that its
+programs use (of `tf.compat.v1.estimator.export` in the module `serving`), and what a `model_fn` or
+a host call needs besides: `CrossShardOptimizer`, `cross_replica_sum`, the event writer `summary`.
 """
 
-from bert_estimator.tpu import summary
-from bert_estimator.tpu.call import TPUContext
-from bert_estimator.tpu.config import InputPipelineConfig, RunConfig, TPUConfig
-from bert_estimator.tpu.cross_shard_optimizer import CrossShardOptimizer
-from bert_estimator.tpu.errors import NanLossDuringTrainingError, NonFiniteWeightsError
-from bert_estimator.tpu.estimator import TPUEstimator
-from bert_estimator.tpu.progress import LogListener
-from bert_estimator.tpu.replica import cross_replica_sum, num_replicas, replica_id
-from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+import importlib
 
-__all__ = [
-    "CrossShardOptimizer",
-    "EstimatorSpec",
-    "InputPipelineConfig",
-    "LogListener",
-    "ModeKeys",
-    "NanLossDuringTrainingError",
-    "NonFiniteWeightsError",
-    "RunConfig",
-    "TPUConfig",
-    "TPUContext",
-    "TPUEstimator",
-    "TPUEstimatorSpec",
-    "cross_replica_sum",
-    "num_replicas",
-    "replica_id",
-    "summary",
-]
+# Loaded when first asked for: an exported program is run by modules of this package where
+# TensorFlow is not installed.
+_MODULE_OF = {
+    "BestExporter": "exporters",
+    "CrossShardOptimizer": "cross_shard_optimizer",
+    "Estimator": "base_estimator",
+    "EstimatorSpec": "spec",
+    "EvalSpec": "train_eval",
+    "ExportSavedModelApiVersion": "estimator",
+    "Exporter": "exporters",
+    "FinalExporter": "exporters",
+    "InputPipelineConfig": "config",
+    "LatestExporter": "exporters",
+    "LogListener": "progress",
+    "ModeKeys": "spec",
+    "NanLossDuringTrainingError": "errors",
+    "NonFiniteWeightsError": "errors",
+    "RunConfig": "config",
+    "TPUClusterResolver": "cluster_resolver",
+    "TPUConfig": "config",
+    "TPUContext": "call",
+    "TPUEstimator": "estimator",
+    "TPUEstimatorSpec": "spec",
+    "TrainSpec": "train_eval",
+    "WarmStartSettings": "warm_start",
+    "cross_replica_sum": "replica",
+    "num_replicas": "replica",
+    "replica_id": "replica",
+    "train_and_evaluate": "train_eval",
+}
+_MODULES = ("early_stopping", "serving", "summary")
+
+# Names of upstream that are not given, and what to use.
+_ABSENT = {
+    "BatchConfig": "export_saved_model's own graph, which takes batches of any size",
+    "EmbeddingConfigSpec": "tf.nn.embedding_lookup: tables on the TPU's own embedding hardware are "
+    "operations of TensorFlow's own TPU runtime",
+    "InMemoryEvaluatorHook": "train_and_evaluate",
+    "add_metrics": "eval_metrics of the model_fn",
+    "export_estimator_savedmodel": "TPUEstimator.export_saved_model",
+    "inference_on_tpu": "TPUEstimator.predict",
+    "model_fn_inference_on_tpu": "TPUEstimator.predict",
+    "model_to_estimator": "a model_fn",
+}
+
+__all__ = sorted([*_MODULE_OF, *_MODULES])
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"bert_estimator.tpu.{name}")
+    if name in _ABSENT:
+        raise AttributeError(f"bert_estimator.tpu has no {name}. Use {_ABSENT[name]}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'bert_estimator.tpu' has no attribute {name!r}")
+    module = importlib.import_module(f"bert_estimator.tpu.{_MODULE_OF[name]}")
+    return getattr(module, name)
+
+
+def __dir__():
+    return __all__

@@ -10,7 +10,7 @@ MODEL_FN_ARGS = {"features", "labels", "mode", "params", "config"}
 
 
 class TPUContext:
-    """What an `input_fn` may ask, through `params["context"]`, about where it runs.
+    """What an `input_fn` or a `model_fn` may ask, through `params["context"]`, about where it runs.
 
     Attributes:
       num_replicas: replicas that share a global batch.
@@ -18,8 +18,11 @@ class TPUContext:
       current_host: this host's number.
       num_of_replicas_per_host: replicas fed by each host.
       global_step: the global step at which this call of train, evaluate or predict starts. With
-        it, an input_fn whose order is a function of the step resumes by arithmetic.
+        it, an input_fn whose order is a function of the step resumes by arithmetic. None in a
+        model_fn, which has the global step as a variable.
     """
+
+    device_assignment = None  # cores are no TensorFlow devices
 
     def __init__(self, num_replicas=1, num_hosts=1, current_host=0, global_step=0):
         self.num_replicas = num_replicas
@@ -29,8 +32,28 @@ class TPUContext:
         self.global_step = global_step
 
     def current_input_fn_deployment(self):
-        """Returns (device, number of this invocation, number of invocations, replicas it feeds)."""
+        """Returns (device, number of this invocation, number of invocations, replicas it feeds).
+
+        Raises:
+          RuntimeError: it is called in a model_fn.
+        """
+        if self.global_step is None:
+            raise RuntimeError("current_input_fn_deployment may be called in an input_fn only")
         return "", self.current_host, self.num_hosts, self.num_of_replicas_per_host
+
+    def device_for_replica(self, replica_id):
+        """Raises RuntimeError: a core is no TensorFlow device, so nothing can be placed on it."""
+        raise RuntimeError(
+            "device_for_replica: cores are no TensorFlow devices, and the model_fn is built for "
+            "one replica alone: leave out the tf.device"
+        )
+
+    def tpu_host_placement_function(self, host_id):
+        """Raises RuntimeError, as `device_for_replica` does."""
+        raise RuntimeError(
+            "tpu_host_placement_function: hosts are no TensorFlow devices, and each builds its own "
+            "input_fn: leave out the tf.device"
+        )
 
 
 def check_model_fn(model_fn, params):
@@ -65,14 +88,17 @@ def with_entries(params, **entries):
     return params
 
 
-def call_model_fn(model_fn, features, labels, mode, params, config):
+def call_model_fn(model_fn, features, labels, mode, params, config, needs_params=True):
     """Calls a `model_fn` with those of its five arguments that it names.
+
+    Args:
+      needs_params: whether it must take params, as TPUEstimator's functions do.
 
     Raises:
       ValueError: it needs params and does not take them, or there are labels it does not take.
     """
     names = _argument_names(model_fn)
-    if "params" not in names:
+    if needs_params and "params" not in names:
         raise ValueError(
             f"model_fn takes {names}; TPUEstimator needs it to take params, which carries "
             'params["batch_size"]'
@@ -86,26 +112,23 @@ def call_model_fn(model_fn, features, labels, mode, params, config):
     return model_fn(features=features, **kwargs)
 
 
-def call_input_fn(input_fn, mode, params, config):
+def call_input_fn(input_fn, mode, params, config, needs_params=True):
     """Calls an `input_fn` with those of its arguments that it names.
+
+    Args:
+      needs_params: whether it must take params, as TPUEstimator's functions do.
 
     Raises:
       ValueError: it does not take params.
     """
     names = _argument_names(input_fn)
-    if "params" not in names:
+    if needs_params and "params" not in names:
         raise ValueError(
             f"input_fn takes {names}; TPUEstimator needs it to take params, which carries "
             'params["batch_size"]'
         )
-    kwargs = {"params": params}
-    if "config" in names:
-        kwargs["config"] = config
-    if "mode" in names:
-        kwargs["mode"] = mode
-    if "input_context" in names:
-        kwargs["input_context"] = None
-    return input_fn(**kwargs)
+    available = {"params": params, "mode": mode, "config": config, "input_context": None}
+    return input_fn(**{name: value for name, value in available.items() if name in names})
 
 
 def is_dataset(value):

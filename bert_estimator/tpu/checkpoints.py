@@ -24,6 +24,10 @@ _OTHER_TROUBLE = (
     tf.errors.DeadlineExceededError,
 )
 
+# What `_fingerprint` said of the checkpoints found whole: one run asks several times, and reading
+# every tensor of a large network takes as long as restoring it.
+_found_whole = set()
+
 
 def newest_whole(model_dir):
     """Returns the path prefix of the newest whole checkpoint in a directory, or None.
@@ -44,17 +48,57 @@ def newest_whole(model_dir):
     return None
 
 
+def to_read(model_dir, checkpoint_path, doing):
+    """Returns the path prefix of the checkpoint to evaluate or to predict with.
+
+    Args:
+      checkpoint_path: what the caller asked for; None: the newest whole one.
+      doing: "evaluating" or the like, for the warning where there is none.
+
+    Returns:
+      None where there is none: then variables have their initial values.
+
+    Raises:
+      ValueError: there is no such checkpoint.
+    """
+    path = given_or_newest(model_dir, checkpoint_path)
+    if path is None:
+        tf.logging.warning(
+            "There is no trained model in %s: %s newly initialized variables.", model_dir, doing
+        )
+    return path
+
+
+def given_or_newest(model_dir, checkpoint_path):
+    """Returns the checkpoint that the caller asked for, or else the newest whole one, or None.
+
+    Raises:
+      ValueError: there is no such checkpoint.
+    """
+    if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
+        raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
+    return checkpoint_path or newest_whole(model_dir)
+
+
 def damage(prefix):
-    """Returns None if every tensor of a checkpoint can be read, else what is wrong with it."""
+    """Returns None if every tensor of a checkpoint can be read, else what is wrong with it.
+
+    A whole one is read once in a process, unless its files change.
+    """
     try:
+        fingerprint = _fingerprint(prefix)
+        if fingerprint in _found_whole:
+            return None
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
     except _OTHER_TROUBLE:
         raise
     # Some of TensorFlow's errors arrive as Python's: a short read as an IndexError.
-    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+    except (tf.errors.OpError, FileNotFoundError, ValueError, LookupError, RuntimeError) as error:
         return str(error).splitlines()[0]
+    if fingerprint is not None:
+        _found_whole.add(fingerprint)
     return None
 
 
@@ -185,6 +229,19 @@ def remember_earlier(saver, model_dir):
             if tf.io.gfile.exists(index)
         ]
     )
+
+
+def _fingerprint(prefix):
+    """Returns what changes when a checkpoint's files do; None on a file system not the machine's.
+
+    TensorFlow's own `stat` knows times to the second only.
+    """
+    folder, name = os.path.split(prefix)
+    if not os.path.isdir(folder or "."):
+        return None
+    names = (f"{name}.index", f"{name}.data-")
+    stats = [(f.name, f.stat()) for f in os.scandir(folder or ".") if f.name.startswith(names)]
+    return prefix, *sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
 def _state(model_dir):

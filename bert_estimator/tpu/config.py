@@ -7,12 +7,12 @@ checked on construction, so that a wrong value is found before any graph is buil
 import collections
 import copy
 import inspect
-import json
 import numbers
-import os
 import re
 
 import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import cluster_task
 
 _DEFAULT_SAVE_SECS = 600
 _UNSET = object()
@@ -123,7 +123,14 @@ class TPUConfig(
         if num_shards is not None:
             _check_positive_int(num_shards, "TPUConfig.num_shards")
         if num_cores_per_replica is not None and num_cores_per_replica not in (
-            1, 2, 4, 8, 16, 32, 64, 128,
+            1,
+            2,
+            4,
+            8,
+            16,
+            32,
+            64,
+            128,
         ):
             raise ValueError(
                 f"TPUConfig.num_cores_per_replica={num_cores_per_replica!r}: must be a power of "
@@ -165,7 +172,7 @@ class TPUConfig(
                 "TPUConfig.experimental_host_call_every_n_steps",
             )
         if tpu_job_name is None:
-            tpu_job_name = _tf_config().get("service", {}).get("tpu_worker_job_name")
+            tpu_job_name = _service().get("tpu_worker_job_name")
         return super().__new__(
             cls,
             iterations_per_loop=iterations_per_loop,
@@ -214,14 +221,24 @@ class RunConfig:
         _settle_save_interval(fields)
         if master is not None and cluster is not None:
             raise ValueError("RunConfig: give either master or cluster, not both")
+        _settle_model_dir(fields)
         _check_run_config(fields)
+        session_config = fields["session_config"]
+        if cluster is not None and session_config and session_config.HasField("cluster_def"):
+            raise ValueError(
+                "RunConfig: session_config has a cluster_def, and cluster gives one: leave one out"
+            )
         self._fields = fields
         self._tpu_config = tpu_config or TPUConfig()
         self._cluster = cluster
         if master is None:
             master = cluster.master() if cluster is not None else ""
         self._master = master
-        self._evaluation_master = master if evaluation_master is None else evaluation_master
+        self._task = cluster_task.of_tf_config()
+        if evaluation_master is None:
+            # An evaluator of its own leaves the trainer's cores alone.
+            evaluation_master = master if self._task.trains else ""
+        self._evaluation_master = evaluation_master
         self._cluster_spec = (
             cluster.cluster_spec() if cluster is not None else tf.train.ClusterSpec({})
         )
@@ -254,14 +271,14 @@ class RunConfig:
     evaluation_master = property(lambda self: self._evaluation_master)
     cluster = property(lambda self: self._cluster)
     cluster_spec = property(lambda self: self._cluster_spec)
-    # One process and no TF_CONFIG cluster: worker 0, which is the chief.
-    is_chief = property(lambda self: True)
-    task_type = property(lambda self: "worker")
-    task_id = property(lambda self: 0)
-    global_id_in_cluster = property(lambda self: 0)
+    task = property(lambda self: self._task)
+    is_chief = property(lambda self: self._task.trains and self.global_id_in_cluster == 0)
+    task_type = property(lambda self: self._task.type)
+    task_id = property(lambda self: self._task.index)
+    global_id_in_cluster = property(lambda self: self._task.host)
     num_ps_replicas = property(lambda self: 0)
-    num_worker_replicas = property(lambda self: 1)
-    service = property(lambda self: _tf_config().get("service"))
+    num_worker_replicas = property(lambda self: max(1, len(self._task.addresses)))
+    service = property(lambda self: _service() or None)
 
     def replace(self, **kwargs):
         """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
@@ -297,6 +314,18 @@ def _settle_save_interval(fields):
         steps, secs = None, _DEFAULT_SAVE_SECS
     fields["save_checkpoints_steps"] = None if steps is _UNSET else steps
     fields["save_checkpoints_secs"] = None if secs is _UNSET else secs
+
+
+def _settle_model_dir(fields):
+    """Takes the model_dir of TF_CONFIG, where there is one."""
+    given = cluster_task.tf_config().get("model_dir")
+    if given == "":
+        raise ValueError("TF_CONFIG: model_dir must not be empty")
+    if given and fields["model_dir"] and fields["model_dir"] != given:
+        raise ValueError(
+            f"RunConfig.model_dir={fields['model_dir']!r} differs from TF_CONFIG's {given!r}"
+        )
+    fields["model_dir"] = fields["model_dir"] if fields["model_dir"] is not None else given
 
 
 def _check_run_config(fields):
@@ -352,5 +381,8 @@ def _check_positive_int(value, name):
         raise ValueError(f"{name}={value!r}: must be a positive integer")
 
 
-def _tf_config():
-    return json.loads(os.environ.get("TF_CONFIG") or "{}")
+def _service():
+    service = cluster_task.tf_config().get("service", {})
+    if not isinstance(service, dict):
+        raise TypeError(f"TF_CONFIG: service must be a dict, not {service!r}")
+    return service

@@ -25,7 +25,10 @@ class CrossShardOptimizer(tf.train.Optimizer):
     """
 
     def __init__(
-        self, opt, reduction=tf.losses.Reduction.MEAN, name="CrossShardOptimizer",
+        self,
+        opt,
+        reduction=tf.losses.Reduction.MEAN,
+        name="CrossShardOptimizer",
         group_assignment=None,
     ):
         if reduction not in (tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM):
@@ -46,8 +49,15 @@ class CrossShardOptimizer(tf.train.Optimizer):
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        # A sum over cores is dense. Some optimizers treat rows without a gradient differently then:
+        # so it is on one core too.
         summed = [
-            (None if gradient is None else replica.cross_replica_sum(gradient), variable)
+            (
+                None
+                if gradient is None
+                else replica.cross_replica_sum(tf.convert_to_tensor(gradient)),
+                variable,
+            )
             for gradient, variable in grads_and_vars
         ]
         return self._opt.apply_gradients(summed, global_step=global_step, name=name)

@@ -1,46 +1,139 @@
 """The cores of the XLA runtime: which devices a master names, found through PJRT by jax."""
 
 import contextlib
+import glob
+import os
 import re
+import warnings
+
+from bert_estimator.tpu import hosts
 
 # Virtual cores cannot be added once jax has started its CPU client, so a few more than the first
 # caller asks for are made: a rehearsal on 2 cores can be followed by one on 8 in one process.
 _LEAST_VIRTUAL_CORES = 8
 
 _REHEARSE = re.compile(r"rehearse:([1-9][0-9]*)")
-ALLOWED = "rehearse:N (N virtual cores of this machine's CPU)"
+_ADDRESS = re.compile(r"grpc://.*|[^/:]+:[0-9]{3,5}")
+ALLOWED = "local (the TPU of this machine), gpu (its GPUs), rehearse:N (N virtual cores of its CPU)"
+
+# Where the drivers of TPUs put them. A jax without libtpu, or a machine without either, says no in
+# a moment, and starts nothing.
+_TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+
+# Many virtual cores share few real ones: the last to arrive at a sum may be late.
+_SUM_TIMEOUT_SECS = 1200
+
+
+def default_master():
+    """Returns what to run on where nothing was asked for: `TPU_NAME`, "local" where this machine
+    has a TPU, or "": the session runtime."""
+    name = os.environ.get("TPU_NAME", "")
+    if name or not _has_tpu_files():
+        return name
+    try:
+        find("local")
+    except RuntimeError as error:
+        # It may be another kind of device, such as a GPU given to a virtual machine.
+        warnings.warn(f"Running without the TPU that seems to be here: {error}", stacklevel=2)
+        return ""
+    return "local"
 
 
 def find(master):
-    """Returns the devices that a master names, one a core.
+    """Returns the devices that a master names, one a core, those of each host together.
+
+    Where there are several hosts, it waits for them: "local" and "gpu" are what all of them have,
+    and "rehearse:N" has N / hosts cores on each.
 
     Args:
-      master: "rehearse:N".
+      master: "local", "gpu" or "rehearse:N".
 
     Raises:
       RuntimeError: the master names nothing that can be reached, or jax is not installed.
+      ValueError: TF_CONFIG makes no sense; see `hosts.find`.
     """
-    rehearse = _REHEARSE.fullmatch(master)
-    if rehearse is None:
-        raise RuntimeError(
-            f"master={master!r} names a TPU that cannot be reached. Allowed: {ALLOWED}; or no "
-            "master at all, for the session runtime on this machine's CPU or GPU"
+    if master == "local":
+        if not _has_tpu_files():
+            raise RuntimeError(
+                f"master={master!r}: this machine has no TPU (there is no "
+                f"{' or '.join(_TPU_FILES)}). Allowed: {ALLOWED}"
+            )
+        return _devices_of_kind(
+            "tpu",
+            f"master={master!r}: the TPU of this machine cannot be used: {{}}. It needs libtpu "
+            "(pip install 'bert-estimator[tpu]'), and no other program that holds it",
         )
-    return _virtual_cores(int(rehearse.group(1)))
+    if master == "gpu":
+        return _devices_of_kind(
+            "gpu",
+            f"master={master!r}: jax finds no GPU: {{}}. A GPU needs jax's build for it: "
+            "pip install 'jax[cuda12]'",
+        )
+    rehearse = _REHEARSE.fullmatch(master)
+    if rehearse is not None:
+        return _virtual_cores(int(rehearse.group(1)))
+    what = "names no TPU that this program can reach"
+    if _ADDRESS.fullmatch(master):
+        what = (
+            "is the address of a TPU's worker, which TensorFlow no longer talks to: run this "
+            "program on the TPU's own machine, as local"
+        )
+    raise RuntimeError(
+        f"master={master!r} {what}. Allowed: {ALLOWED}; or no master at all, for the TPU of this "
+        "machine if it has one, else the session runtime. A Cloud TPU's name reaches nothing "
+        "either: its own machine (TPU VM) is where the program runs"
+    )
+
+
+def compiler_options(cores):
+    """Returns what the compiler has to be told for some devices, as a dict."""
+    if cores[0].platform != "cpu":
+        return {}
+    return {"xla_cpu_collective_call_terminate_timeout_seconds": _SUM_TIMEOUT_SECS}
+
+
+def _has_tpu_files():
+    return any(glob.glob(pattern) for pattern in _TPU_FILES)
+
+
+def _devices_of_kind(kind, error_text):
+    """Returns the devices of all hosts; raises RuntimeError with the text where jax finds none."""
+    jax = import_jax()
+    hosts.join(jax)
+    try:
+        return _by_host(jax.devices(kind))
+    except RuntimeError as error:
+        raise RuntimeError(error_text.format(error)) from error
 
 
 def _virtual_cores(number):
     jax = import_jax()
-    # Refused where the client runs already, with as many cores as it was given then.
+    number_of_hosts = hosts.find().number
+    if number % number_of_hosts:
+        raise RuntimeError(
+            f"master='rehearse:{number}': {number} cores cannot be shared evenly by the "
+            f"{number_of_hosts} hosts of TF_CONFIG"
+        )
+    # Both are refused where jax runs already, with what it was given then. It is kept from
+    # taking this machine's GPUs or TPU, which a rehearsal does not use.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", max(number, _LEAST_VIRTUAL_CORES))
-    cores = jax.devices("cpu")
-    if len(cores) < number:
+        if not jax.config.jax_platforms:
+            jax.config.update("jax_platforms", "cpu")
+    hosts.join(jax)
+    a_host = number // number_of_hosts
+    has = len(jax.local_devices(backend="cpu"))
+    if has < a_host:
         raise RuntimeError(
-            f"master='rehearse:{number}': jax runs in this process already, with {len(cores)} "
+            f"master='rehearse:{number}': jax runs in this process already, with {has} "
             "virtual cores, and cannot be given more: ask for them in a new process"
         )
-    return cores[:number]
+    cores = _by_host(jax.devices("cpu"))
+    return [core for i, core in enumerate(cores) if i % has < a_host]
+
+
+def _by_host(cores):
+    return sorted(cores, key=lambda core: (core.process_index, core.id))
 
 
 def import_jax():
@@ -58,6 +151,6 @@ def import_jax():
     if not hasattr(jax, "enable_x64"):
         raise RuntimeError(
             f"The XLA runtime needs jax 0.8 or newer, not {jax.__version__}: pip install "
-            "'bert-estimator[tpu]', on Python 3.11 or newer"
+            "'bert-estimator[tpu]', on Python 3.11 or newer, with TensorFlow 2.19 or newer"
         )
     return jax

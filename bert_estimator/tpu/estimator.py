@@ -1,36 +1,40 @@
-"""TPUEstimator: validates what it is asked and delegates to training and evaluation."""
+"""TPUEstimator: an Estimator by the TPU's rules, on whatever cores there are."""
 
-import copy
-import numbers
-import os
-import tempfile
+import dataclasses
+import enum
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import (
-    call,
-    checkpoints,
-    devices,
-    evaluation,
-    session_runtime,
-    training,
-    xla_runtime,
-)
+from bert_estimator.tpu import batch_axis as axes
+from bert_estimator.tpu import devices, hosts, training_program, xla_program
+from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.spec import ModeKeys
 
+
+class ExportSavedModelApiVersion(enum.IntEnum):
+    """Who wraps a SavedModel's graph for TPUs: the estimator (V1) or the model_fn (V2)."""
+
+    V1 = 1
+    V2 = 2
+
+
 _RESERVED_PARAMS = ("batch_size", "context")
+_VERBS = {
+    ModeKeys.TRAIN: ("train", "train_batch_size"),
+    ModeKeys.EVAL: ("evaluate", "eval_batch_size"),
+    ModeKeys.PREDICT: ("predict", "predict_batch_size"),
+}
 
 
-class TPUEstimator:
-    """Trains and evaluates a model described by a `model_fn`, on whatever there is to run it.
+class TPUEstimator(Estimator):
+    """Trains, evaluates, predicts with and exports a model described by a `model_fn`.
 
     As `tf.compat.v1.estimator.tpu.TPUEstimator`. With `use_tpu=True` the TPU's rules hold even
     where no TPU is found and this machine's CPU or GPU stands in: static shapes,
     `params["batch_size"]` per core, hooks between loops of `iterations_per_loop` steps, host
-    calls for every step. With `use_tpu=False` the program is an ordinary TF1 graph: hooks see
-    every step, shapes may be dynamic, and the end of the data ends training quietly.
+    calls for every step. With `use_tpu=False` it is an `Estimator`.
 
     Args:
       model_fn: function of (features, labels, mode, params, config), taken by name; `features`
@@ -42,8 +46,19 @@ class TPUEstimator:
         `batch_size` and `use_tpu` added.
       use_tpu: whether the TPU's rules hold.
       train_batch_size, eval_batch_size, predict_batch_size: global batch sizes.
+      batch_axis: under TPU rules, the axis of the batch in each tensor of an input_fn (a list of
+        int, in the order of `tf.nest.flatten((features, labels))`); None: 0 in all.
       eval_on_tpu: whether evaluation runs under TPU rules too.
+      export_to_tpu: accepted; a SavedModel's second graph, of TensorFlow's own TPU operations, is
+        not written.
+      export_to_cpu: whether a SavedModel gets the graph that any TensorFlow runs.
+      warm_start_from: see `Estimator`.
+      embedding_config_spec: TPU embeddings are not supported: None.
+      export_saved_model_api_version: accepted; it tells of the graph for TPUs alone.
       units_per_example: what else to log a rate of, as a dict such as {"tokens": 128}.
+      sharding: list of (pattern, axis), which variables are split over the cores of a replica
+        where `TPUConfig.num_cores_per_replica` is more than 1. The first pattern that is found in
+        a variable's name counts; what none fits is whole on every core.
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.
@@ -61,8 +76,14 @@ class TPUEstimator:
         predict_batch_size=None,
         batch_axis=None,
         eval_on_tpu=True,
+        export_to_tpu=True,
+        export_to_cpu=True,
+        warm_start_from=None,
+        embedding_config_spec=None,
+        export_saved_model_api_version=ExportSavedModelApiVersion.V1,
         *,
         units_per_example=None,
+        sharding=(),
     ):
         if not isinstance(config, RunConfig):
             raise ValueError(
@@ -82,177 +103,185 @@ class TPUEstimator:
         for name, size in sizes.items():
             if size is not None and use_tpu:
                 _check_positive_int(size, name)
-        if batch_axis is not None:
-            raise ValueError("batch_axis is not supported: batches are split along axis 0")
+        if embedding_config_spec is not None:
+            raise ValueError(
+                "embedding_config_spec is not supported: tables on the TPU's own embedding "
+                "hardware are TensorFlow's TPU operations. Use tf.nn.embedding_lookup"
+            )
+        versions = (ExportSavedModelApiVersion.V1, ExportSavedModelApiVersion.V2)
+        if export_saved_model_api_version not in versions:
+            raise ValueError(
+                f"export_saved_model_api_version={export_saved_model_api_version!r}: must be an "
+                "ExportSavedModelApiVersion, V1 or V2"
+            )
         tpu_config = config.tpu_config
-        if use_tpu and tpu_config.num_cores_per_replica is not None and (
-            tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
+        if (
+            use_tpu
+            and tpu_config.num_cores_per_replica is not None
+            and (tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1)
         ):
             raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
-        for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
-            if getattr(config, name) is not None:
-                raise ValueError(
-                    f"RunConfig.{name} is not supported: the cores are TPUEstimator's own business"
-                )
-        call.check_model_fn(model_fn, params)
-        self._model_fn = model_fn
-        self._config = _with_model_dir(config, model_dir)
-        self._params = copy.deepcopy(params if params is not None else {})
+        if use_tpu and tpu_config.input_partition_dims is not None:
+            raise ValueError(
+                "TPUConfig.input_partition_dims is not supported: an input is split along its "
+                "batch alone"
+            )
+        super().__init__(model_fn, model_dir, config, params, warm_start_from)
         self._use_tpu = use_tpu
+        self._batch_axis = batch_axis
         self._eval_on_tpu = eval_on_tpu
+        self._export_to_cpu = export_to_cpu
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,
             ModeKeys.EVAL: eval_batch_size,
             ModeKeys.PREDICT: predict_batch_size,
         }
         self._units_per_example = units_per_example
+        self._sharding = tuple(sharding)
         self._warned = set()
 
-    @property
-    def model_dir(self):
-        return self._config.model_dir
+    def lower(self, input_fn, num_cores):
+        """Lowers the training step for a number of cores, without running anything.
 
-    @property
-    def config(self):
-        return copy.deepcopy(self._config)
+        Args:
+          input_fn: as for `train`; only the shapes of its batches matter.
+          num_cores: cores that share a global batch; so many of them as
+            `TPUConfig.num_cores_per_replica` says share the model.
 
-    @property
-    def params(self):
-        return copy.deepcopy(self._params)
-
-    @property
-    def model_fn(self):
-        """The model_fn bound to this estimator's params: takes (features, labels, mode, config)."""
-
-        def bound(features, labels, mode, config):
-            return call.call_model_fn(
-                self._model_fn, features, labels, mode, self.params, config
+        Returns:
+          A `LoweredStep`: to compile for a TPU that is not there, see `compile_report.report`.
+        """
+        size = self._batch_sizes[ModeKeys.TRAIN]
+        replicas = num_cores // self._cores_per_replica
+        if num_cores % self._cores_per_replica or size % replicas:
+            raise ValueError(
+                f"train_batch_size={size} must be divisible by the {num_cores} cores, "
+                f"{self._cores_per_replica} a replica"
             )
+        job = self._job(ModeKeys.TRAIN, ("", replicas))
+        job = dataclasses.replace(job, cores_per_replica=self._cores_per_replica)
+        return training_program.lower(job, self._input_fn(job, input_fn))
 
-        return bound
+    def export_training_program(self, input_fn, directory, num_batches=4):
+        """Writes the training step so that it runs where TensorFlow is not installed.
 
-    def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
-        """Trains; returns self.
-
-        Args:
-          input_fn: function of `params` (and `mode`, `config`) that returns a Dataset, (features,
-            labels) tensors, or features.
-          hooks: `tf.train.SessionRunHook`s.
-          steps: how many steps from where training starts.
-          max_steps: the global step to end at: nothing happens where it is reached already. With
-            neither, training ends with the data (not possible with use_tpu=True).
-          saving_listeners: `tf.train.CheckpointSaverListener`s.
-
-        Raises:
-          ValueError, TypeError: before anything is built. See `training.train` for the rest.
-        """
-        self._check_steps(ModeKeys.TRAIN, steps, max_steps)
-        hooks = _checked_hooks(hooks)
-        for listener in saving_listeners or ():
-            if not isinstance(listener, tf.train.CheckpointSaverListener):
-                raise TypeError(
-                    f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
-                )
-        if self._use_tpu and steps is None and max_steps is None:
-            raise ValueError("train needs steps or max_steps with use_tpu=True")
-        job = self._job(ModeKeys.TRAIN)
-        training.train(
-            job, _runtime(job), input_fn, hooks, list(saving_listeners or ()), steps, max_steps
-        )
-        return self
-
-    def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
-        """Evaluates a checkpoint; returns a dict of `loss`, the metrics and `global_step`.
+        It is the step for this estimator's cores, from the newest checkpoint or the initial values;
+        `python -m bert_estimator.tpu.run_program DIRECTORY` runs it.
 
         Args:
-          steps: number of batches; None means until the data ends (not with TPU rules).
-          checkpoint_path: None means the newest whole checkpoint of model_dir.
-          name: results go to `model_dir/eval_<name>` rather than `model_dir/eval`.
+          input_fn: as for `train`.
+          directory: where to; made if need be.
+          num_batches: batches to write along.
         """
-        self._check_steps(ModeKeys.EVAL, steps)
-        hooks = _checked_hooks(hooks)
-        if self._tpu_rules(ModeKeys.EVAL) and steps is None:
-            raise ValueError("evaluate needs steps with use_tpu=True")
-        if self._tpu_rules(ModeKeys.EVAL) and self._batch_sizes[ModeKeys.EVAL] is None:
-            raise ValueError("evaluate needs eval_batch_size with use_tpu=True")
-        job = self._job(ModeKeys.EVAL)
-        return evaluation.evaluate(
-            job, _runtime(job), input_fn, hooks, steps, checkpoint_path, self.eval_dir(name)
-        )
+        program = training_program.export(self._job(ModeKeys.TRAIN), input_fn, num_batches)
+        program.save(directory)
 
-    def global_step(self):
-        """Returns the step training would go on from: the newest whole checkpoint's, or 0."""
-        return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
-
-    def latest_checkpoint(self):
-        """Returns the path prefix of the newest checkpoint in model_dir, or None."""
-        return tf.train.latest_checkpoint(self.model_dir)
-
-    def eval_dir(self, name=None):
-        """Returns the directory that evaluation's events go to."""
-        return os.path.join(self.model_dir, "eval" if not name else "eval_" + name)
-
-    def get_variable_names(self):
-        """Returns the names of the variables in the newest checkpoint."""
-        return [name for name, _ in tf.train.list_variables(self._existing_checkpoint())]
-
-    def get_variable_value(self, name):
-        """Returns a variable's value in the newest checkpoint, as an array."""
-        return tf.train.load_variable(self._existing_checkpoint(), name)
-
-    def _existing_checkpoint(self):
-        path = self.latest_checkpoint()
-        if path is None:
-            raise ValueError(f"There is no checkpoint in {self.model_dir}: train first")
-        return path
+    @property
+    def _cores_per_replica(self):
+        return self._config.tpu_config.num_cores_per_replica or 1
 
     def _tpu_rules(self, mode):
         return self._use_tpu and (mode != ModeKeys.EVAL or self._eval_on_tpu)
 
-    def _check_steps(self, mode, steps, max_steps=None):
-        if steps is not None and max_steps is not None:
-            raise ValueError("give either steps or max_steps, not both")
+    def _check_call(self, mode, steps=None, max_steps=None):
+        if not self._tpu_rules(mode):
+            super()._check_call(mode, steps, max_steps)
+            return
         for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is None:
-                continue
-            if self._tpu_rules(mode):
+            if value is not None:
                 _check_positive_int(value, name)
-            elif not isinstance(value, numbers.Real):
-                raise TypeError(f"{name} must be a positive number, not {value!r}")
-            elif value <= 0:
-                raise ValueError(f"{name} must be positive, not {value}")
+        super()._check_call(mode, steps, max_steps)
+        if mode == ModeKeys.TRAIN and steps is None and max_steps is None:
+            raise ValueError("train needs steps or max_steps with use_tpu=True")
+        if mode == ModeKeys.EVAL and steps is None:
+            raise ValueError("evaluate needs steps with use_tpu=True")
+        if mode == ModeKeys.PREDICT and self._batch_axis is not None:
+            raise TypeError("batch_axis is not supported by predict")
+        if self._batch_sizes[mode] is None:
+            verb, name = _VERBS[mode]
+            raise ValueError(f"{verb} needs {name} with use_tpu=True")
 
-    def _job(self, mode):
+    def _job(self, mode, cores=None):
+        """Returns the job of a verb, on the (master, number of cores) given or those found."""
         tpu_rules = self._tpu_rules(mode)
-        master, num_replicas = self._cores(mode) if tpu_rules else ("", 1)
+        master, num_replicas = cores or (self._cores(mode) if tpu_rules else ("", 1))
+        several = hosts.find()
+        if several.number > 1:
+            self._check_several(mode, master, several)
+        model_fn = self._model_fn
+        if tpu_rules and self._batch_axis is not None:
+            model_fn = axes.moved_back(model_fn, self._batch_axis)
         return Job(
             mode=mode,
-            model_fn=self._model_fn,
+            model_fn=model_fn,
             params=self._params,
-            config=self._config,
+            config=_without_gpus(self._config) if master else self._config,
             tpu_rules=tpu_rules,
             batch_size=self._batch_sizes[mode],
             num_replicas=num_replicas,
             master=master,
+            hosts=several,
+            warm_start=self._warm_start,
+            cores_per_replica=self._cores_per_replica if master else 1,
+            sharding=self._sharding,
             units_per_example=self._units_per_example,
         )
 
+    def _input_fn(self, job, input_fn):
+        if job.tpu_rules and self._batch_axis is not None:
+            return axes.moved_to_front(input_fn, self._batch_axis)
+        return input_fn
+
+    def _check_several(self, mode, master, several):
+        """Checks what a cluster of several hosts needs."""
+        if not master:
+            raise RuntimeError(
+                f"TF_CONFIG names {several.number} hosts, but no cores that they could share: "
+                "with use_tpu=True and a master (local, gpu, rehearse:N) they train one model"
+            )
+        if mode == ModeKeys.PREDICT:
+            raise RuntimeError(
+                f"TF_CONFIG names {several.number} hosts, but predict runs on one: unset it"
+            )
+        if isinstance(self._config.tpu_config.iterations_per_loop, str):
+            raise ValueError(
+                f"TPUConfig.iterations_per_loop={self._config.tpu_config.iterations_per_loop!r}: "
+                "several hosts must agree on the steps of a loop; give a number"
+            )
+
+    def _exporting_job(self, mode):
+        return dataclasses.replace(super()._job(mode), tpu_params=True)
+
+    def _export(self, *args, **kwargs):
+        if not self._export_to_cpu:
+            raise ValueError(
+                "export_to_cpu=False leaves nothing to export: a graph of TensorFlow's TPU "
+                "operations (export_to_tpu) is not written here"
+            )
+        return super()._export(*args, **kwargs)
+
     def _cores(self, mode):
-        """Returns (master, number of cores), after checking what depends on them.
+        """Returns (master, number of replicas), after checking what depends on them.
 
         Raises:
-          RuntimeError: the cores asked for by name cannot be reached.
+          RuntimeError: the cores asked for by name cannot be reached, or this TensorFlow is too
+            old for them.
           ValueError: the batch, or the input mode, does not fit them.
         """
         tpu_config = self._config.tpu_config
         master = self._config.master if mode == ModeKeys.TRAIN else self._config.evaluation_master
+        master = master or devices.default_master()
         cores = len(devices.find(master)) if master else 1
-        if tpu_config.num_cores_per_replica not in (None, 1):
-            raise RuntimeError(
-                f"num_cores_per_replica={tpu_config.num_cores_per_replica}: splitting a model over "
-                "cores is not supported"
+        if master:
+            xla_program.check_tensorflow()
+        per_replica = self._cores_per_replica
+        if per_replica > 1 and not self._sharding:
+            raise ValueError(
+                f"num_cores_per_replica={per_replica} needs TPUEstimator(sharding=...): it says "
+                "which variables are split over the cores of a replica"
             )
         shards, size = tpu_config.num_shards, self._batch_sizes[mode]
+        input_mode = tpu_config.per_host_input_for_training
         if not master:
             self._warn_once(
                 "No TPU was found: running on this machine's CPU or GPU (session runtime, one "
@@ -260,21 +289,33 @@ class TPUEstimator:
             )
             if shards is not None and shards > 1:
                 self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
-        elif shards not in (None, cores):
-            raise ValueError(f"num_shards={shards}, but master={master!r} has {cores} cores")
-        elif tpu_config.per_host_input_for_training != InputPipelineConfig.PER_HOST_V1:
+            if per_replica > 1:
+                self._warn_once(
+                    f"num_cores_per_replica={per_replica}, but one core holds the whole model."
+                )
+        elif cores % per_replica:
             raise ValueError(
-                f"master={master!r}: of TPUConfig.per_host_input_for_training only PER_HOST_V1 is "
-                "supported on it, where input_fn gives the global batch"
+                f"num_cores_per_replica={per_replica} does not divide the {cores} cores of "
+                f"master={master!r}"
             )
-        divisor = shards or cores
-        if size is not None and size % divisor:
-            reason = f"num_shards={shards}" if shards else f"the {cores} cores of {master!r}"
+        elif shards not in (None, cores // per_replica):
             raise ValueError(
-                f"The batch size {size} (mode {mode!r}) must be divisible by {reason}"
+                f"num_shards={shards}, but master={master!r} has {cores} cores"
+                + (f", {per_replica} a replica" if per_replica > 1 else "")
             )
+        elif mode == ModeKeys.TRAIN and input_mode == InputPipelineConfig.PER_SHARD_V1:
+            raise ValueError(
+                f"master={master!r}: TPUConfig.per_host_input_for_training=PER_SHARD_V1 (False) is "
+                "not supported on it. PER_HOST_V2 gives each core a batch of its own too"
+            )
+        replicas = cores // per_replica if master else 1
+        divisor = shards or replicas
+        if size is not None and size % divisor and input_mode != InputPipelineConfig.BROADCAST:
+            what = "cores" if per_replica == 1 else "replicas"
+            reason = f"num_shards={shards}" if shards else f"the {replicas} {what} of {master!r}"
+            raise ValueError(f"The batch size {size} (mode {mode!r}) must be divisible by {reason}")
         self._warn_of_save_interval(mode)
-        return master, cores
+        return master, replicas
 
     def _warn_of_save_interval(self, mode):
         tpu_config = self._config.tpu_config
@@ -296,31 +337,15 @@ class TPUEstimator:
             tf.logging.warning("%s", message)
 
 
-def _runtime(job):
-    """Returns the class that builds and runs a job's steps."""
-    if job.master:
-        return xla_runtime.XlaStep
-    return session_runtime.FedStep if job.tpu_rules else session_runtime.LocalStep
-
-
-def _with_model_dir(config, model_dir):
-    """Returns the config with model_dir settled."""
-    if model_dir and config.model_dir and model_dir != config.model_dir:
-        raise ValueError(
-            f"model_dir={model_dir!r} differs from config.model_dir={config.model_dir!r}: give one"
-        )
-    model_dir = model_dir or config.model_dir
-    if not model_dir:
-        model_dir = tempfile.mkdtemp()
-        tf.logging.warning("model_dir is not given: using the temporary directory %s", model_dir)
-    return config.replace(model_dir=model_dir)
-
-
-def _checked_hooks(hooks):
-    for hook in hooks or ():
-        if not isinstance(hook, tf.train.SessionRunHook):
-            raise TypeError(f"hooks must be tf.train.SessionRunHook objects, not {hook!r}")
-    return list(hooks or ())
+def _without_gpus(config):
+    """Returns the config for a session that leaves this machine's GPUs, all of whose memory
+    TensorFlow would take, to the XLA runtime."""
+    tf.config.set_visible_devices([], "GPU")
+    session_config = tf.ConfigProto(allow_soft_placement=True)
+    if config.session_config is not None:
+        session_config.CopyFrom(config.session_config)
+    session_config.device_count["GPU"] = 0
+    return config.replace(session_config=session_config)
 
 
 def _check_positive_int(value, name):

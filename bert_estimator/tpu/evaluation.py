@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checkpoints, outfeed
+from bert_estimator.tpu import checkpoints, hosts, outfeed, warm_start
 from bert_estimator.tpu.hooks import HookDriver
 from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
@@ -30,14 +30,8 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
       ValueError: a metric is named `loss` or `global_step`.
     """
     config = job.config
-    if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
-        raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
-    path = checkpoint_path or checkpoints.newest_whole(config.model_dir)
-    if path is None:
-        tf.logging.warning(
-            "There is no trained model in %s: evaluating newly initialized variables.",
-            config.model_dir,
-        )
+    path = checkpoints.to_read(config.model_dir, checkpoint_path, "evaluating")
+    hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
     signalled = Interrupts("ending the evaluation after the current step")
     with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
@@ -45,6 +39,8 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
             global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, checkpoints.global_step_of(path))
+        if path is None:
+            warm_start.apply(job.warm_start)
         reserved = sorted(set(step.metric_values) & set(_RESERVED))
         if reserved:
             raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
@@ -54,7 +50,7 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         driver.begin()
         if path and own_saver:
             checkpoints.check_restorable(path, tf.global_variables())
-        with opened_session(config, step.spec.scaffold, path) as session:
+        with opened_session(config, step, path) as session:
             session.run(init_ops)
             coordinator = start_coordinator(session)
             driver.after_create_session(session, coordinator)
@@ -77,8 +73,9 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         len(losses),
         ", ".join(f"{k} = {v}" for k, v in results.items()),
     )
-    with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
-        _write_events(eval_dir, results, path)
+    if job.hosts.is_chief:
+        with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
+            _write_events(eval_dir, results, path)
     return results
 
 
@@ -93,7 +90,10 @@ def _run_steps(job, step, driver, session, steps, interrupts):
                 session,
                 [step.spec.loss],
                 lambda hook_run, length=length: step.run_loop(
-                    length, hook_run, lambda: interrupts.requested is not None
+                    # Several hosts end together.
+                    length,
+                    hook_run,
+                    lambda: job.hosts.number == 1 and interrupts.requested is not None,
                 ),
             )
         except EndOfInput:

@@ -7,7 +7,7 @@ import time
 from bert_estimator.tpu import errors
 
 # Two batches in flight and two waiting hide the jitter of an input pipeline; more only cost memory.
-_DEPTH = 4
+DEPTH = 4
 _POLL_SECS = 0.1
 
 
@@ -23,13 +23,14 @@ class Infeed:
       limit: how many batches to draw at most (None: until the input ends), so that no data is
         consumed that no step will use.
       delay_secs: how long to wait before the first draw.
+      depth: how many batches may wait.
     """
 
-    def __init__(self, draw, limit=None, delay_secs=0):
+    def __init__(self, draw, limit=None, delay_secs=0, depth=DEPTH):
         self._draw = draw
         self._limit = limit
         self._delay_secs = delay_secs
-        self._batches = queue.Queue(maxsize=_DEPTH)
+        self._batches = queue.Queue(maxsize=depth)
         self._error = errors.FirstError()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
@@ -60,6 +61,10 @@ class Infeed:
             return None
         finally:
             self.waited_secs += time.perf_counter() - start
+
+    def has_batch(self):
+        """Whether `get` would not have to wait."""
+        return not self._batches.empty()
 
     def stop(self):
         """Asks the thread to end; does not wait for a `draw` that is under way."""

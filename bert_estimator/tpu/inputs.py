@@ -1,5 +1,8 @@
 """The tensors an `input_fn` gives, and the batches drawn from them."""
 
+import re
+
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import call, infeed
@@ -10,15 +13,16 @@ class Inputs:
 
     Args:
       input_fn, mode, params, config: as the estimator's verb got them; `params` is the input's.
+      needs_params: whether the input_fn must take them.
 
     Attributes:
       features, labels: nested structures of tensors of one batch; labels may be None.
       initializer: operation that (re)starts the data; None where the input_fn returned tensors.
     """
 
-    def __init__(self, input_fn, mode, params, config):
+    def __init__(self, input_fn, mode, params, config, needs_params=True):
         with tf.device("/cpu:0"):
-            returned = call.call_input_fn(input_fn, mode, params, config)
+            returned = call.call_input_fn(input_fn, mode, params, config, needs_params)
             self.initializer = None
             if call.is_dataset(returned):
                 iterator = tf.data.make_initializable_iterator(returned)
@@ -48,6 +52,13 @@ class Inputs:
                     "and give other unknown dimensions a fixed size (tf.ensure_shape, padded_batch)"
                 )
 
+    def names(self):
+        """Returns a name for each tensor, in order: of a dict of features its keys, else what a
+        program would write, such as "labels" or "features[0]"."""
+        paths = [path for path, _ in _leaves("features", self.features)]
+        paths += [path for path, _ in _leaves("labels", self.labels)]
+        return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
+
     def placeholders(self):
         """Returns (features, labels) of placeholders in place of the tensors, and their list."""
         holders = []
@@ -64,15 +75,21 @@ class Inputs:
         features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
         return features, labels[0] if labels else None
 
-    def drawer(self, session):
-        """Returns the function an `Infeed` draws with: a list of arrays, one a tensor."""
+    def drawer(self, session, elements=1):
+        """Returns the function an `Infeed` draws with: a list of arrays, one a tensor.
+
+        Each is that of so many elements of the input, one after the other along axis 0.
+        """
         run = session.make_callable(self._tensors)
 
         def draw():
             try:
-                return run()
+                drawn = [run() for _ in range(elements)]
             except tf.errors.OutOfRangeError:
                 raise infeed.EndOfInput from None
+            if elements == 1:
+                return drawn[0]
+            return [np.concatenate(arrays) for arrays in zip(*drawn, strict=True)]
 
         return draw
 

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_estimator.tpu import call
-from bert_estimator.tpu.config import RunConfig
-from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
+from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
+from bert_estimator.tpu.hosts import Hosts
+from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.warm_start import WarmStartSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +20,13 @@ class Job:
       model_fn, params, config: the estimator's.
       tpu_rules: whether this call runs under the TPU's rules (on whichever runtime).
       batch_size: the global batch, or None where the estimator was given none.
-      num_replicas: cores that share it.
-      master: what names these cores; "" is the session runtime.
+      num_replicas: replicas that share it.
+      master: what names the cores; "" is the session runtime.
+      hosts: the processes that run it together.
+      cores_per_replica: cores that share a replica's model.
+      sharding: which variables are split over them; see `TPUEstimator`.
+      tpu_params: whether params get TPUEstimator's entries, and the functions must take them.
+      warm_start: a `WarmStartSettings` for variables without a checkpoint, or None.
       units_per_example: see `TPUEstimator`.
     """
 
@@ -31,18 +38,76 @@ class Job:
     batch_size: int | None
     num_replicas: int = 1
     master: str = ""
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)
+    cores_per_replica: int = 1
+    sharding: tuple = ()
+    tpu_params: bool = True
+    warm_start: WarmStartSettings | None = None
     units_per_example: dict | None = None
+
+    @property
+    def same_batch(self):
+        """Whether every replica gets the whole of a batch (BROADCAST)."""
+        return self._input_mode == InputPipelineConfig.BROADCAST
+
+    @property
+    def draws_per_step(self):
+        """How many elements of a host's input make its part of a batch: one a replica, or one."""
+        return self.replicas_a_host if self._input_mode == InputPipelineConfig.PER_HOST_V2 else 1
+
+    @property
+    def replicas_a_host(self):
+        return self.num_replicas // self.hosts.number
+
+    @property
+    def core_batch_size(self):
+        """The batch that one replica's model gets, or None."""
+        replicas = 1 if self.same_batch else self.num_replicas
+        return self.batch_size // replicas if self.batch_size else None
+
+    @property
+    def input_batch_size(self):
+        """The batch that `input_fn` gives at a time, or None."""
+        if self.same_batch or not self.batch_size:
+            return self.batch_size
+        return self.batch_size // self.hosts.number // self.draws_per_step
+
+    @property
+    def _input_mode(self):
+        if not self.tpu_rules:
+            return None
+        sliced = self.config.tpu_config.eval_training_input_configuration
+        if self.mode != ModeKeys.TRAIN and sliced == InputPipelineConfig.SLICED:
+            return sliced
+        return self.config.tpu_config.per_host_input_for_training
+
+    def check_data(self, is_dataset):
+        """Raises TypeError where what an `input_fn` returned is not what the input mode takes."""
+        if self.mode == ModeKeys.TRAIN and self._input_mode == InputPipelineConfig.PER_SHARD_V1:
+            if is_dataset:
+                raise TypeError(
+                    "input_fn returned a Dataset, which per_host_input_for_training=PER_SHARD_V1 "
+                    "(False) does not take: use PER_HOST_V2, or return tensors"
+                )
+        elif self._input_mode == InputPipelineConfig.PER_HOST_V2 and not is_dataset:
+            raise TypeError(
+                "input_fn must return a Dataset with per_host_input_for_training=PER_HOST_V2: use "
+                "PER_HOST_V1 for tensors"
+            )
 
     def call_model_fn(self, features, labels):
         """Builds the model for one replica in the current graph; returns its spec."""
-        batch_size = self.batch_size // self.num_replicas if self.batch_size else None
+        context = {}
+        if self.tpu_rules:
+            context["context"] = call.TPUContext(self.num_replicas, global_step=None)
         spec = call.call_model_fn(
             self.model_fn,
             features,
             labels,
             self.mode,
-            self._params(batch_size, use_tpu=self.tpu_rules),
+            self._params(self.core_batch_size, use_tpu=self.tpu_rules, **context),
             self.config,
+            self.tpu_params,
         )
         if not isinstance(spec, EstimatorSpec | TPUEstimatorSpec):
             raise ValueError(
@@ -53,11 +118,18 @@ class Job:
 
     def input_params(self, start_step):
         """Returns the params for `input_fn`: with the batch size and a `TPUContext`."""
-        context = call.TPUContext(num_replicas=self.num_replicas, global_step=start_step)
+        context = call.TPUContext(
+            num_replicas=self.num_replicas,
+            num_hosts=self.hosts.number,
+            current_host=self.hosts.index,
+            global_step=start_step,
+        )
         entries = {"use_tpu": True} if self.tpu_rules else {}
-        return self._params(self.batch_size, context=context, **entries)
+        return self._params(self.input_batch_size, context=context, **entries)
 
     def _params(self, batch_size, **entries):
+        if not self.tpu_params:
+            return call.with_entries(self.params)
         if batch_size is not None:
             entries["batch_size"] = batch_size
         return call.with_entries(self.params, **entries)

@@ -5,6 +5,7 @@ once, in the host's graph, on placeholders for the step's tensors concatenated o
 run for every step on the outfeed's own thread, in order.
 """
 
+import collections
 import queue
 import threading
 
@@ -77,22 +78,45 @@ class HostFunction:
     def feed(self, values):
         return dict(zip(self.placeholders, values, strict=True))
 
+    def run(self, session, operations, values):
+        """Runs operations that are computed from the placeholders, for one step's values."""
+        session.run(operations, self.feed(values))
 
-class Outfeed:
-    """Runs a host function's operations for every step's values, in order, on its own thread.
+
+class Predictions:
+    """A step's predictions, which go to the caller of `predict` rather than to a function.
 
     Args:
-      session: the host's session.
-      function: a `HostFunction`.
-      operations: what to run for each step.
-      error: the `FirstError` that all outfeeds of a step share.
+      predictions: dict name -> tensor of the step.
+
+    Attributes:
+      tensors: as those of a `HostFunction`.
+      waiting: deque of the predictions that nobody has taken yet: a dict of arrays each.
     """
 
-    def __init__(self, session, function, operations, error):
-        self._session = session
-        self._function = function
-        self._operations = operations
-        self._values = queue.Queue(maxsize=_DEPTH)
+    name = "predictions"
+
+    def __init__(self, predictions):
+        self._keys = list(predictions)
+        self.tensors = [tf.convert_to_tensor(predictions[key]) for key in self._keys]
+        self.waiting = collections.deque()
+
+    def run(self, session, operations, values):
+        self.waiting.append(dict(zip(self._keys, values, strict=True)))
+
+
+class Outfeed:
+    """Hands values over to a function that runs on a thread of its own, in order.
+
+    Args:
+      receive: function of what `put` was given.
+      error: the `FirstError` that all outfeeds of a step share.
+      depth: how many values may wait; then `put` waits.
+    """
+
+    def __init__(self, receive, error, depth=_DEPTH):
+        self._receive = receive
+        self._values = queue.Queue(maxsize=depth)
         self._error = error
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outfeed", daemon=True)
@@ -101,8 +125,8 @@ class Outfeed:
         self._thread.start()
 
     def put(self, values):
-        """Hands over one step's values. Raises what the host function raised for an earlier one."""
-        while True:
+        """Hands values over. Raises the first error of any outfeed, from values before them."""
+        while not self._stopping.is_set():
             self._error.raise_if_any()
             try:
                 return self._values.put(values, timeout=_POLL_SECS)
@@ -130,7 +154,7 @@ class Outfeed:
                     values = self._values.get(timeout=_POLL_SECS)
                 except queue.Empty:
                     continue
-                self._session.run(self._operations, self._function.feed(values))
+                self._receive(values)
                 self._values.task_done()
 
 

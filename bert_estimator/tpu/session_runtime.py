@@ -6,9 +6,11 @@ compiles the step implements as well):
     step = FedStep(job, input_fn, start_step)      # builds the graph
     step.spec, step.metric_values                  # an EstimatorSpec; tensors to read at the end
     hooks = step.add_summaries(config)             # how v1 summaries get written
+    session = step.host_session(session)           # as hooks see it: it has the step's variables
     step.start(session, limit)
     iterations = step.loop_length(now, stop_step)
     result, hook_values = step.run_loop(iterations, hook_run, interrupted)
+    step.predicted                                 # deque of predictions nobody has taken yet
     step.waited_secs                               # for input, in total
     step.finish(session)                           # all host work done, first error raised
     step.stop(session)                             # also after an error; waits for nobody long
@@ -20,6 +22,8 @@ upstream: hooks take part in each step, and the input is part of the graph.
 
 import collections
 import contextlib
+import functools
+import math
 import time
 
 import numpy as np
@@ -27,7 +31,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors, infeed, outfeed
 from bert_estimator.tpu.inputs import Inputs, is_computed_from
-from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec, call_scaffold_fn
 
 LoopResult = collections.namedtuple("LoopResult", ["losses", "scalars", "summary"])
 LoopResult.__doc__ = """What one loop of steps gave.
@@ -37,20 +41,23 @@ host_call tensors), summary (serialized v1 summaries of the last step, or None).
 """
 
 # A draw or a host function that takes longer to end is cut off when the session is closed.
-_JOIN_SECS = 1
+JOIN_SECS = 1
 
 
 class LocalStep:
     """`use_tpu=False`: one step a loop, evaluated together with what the hooks fetch."""
 
     def __init__(self, job, input_fn, start_step):
-        self._inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
+        params = job.input_params(start_step)
+        self._inputs = Inputs(input_fn, job.mode, params, job.config, job.tpu_params)
         spec = job.call_model_fn(self._inputs.features, self._inputs.labels)
         host_call = spec.host_call if isinstance(spec, TPUEstimatorSpec) else None
         self._scalars = _scalar_tensors(host_call)
         self.spec = spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
         self.metric_values, updates = _split_metrics(self.spec.eval_metric_ops)
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
+        self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
+        self.predicted = collections.deque()
 
     waited_secs = None  # the input is part of the step: what it takes cannot be told apart
 
@@ -66,6 +73,9 @@ class LocalStep:
             )
         ]
 
+    def host_session(self, session):
+        return session
+
     def start(self, session, limit=None):
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
@@ -75,13 +85,20 @@ class LocalStep:
         return 1
 
     def run_loop(self, iterations, hook_run, interrupted):
-        fetches = [self._operation, self.spec.loss, self._scalars, hook_run.fetches]
+        fetches = [
+            self._operation,
+            self.spec.loss,
+            self._scalars,
+            self._predictions,
+            hook_run.fetches,
+        ]
         try:
-            _, loss, scalars, hook_values = self._session.run(
+            _, loss, scalars, predictions, hook_values = self._session.run(
                 fetches, hook_run.feed_dict, hook_run.options, hook_run.run_metadata
             )
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             raise infeed.EndOfInput from error
+        self.predicted += predictions
         return LoopResult([float(loss)], _last_values(scalars), None), hook_values
 
     def finish(self, session):
@@ -97,26 +114,32 @@ class FedStep:
     def __init__(self, job, input_fn, start_step):
         self._job = job
         self._inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
+        job.check_data(is_dataset=self._inputs.initializer is not None)
         self._inputs.check_static_shapes()
         spec = self._build_model()
         _check_device_spec(spec)
-        self._functions = []  # (HostFunction, its operations)
+        self._functions = []  # (HostFunction or Predictions, its operations)
         self._scalars = {}
         self.metric_values = {}
         if isinstance(spec, TPUEstimatorSpec):
+            replicas = 1 if job.same_batch else job.num_replicas
             if spec.host_call is not None and len(spec.host_call[1]):
                 function = outfeed.HostFunction(
-                    "host_call", spec.host_call, self._placeholders, job.num_replicas
+                    "host_call", spec.host_call, self._placeholders, replicas
                 )
                 self._scalars = _scalar_tensors(spec.host_call)
                 operations = [] if function.result is None else function.result
                 self._functions.append((function, operations))
             if job.mode == ModeKeys.EVAL and spec.eval_metrics is not None:
                 function = outfeed.HostFunction(
-                    "eval_metrics", spec.eval_metrics, self._placeholders, job.num_replicas
+                    "eval_metrics", spec.eval_metrics, self._placeholders, replicas
                 )
                 self.metric_values, updates = _split_metrics(function.result)
                 self._functions.append((function, updates))
+            if job.mode == ModeKeys.PREDICT:
+                predictions = outfeed.Predictions(spec.predictions)
+                self.predicted = predictions.waiting
+                self._functions.append((predictions, []))
         self.spec = self._host_spec(spec)
         tpu_config = job.config.tpu_config
         self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
@@ -144,18 +167,15 @@ class FedStep:
                 train_op=spec.train_op,
                 training_hooks=spec.training_hooks,
             )
-        scaffold = None
-        if spec.scaffold_fn is not None:
-            scaffold = spec.scaffold_fn()
-            if scaffold is None:
-                raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
         return EstimatorSpec(
             spec.mode,
             loss=spec.loss,
             train_op=spec.train_op,
-            scaffold=scaffold,
+            scaffold=call_scaffold_fn(spec.scaffold_fn, self._placeholders),
+            predictions=spec.predictions,
             training_hooks=spec.training_hooks,
             evaluation_hooks=spec.evaluation_hooks,
+            prediction_hooks=spec.prediction_hooks,
         )
 
     def add_summaries(self, config):
@@ -166,20 +186,27 @@ class FedStep:
             self._summary_op = tf.summary.merge_all()
         return []
 
+    def host_session(self, session):
+        return session
+
     def start(self, session, limit=None):
         """Starts the infeed (at most `limit` batches) and the outfeed."""
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
-        self._session = session
         self._open(session)
-        self._infeed = infeed.Infeed(self._inputs.drawer(session), limit, self._infeed_delay_secs)
+        self._start_threads(session, self._inputs.drawer(session), limit)
+
+    def _start_threads(self, session, draw, limit, depth=infeed.DEPTH):
+        self._infeed = infeed.Infeed(draw, limit, self._infeed_delay_secs, depth)
         self._infeed.start()
         for function, operations in self._functions:
-            self._outfeeds.append(outfeed.Outfeed(session, function, operations, self._host_error))
+            receive = functools.partial(function.run, session, operations)
+            self._outfeeds.append(outfeed.Outfeed(receive, self._host_error))
             self._outfeeds[-1].start()
 
     def _open(self, session):
         """Prepares the step in a session whose variables have their values."""
+        self._session = session
         self._fetches = [
             self.spec.train_op if self._job.mode == ModeKeys.TRAIN else [],
             self.spec.loss,
@@ -203,9 +230,6 @@ class FedStep:
         )
         return *values[1:], summaries[0] if due else None
 
-    def _end_loop(self):
-        """The session's variables are the step's own: they have the loop's values already."""
-
     @property
     def waited_secs(self):
         return self._infeed.waited_secs
@@ -215,9 +239,7 @@ class FedStep:
 
     def run_loop(self, iterations, hook_run, interrupted):
         losses, scalars, summary = [], {}, None
-        due = self._summary_op is not None and (
-            self._step // self._summary_every != (self._step + iterations) // self._summary_every
-        )
+        due = self._summary_due(iterations)
         with self._loop_length.timed(iterations):
             for i in range(iterations):
                 batch = self._next_batch(interrupted)
@@ -231,10 +253,14 @@ class FedStep:
                 self._step += 1
                 losses.append(float(loss))
                 # A training that has failed is not continued to the loop's end.
-                if interrupted() or (self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)):
+                if interrupted() or self._has_failed(loss):
                     break
-        self._end_loop()
         return LoopResult(losses, _last_values(scalars), summary), self._hook_values(hook_run)
+
+    def _summary_due(self, iterations):
+        return self._summary_op is not None and (
+            self._step // self._summary_every != (self._step + iterations) // self._summary_every
+        )
 
     def finish(self, session):
         for feed in self._outfeeds:
@@ -245,7 +271,7 @@ class FedStep:
         for thread in threads:
             thread.stop()
         for thread in threads:
-            thread.join(_JOIN_SECS)
+            thread.join(JOIN_SECS)
 
     def _next_batch(self, interrupted):
         """Returns a batch, or None if interrupted. An error of a host function, which belongs to
@@ -258,22 +284,32 @@ class FedStep:
         self._host_error.raise_if_any()
         return batch
 
+    def _has_failed(self, loss):
+        return self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)
+
     def _send(self, sent):
         for feed, (function, _), values in zip(self._outfeeds, self._functions, sent, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
+            if function.name == "host_call" and not self._job.hosts.is_chief:
+                continue  # it has every core's values, and what it writes is written once
             if self._step % every == 0:
                 feed.put(values)
+
+    def _element_of_step(self, fetch):
+        """Returns the step's tensor or operation that a hook fetches, or None if it is none."""
+        element = self._session.graph.as_graph_element(fetch)
+        return element if is_computed_from(element, self._placeholders) else None
 
     def _hook_values(self, hook_run):
         if not hook_run.fetches:
             return {}
         try:
             return self._session.run(hook_run.fetches, hook_run.feed_dict)
-        except tf.errors.InvalidArgumentError as error:
+        except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
             for hook, fetches in hook_run.fetches.items():
                 for fetch in tf.nest.flatten(fetches):
-                    element = self._session.graph.as_graph_element(fetch)
-                    if is_computed_from(element, self._placeholders):
+                    element = self._element_of_step(fetch)
+                    if element is not None:
                         raise ValueError(
                             f"The hook {type(hook).__name__} fetches {element.name}, a tensor of "
                             "the step itself. With use_tpu=True hooks run on the host, between "
@@ -298,6 +334,10 @@ class _LoopLength:
 
     def get(self):
         return self._steps
+
+    def most(self):
+        """Returns how many steps a loop may have; a time does not say."""
+        return self._steps if self._target_secs is None else math.inf
 
     @contextlib.contextmanager
     def timed(self, iterations):

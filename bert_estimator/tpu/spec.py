@@ -4,6 +4,9 @@ import collections
 import inspect
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.saved_model import model_utils
+
+from bert_estimator.tpu.inputs import is_computed_from
 
 
 class ModeKeys:
@@ -33,6 +36,11 @@ class EstimatorSpec(
     )
 ):
     """Operations and tensors of a model in one mode; TRAIN needs loss and train_op, EVAL loss.
+
+    Args:
+      export_outputs: dict of signature name -> `serving.ExportOutput`, for PREDICT. One of them
+        is the default signature: the only one, or that of TensorFlow's name for it. None: the
+        predictions.
 
     Raises:
       ValueError, TypeError: a field the mode needs is missing or has the wrong type or shape.
@@ -68,6 +76,12 @@ class EstimatorSpec(
                     f"EstimatorSpec: eval_metric_ops[{name!r}] must be a (value tensor, update "
                     f"operation) pair as tf.metrics.* returns it, not {metric!r}"
                 )
+        _check_graph(loss, "loss")
+        _check_graph(train_op, "train_op")
+        _check_graph(predictions, "predictions")
+        _check_graph(eval_metric_ops, "eval_metric_ops")
+        if mode == ModeKeys.PREDICT:
+            export_outputs = model_utils.get_export_outputs(export_outputs, predictions)
         return super().__new__(
             cls,
             mode=mode,
@@ -206,6 +220,36 @@ def call_host_fn(pair, tensors=None):
     return function(*tensors)
 
 
+def call_scaffold_fn(scaffold_fn, placeholders):
+    """Calls a `scaffold_fn` by the TPU's rules: a step's tensors are out of its reach.
+
+    Args:
+      scaffold_fn: a spec's, or None.
+      placeholders: of the step's input.
+
+    Returns:
+      A `tf.train.Scaffold`, or None.
+
+    Raises:
+      ValueError: it gives none, or uses what is computed from the step's input.
+    """
+    if scaffold_fn is None:
+        return None
+    graph = placeholders[0].graph if placeholders else tf.get_default_graph()
+    number_before = len(graph.get_operations())
+    scaffold = scaffold_fn()
+    if scaffold is None:
+        raise ValueError("TPUEstimatorSpec.scaffold_fn must return a tf.train.Scaffold")
+    given = [scaffold.init_op, scaffold.local_init_op, scaffold.ready_op, scaffold.summary_op]
+    for value in [*graph.get_operations()[number_before:], *given]:
+        if is_computed_from(value, placeholders):
+            raise ValueError(
+                f"TPUEstimatorSpec.scaffold_fn uses {value.name}, which is computed from a step's "
+                "input: on a TPU a Scaffold has the variables alone"
+            )
+    return scaffold
+
+
 class _FetchEveryStep(tf.train.SessionRunHook):
     def __init__(self, operations):
         self._operations = operations
@@ -245,6 +289,16 @@ def _checked_hooks(hooks, name):
         if not isinstance(hook, tf.train.SessionRunHook):
             raise TypeError(f"{name} must be tf.train.SessionRunHook objects, not {hook!r}")
     return hooks
+
+
+def _check_graph(values, name):
+    graph = tf.get_default_graph()
+    for value in tf.nest.flatten(values, expand_composites=True):
+        if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
+            raise ValueError(
+                f"EstimatorSpec: {name} has {value.name}, which is of another graph than the one "
+                "that model_fn is called in"
+            )
 
 
 def _scalar_loss(loss):

@@ -8,7 +8,7 @@ events that TensorBoard shows. As there, they write to the default writer:
         summary.scalar("loss", loss[0], step=global_step[0])
 """
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.core.framework import summary_pb2
 
 create_file_writer = tf.summary.create_file_writer

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checkpoints, errors, outfeed
+from bert_estimator.tpu import checkpoints, errors, hosts, outfeed, warm_start
 from bert_estimator.tpu.hooks import HookDriver
 from bert_estimator.tpu.infeed import EndOfInput
 from bert_estimator.tpu.interrupts import Interrupts
@@ -34,9 +34,11 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
       whatever input_fn, model_fn, a host function or a hook raised: the first of them.
     """
     config = job.config
-    checkpoints.remove_leftovers(config.model_dir)
+    if job.hosts.is_chief:
+        checkpoints.remove_leftovers(config.model_dir)
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
+    hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
     if stop_step is not None and start_step >= stop_step:
         tf.logging.info(
@@ -53,6 +55,8 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
             global_step = tf.train.create_global_step()
         step = runtime(job, input_fn, start_step)
+        if restored is None:
+            warm_start.apply(job.warm_start)
         spec = step.spec
         _summarize_loss(spec.loss)
         own_saver = checkpoints.ensure_saver(spec.scaffold, config)
@@ -60,7 +64,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
         user_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = step.add_summaries(config)
         user_savers = [h for h in user_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
-        if _saves(config) and not user_savers:
+        if _saves(config) and not user_savers and job.hosts.is_chief:
             restored_step = start_step if restored else None
             own_hooks.append(
                 checkpoints.CheckpointSaver(
@@ -82,17 +86,23 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             f"restored from {restored}" if restored else "new variables",
             f"step {stop_step}" if stop_step is not None else "the end of the data",
         )
-        with opened_session(config, spec.scaffold, restored) as session:
+        with opened_session(config, step, restored) as session:
             session.run(init_ops)
             checkpoints.remember_earlier(spec.scaffold.saver, config.model_dir)
             coordinator = start_coordinator(session)
             driver.after_create_session(session, coordinator)
-            progress = Progress(config, job.batch_size, job.units_per_example, stop_step, all_hooks)
+            progress = Progress(
+                config if job.hosts.is_chief else config.replace(model_dir=None),
+                job.batch_size,
+                job.units_per_example,
+                stop_step,
+                all_hooks,
+            )
             now = int(session.run(global_step))
             try:
                 step.start(session, None if stop_step is None else stop_step - now)
                 progress.start(now)
-                _loop(
+                now = _loop(
                     job,
                     step,
                     driver,
@@ -112,24 +122,32 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
                 step.stop(session)
                 progress.end()
     interrupts.raise_if_requested()
+    hosts.agree_on("the step reached", now)  # and the chief's last checkpoint is there
 
 
 def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
-    """Runs loops of steps until the stop step, the end of the data, a hook's or a signal's wish."""
+    """Runs loops of steps until the stop step, the end of the data, a hook's or a signal's wish.
+
+    Returns:
+      The global step reached.
+    """
     fetches = [step.spec.train_op, step.spec.loss]
     scalars, loss = {}, None
-    writer = tf.summary.FileWriterCache.get(job.config.model_dir)
+    alone = job.hosts.number == 1
 
     def finished():
         at_end = stop_step is not None and now >= stop_step
-        return at_end or driver.stop_requested or interrupts.requested is not None
+        wish = driver.stop_requested or interrupts.requested is not None
+        return at_end or (wish if alone else bool(hosts.gather(wish).any()))
 
-    while not finished():
+    ended = finished()
+    while not ended:
         length = step.loop_length(now, stop_step if stop_step is not None else now + 1)
 
         def run_loop(hook_run, length=length, now=now):
             result, hook_values = step.run_loop(
-                length, hook_run, lambda: interrupts.requested is not None
+                # Several hosts end together, after a loop.
+                length, hook_run, lambda: alone and interrupts.requested is not None
             )
             bad = [i for i, value in enumerate(result.losses) if not np.isfinite(value)]
             if bad:
@@ -151,29 +169,31 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
                 "with use_tpu=True train_op must increase it by one in each, as "
                 "optimizer.minimize(loss, tf.train.get_global_step()) does"
             )
+        ended = finished()
         if not result.losses:
             continue
         loss, scalars = result.losses[-1], result.scalars
-        if result.summary is not None:
-            writer.add_summary(result.summary, now)
-        progress.after_loop(now, loss, scalars, step.waited_secs, last=finished())
+        if result.summary is not None and job.hosts.is_chief:
+            tf.summary.FileWriterCache.get(job.config.model_dir).add_summary(result.summary, now)
+        progress.after_loop(now, loss, scalars, step.waited_secs, last=ended)
     if loss is not None:
         progress.after_loop(now, loss, scalars, step.waited_secs, last=True)
         tf.logging.info("Loss for final step: %s.", loss)
+    return now
 
 
 @contextlib.contextmanager
-def opened_session(config, scaffold, checkpoint):
-    """Gives a session whose variables are restored from a checkpoint, or initialized (None)."""
+def opened_session(config, step, checkpoint):
+    """Gives the step's session, its variables restored from a checkpoint, or initialized (None)."""
     session_config = config.session_config or tf.ConfigProto(allow_soft_placement=True)
     creator = tf.train.ChiefSessionCreator(
-        scaffold,
+        step.spec.scaffold,
         config=session_config,
         checkpoint_filename_with_path=checkpoint,
     )
     session = creator.create_session()
     try:
-        yield session
+        yield step.host_session(session)
     finally:
         # TensorFlow waits for Python functions that run in the session. One that never returns,
         # in an input_fn, must not keep the caller from its error.

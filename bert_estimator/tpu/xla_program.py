@@ -3,35 +3,57 @@
 The step is built in a FuncGraph inside the session's graph. Its variables are therefore the
 session's own, with their names, initializers and collections, while its operations are apart, and
 see the variables as captured handles. The part of it that matters is imported into a function
-which TensorFlow's own bridge lowers to StableHLO; jax compiles and runs that through PJRT.
+which TensorFlow's own bridge lowers to StableHLO: a `LoweredStep`.
 """
 
 import contextlib
-import dataclasses
-import re
 
-import numpy as np
-import tensorflow as tf2
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator.tpu import devices, replica
+from bert_estimator.tpu import lowering_error, replica
+from bert_estimator.tpu.lowered_step import LoweredStep, StateVariable
+
+# The first whose bridge gives StableHLO: 2.16 and 2.18 give XLA's older text alone (tried).
+_OLDEST_TENSORFLOW = (2, 19)
+
+
+def check_tensorflow():
+    """Raises RuntimeError where this TensorFlow is too old to lower a step."""
+    if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST_TENSORFLOW:
+        raise RuntimeError(
+            f"The XLA runtime needs TensorFlow {'.'.join(map(str, _OLDEST_TENSORFLOW))} or newer; "
+            f"this is {tf.__version__}. Install a newer one, or run without a TPU's name, on the "
+            "session runtime"
+        )
 
 
 class StepGraph:
     """The graph of one core's step, inside the current graph.
 
     Args:
-      num_replicas: cores that run it.
+      num_replicas: replicas that share a batch.
+      cores_per_replica: cores that share the model of a replica.
 
     Attributes:
       inputs: placeholders made with `placeholder`, in order.
+      has_sums: whether what was built so far sums anything over the replicas.
+      variables: once lowered, the session's variables that are the step's state, in its order.
+
+    Raises:
+      RuntimeError: this TensorFlow is too old to lower it.
     """
 
-    def __init__(self, num_replicas):
+    def __init__(self, num_replicas, cores_per_replica=1):
+        check_tensorflow()
         self.num_replicas = num_replicas
+        self._cores_per_replica = cores_per_replica
         self.inputs = []
+        self.has_sums = False
+        self.variables = None
         self._outer = tf.get_default_graph()
         self._graph = tf2.__internal__.FuncGraph("step")
         # Variables' own seeds go by the graph's: the same weights as in the session runtime.
@@ -49,29 +71,60 @@ class StepGraph:
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
             this.entered(),
+            _xla_context(),
         ):
             yield
+        self._share_variables()
+
+    def _share_variables(self):
+        """Has the session's graph see which variables are in collections: a scaffold_fn may ask."""
+        for name in self._graph.get_all_collection_keys():
+            known = {id(each) for each in self._outer.get_collection(name)}
+            for each in self._graph.get_collection(name):
+                if isinstance(each, tf2.Variable) and id(each) not in known:
+                    self._outer.add_to_collection(name, each)
 
     def placeholder(self, dtype, shape):
         with self._graph.as_default():
             self.inputs.append(tf.placeholder(dtype, shape))
         return self.inputs[-1]
 
+    def summaries(self):
+        """Returns what the v1 summaries' operations of this graph give."""
+        found = self._graph.get_collection(tf.GraphKeys.SUMMARIES)
+        return [tensor for tensor in found if tensor.graph is self._graph]
+
+    def own_element(self, name_or_element):
+        """Returns the tensor or operation of this graph alone that is meant, or None."""
+        try:
+            self._outer.as_graph_element(name_or_element)
+        except (KeyError, ValueError):
+            with contextlib.suppress(KeyError, ValueError):
+                return self._graph.as_graph_element(name_or_element)
+        return None
+
     def _replica(self):
         with self._graph.as_default():
             replica_id = tf.reshape(self._replica_id, [])
 
         def cross_replica_sum(tensor):
+            self.has_sums = True
             if self.num_replicas == 1:
                 return tensor
             return gen_xla_ops.xla_all_reduce(
                 tensor,
-                tf.constant([list(range(self.num_replicas))], tf.int32),
+                tf.constant(self._groups(), tf.int32),
                 reduce_op="Add",
                 mode="CrossReplicaAndPartition",
             )
 
         return replica.Replica(self.num_replicas, replica_id, cross_replica_sum)
+
+    def _groups(self):
+        """Which cores sum with each other: those of the same place in their replica. The cores of
+        a replica are numbered one after the other, as in `LoweredStep.compile`'s mesh."""
+        cores = self._cores_per_replica
+        return [list(range(place, self.num_replicas * cores, cores)) for place in range(cores)]
 
     def lower(self, outputs, after):
         """Lowers the step.
@@ -86,8 +139,11 @@ class StepGraph:
         Raises:
           RuntimeError: an operation has no XLA kernel; the text names it.
         """
-        variable_of = {v.handle.ref(): v for v in self._outer.get_collection("variables")}
-        variable_of |= {v.handle.ref(): v for v in self._outer.get_collection("local_variables")}
+        variables = [
+            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
+            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
+        ]
+        variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
         results = [tensor.op.name for tensor in outputs]
@@ -100,10 +156,7 @@ class StepGraph:
         for outer, inner in self._graph.captures:
             if inner.op.name in present:
                 if outer.ref() not in variable_of:
-                    raise RuntimeError(
-                        f"model_fn uses {outer.name}, a tensor from outside of the step: with a "
-                        "TPU, what a step needs must come through its features and variables"
-                    )
+                    raise _from_outside(outer, inner, present)
                 variables.append(variable_of[outer.ref()])
                 handles.append(inner.op.name)
         inputs = [self._replica_id, *self.inputs]
@@ -120,9 +173,10 @@ class StepGraph:
         graph_def.node.extend(kept)
         signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
         with context.eager_mode():
-            # Stand-ins: only their shapes and dtypes get into the program.
+            # Stand-ins: only their shapes and dtypes get into the program. Memory that nobody
+            # writes to is never really taken, so a network's size does not matter here.
             stand_ins = [
-                tf2.Variable(np.zeros(v.shape.as_list(), v.dtype.as_numpy_dtype))
+                tf2.Variable(tf.raw_ops.Empty(shape=v.shape.as_list(), dtype=v.dtype, init=False))
                 for v in variables
             ]
 
@@ -148,147 +202,42 @@ class StepGraph:
 
             function = tf2.function(step, jit_compile=True, autograph=False)
             captured = function.get_concrete_function(*signature).captured_inputs
-            text = _stablehlo(function, signature)
+            try:
+                text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
+            except (ValueError, tf.errors.OpError) as error:
+                raise lowering_error.explained(error, self._graph) from error
             number_of = {id(v.handle): number for number, v in enumerate(stand_ins)}
             order = [number_of[id(handle)] for handle in captured]
-        return LoweredStep(text, len(inputs), len(outputs), variables, order)
+        lowering_error.check_static(text, self._graph, [node.name for node in kept])
+        self.variables = variables
+        state = [
+            StateVariable(v.op.name, tuple(v.shape.as_list()), v.dtype.base_dtype.name, v.trainable)
+            for v in variables
+        ]
+        return LoweredStep(text, len(inputs), len(outputs), state, order)
 
 
-_NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
-
-
-def _stablehlo(function, signature):
+@contextlib.contextmanager
+def _xla_context():
+    """Has TensorFlow build gradients of conditions and loops from operations that XLA knows."""
+    xla_context = control_flow_ops.XLAControlFlowContext()
+    xla_context.Enter()
     try:
-        return function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
-    except (ValueError, tf.errors.OpError) as error:
-        operations = dict.fromkeys(f"{n} ({t})" for t, n in _NO_KERNEL.findall(str(error)))
-        if not operations:
-            raise RuntimeError(f"The step of model_fn cannot be lowered to XLA: {error}") from error
-        raise RuntimeError(
-            f"model_fn uses operations that XLA has no kernel for: {', '.join(operations)}. On a "
-            "TPU, Python code, strings and files belong into input_fn, host_call or eval_metrics"
-        ) from error
+        yield
+    finally:
+        xla_context.Exit()
 
 
-@dataclasses.dataclass(frozen=True)
-class LoweredStep:
-    """A step as StableHLO text.
-
-    Attributes:
-      text: the module; its inputs are the step's inputs (the replica's number first), then the
-        variables in `order`; its outputs the step's outputs, then all variables as they stand.
-      variables: the session's variables, in the order of the outputs.
-    """
-
-    text: str
-    num_inputs: int
-    num_outputs: int
-    variables: list
-    order: list
-
-    def compile(self, cores):
-        """Compiles the step for some devices.
-
-        Returns:
-          A function (state, inputs) -> (outputs, new state). Inputs and outputs are arrays whose
-          first axis is the cores' one after the other; state is a list of arrays, one a variable,
-          the same on every core, which the function consumes.
-        """
-        jax = devices.import_jax()
-        exported = _exported(self.text)
-        mesh = jax.sharding.Mesh(np.array(cores), ("core",))
-        split, whole = jax.sharding.PartitionSpec("core"), jax.sharding.PartitionSpec()
-        num_variables = len(self.variables)
-
-        def one_core(state, inputs):
-            results = exported.call(*inputs, *(state[number] for number in self.order))
-            last = self.num_outputs + num_variables
-            return list(results[: self.num_outputs]), list(results[self.num_outputs : last])
-
-        step = jax.shard_map(
-            one_core, mesh=mesh, in_specs=(whole, split), out_specs=(split, whole), check_vma=False
+def _from_outside(outer, inner, present):
+    """Returns the error for a tensor of the session's graph that the step uses."""
+    user = next(op for op in inner.consumers() if op.name in present)
+    where = f"model_fn uses {outer.name} in {lowering_error.line_of(user)}"
+    kinds = {operation.type for operation in [outer.op, *(t.op for t in outer.op.inputs)]}
+    if kinds & {"Variable", "VariableV2"}:
+        return RuntimeError(
+            f"{where}, a variable of the old kind: on a TPU make it with use_resource=True"
         )
-        step = jax.jit(step, donate_argnums=0)
-        replica_ids = np.arange(len(cores), dtype=np.int32)
-        with jax.enable_x64(True):
-            placed_ids = jax.device_put(replica_ids, jax.sharding.NamedSharding(mesh, split))
-
-        def run(state, inputs):
-            with jax.enable_x64(True):
-                return step(state, [placed_ids, *inputs])
-
-        return run
-
-
-def _exported(text):
-    """Returns StableHLO text as a `jax.export.Exported`, which jax can call."""
-    jax = devices.import_jax()
-    from jax import export
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
-
-    with mlir.make_ir_context():
-        module = ir.Module.parse(text)
-        _walk(module.operation, _mend)
-        main = next(
-            op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value
-            == "main"
-        )
-        in_avals = tuple(_aval(jax, t) for t in main.type.inputs)
-        out_avals = tuple(_aval(jax, t) for t in main.type.results)
-        artifact = stablehlo.serialize_portable_artifact_str(
-            str(module), stablehlo.get_current_version()
-        )
-    template = export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), np.float32))
-    tree = jax.tree_util.tree_structure
-    changes = dict(
-        fun_name="step",
-        in_tree=tree((in_avals, {})),
-        in_avals=in_avals,
-        out_tree=tree(out_avals),
-        out_avals=out_avals,
-        in_shardings_hlo=(None,) * len(in_avals),
-        out_shardings_hlo=(None,) * len(out_avals),
-        mlir_module_serialized=artifact,
-        module_kept_var_idx=tuple(range(len(in_avals))),
+    return RuntimeError(
+        f"{where}, a tensor from outside of the step: on a TPU what a step needs must come through "
+        "its features and variables. A table of tf.lookup belongs into input_fn"
     )
-    for name, avals in (("_in_named_shardings", in_avals), ("_out_named_shardings", out_avals)):
-        if hasattr(template, name):
-            changes[name] = (None,) * len(avals)
-    return dataclasses.replace(template, **changes)
-
-
-def _walk(operation, visit):
-    for region in operation.regions:
-        for block in region.blocks:
-            for child in list(block.operations):
-                _walk(child.operation, visit)
-                visit(child.operation)
-
-
-def _mend(operation):
-    """Brings what TensorFlow's bridge writes into the form that other consumers read."""
-    from jaxlib.mlir import ir
-
-    if operation.name == "mhlo.copy":
-        operation.result.replace_all_uses_with(operation.operands[0])
-        operation.erase()
-    elif operation.name == "stablehlo.all_reduce":
-        # Without it the compiler rejects groups that span partitions.
-        operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
-
-
-_DTYPES = {
-    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-}  # fmt: skip
-
-
-def _aval(jax, tensor_type):
-    from jaxlib.mlir import ir
-
-    ranked = ir.RankedTensorType(tensor_type)
-    dtype = jax.numpy.dtype(_DTYPES[str(ranked.element_type)])
-    return jax.core.ShapedArray(tuple(ranked.shape), dtype)

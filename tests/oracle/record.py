@@ -35,6 +35,20 @@ def upstream():
         InputPipelineConfig=names.InputPipelineConfig,
         ModeKeys=tf.estimator.ModeKeys,
         EstimatorSpec=tf.estimator.EstimatorSpec,
+        **{
+            name: getattr(tf.estimator, name)
+            for name in (
+                "BestExporter",
+                "EvalSpec",
+                "Exporter",
+                "FinalExporter",
+                "LatestExporter",
+                "TrainSpec",
+                "WarmStartSettings",
+                "train_and_evaluate",
+            )
+        },
+        serving=SimpleNamespace(**{**vars(tf.estimator.export), **vars(tf.estimator.experimental)}),
     )
 
 

@@ -5,9 +5,13 @@ import call_scenarios  # noqa: F401
 import checkpoint_scenarios  # noqa: F401
 import estimator_scenarios  # noqa: F401
 import evaluate_scenarios  # noqa: F401
+import export_scenarios  # noqa: F401
 import failure_scenarios  # noqa: F401
+import predict_scenarios  # noqa: F401
+import train_eval_scenarios  # noqa: F401
 import train_scenarios  # noqa: F401
 import validation_scenarios  # noqa: F401
+import warm_start_scenarios  # noqa: F401
 from harness import SCENARIOS
 
 

@@ -177,6 +177,27 @@ def run_config_refuses_master_and_cluster(api, folder):
     )
 
 
+class ClusterOfNone:
+    def master(self):
+        return ""
+
+    def cluster_spec(self):
+        return tf.train.ClusterSpec({})
+
+
+@table(none={}, plain={"jobs": []}, with_cluster_def={"jobs": ["worker"]})
+def cluster_and_session_config(api, folder, jobs=None):
+    session_config = None
+    if jobs is not None:
+        session_config = tf.ConfigProto()
+        for name in jobs:
+            session_config.cluster_def.job.add(name=name)
+    return outcome(
+        lambda: api.RunConfig(cluster=ClusterOfNone(), session_config=session_config),
+        says=["session_config", "cluster_def"],
+    )
+
+
 @table(
     model_dir={"keywords": {"model_dir": "b"}},
     seed={"keywords": {"tf_random_seed": 3}},
@@ -279,6 +300,33 @@ def constructor_refuses_per_shard_model_parallelism(api, folder):
     )
 
 
+@table(
+    train={"member": "train"},
+    evaluate={"member": "evaluate"},
+    predict={"member": "predict"},
+    eval_dir={"member": "eval_dir"},
+    get_variable_value={"member": "get_variable_value"},
+    export_saved_model={"member": "export_saved_model"},
+    config={"member": "config"},
+    model_fn={"member": "model_fn"},
+    latest_checkpoint={"member": "latest_checkpoint"},
+    own={"member": "of_its_own"},
+    as_tpu_estimator={"member": "train", "name": "TPUEstimator"},
+)
+def subclass_overrides(api, folder, member, name="Own"):
+    own = type(name, (api.TPUEstimator,), {member: lambda self: None})
+    further = type("Further", (own,), {})
+
+    def make(kind):
+        config = api.RunConfig(model_dir=folder)
+        kind(make_model_fn(api), config=config, use_tpu=False, train_batch_size=8)
+
+    return {
+        "itself": outcome(lambda: make(own), says=[member]),
+        "a_class_below_it": outcome(lambda: make(further), says=[member]),
+    }
+
+
 # Specs.
 
 
@@ -323,6 +371,56 @@ def spec(api, folder, fields):
             lambda: api.TPUEstimatorSpec(**keywords),
             says=["eval_metrics", "host_call", "training_chief_hooks", "eval_metric_ops"],
         )
+
+
+@table(
+    loss={"mode": "eval", "fields": lambda loss: {"loss": loss}},
+    predictions={"mode": "infer", "fields": lambda loss: {"predictions": {"x": loss}}},
+    train_op={"mode": "train", "fields": lambda loss: {"train_op": loss.op}},
+    metric={"mode": "eval", "fields": lambda loss: {"eval_metric_ops": {"m": (loss, loss.op)}}},
+)
+def spec_of_another_graph(api, folder, mode, fields):
+    with tf.Graph().as_default():
+        elsewhere = tf.constant(1.0)
+    with tf.Graph().as_default():
+        here = tf.constant(1.0)
+        keywords = {"loss": here, "predictions": {"x": here}, "train_op": here.op}
+        return outcome(
+            lambda: api.EstimatorSpec(mode, **{**keywords, **fields(elsewhere)}),
+            says=["loss", "graph"],
+        )
+
+
+@table(
+    none={"make": lambda api, x: None},
+    not_a_dict={"make": lambda api, x: [api.serving.PredictOutput({"x": x})]},
+    tensors={"make": lambda api, x: {"x": x}},
+    one_of_another_name={"make": lambda api, x: {"own": api.serving.PredictOutput({"x": x})}},
+    several_without_the_default={
+        "make": lambda api, x: {name: api.serving.PredictOutput({"x": x}) for name in "ab"}
+    },
+    several_with_the_default={
+        "make": lambda api, x: {
+            name: api.serving.PredictOutput({"x": x}) for name in ("a", "serving_default")
+        }
+    },
+    empty={"make": lambda api, x: {}},
+)
+def export_outputs(api, folder, make):
+    """Checked when the spec is made, in PREDICT alone."""
+    found = {}
+
+    def specify(mode):
+        with tf.Graph().as_default():
+            x = tf.constant(1.0)
+            tensors = {"predictions": {"x": x}, "loss": x, "train_op": x.op}
+            made = api.EstimatorSpec(mode, export_outputs=make(api, x), **tensors)
+        outputs = made.export_outputs
+        found[mode + "_names"] = sorted(outputs) if isinstance(outputs, dict) else plain(outputs)
+
+    for mode in ("train", "eval", "infer"):
+        found[mode] = outcome(lambda mode=mode: specify(mode), says=["export_outputs"])
+    return found
 
 
 @scenario

@@ -2,6 +2,7 @@ import logging
 
 import pytest
 import tensorflow.compat.v1 as tf
+import toy
 
 
 @pytest.fixture
@@ -26,6 +27,25 @@ def logged():
 def warned(logged):
     """The warnings so far: a function without arguments."""
     return lambda: [message for level, message in logged if level == "WARNING"]
+
+
+@pytest.fixture(params=["session", "rehearse:2"])
+def cores(request, monkeypatch):
+    """Runs a test on each runtime: toy's estimators run there. The number of cores."""
+    if request.param == "session":
+        return 1
+    request.getfixturevalue("xla_runtime")
+    monkeypatch.setattr(toy, "MASTER", request.param)
+    return 2
+
+
+@pytest.fixture(params=["local", "session", "rehearse:2"])
+def rules(request):
+    """Keywords of an estimator, in local mode and by the TPU's rules on each runtime."""
+    if request.param == "rehearse:2":
+        request.getfixturevalue("xla_runtime")
+        return {"master": request.param}
+    return {"use_tpu": request.param != "local"}
 
 
 @pytest.fixture(autouse=True)

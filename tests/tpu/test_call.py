@@ -151,3 +151,15 @@ def test_the_context_of_several_hosts():
     assert context.num_of_replicas_per_host == 8
     assert context.current_input_fn_deployment() == ("", 1, 2, 8)
     assert context.global_step == 7
+
+
+def test_a_context_in_a_model_fn_knows_no_deployment_and_no_devices():
+    context = call.TPUContext(num_replicas=4, global_step=None)
+    assert (context.num_replicas, context.device_assignment) == (4, None)
+    with pytest.raises(RuntimeError, match="may be called in an input_fn only"):
+        context.current_input_fn_deployment()
+    with pytest.raises(RuntimeError, match="device_for_replica: cores are no TensorFlow devices"):
+        context.device_for_replica(0)
+    with pytest.raises(RuntimeError, match="tpu_host_placement_function: hosts are no"):
+        context.tpu_host_placement_function(0)
+    assert call.TPUContext(4, global_step=0).current_input_fn_deployment() == ("", 0, 1, 4)

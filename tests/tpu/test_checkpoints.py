@@ -102,6 +102,23 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
     assert warning.startswith(f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over")
 
 
+def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
+    read = []
+    load = tf.train.load_checkpoint
+    monkeypatch.setattr(
+        tf.train, "load_checkpoint", lambda prefix: read.append(prefix) or load(prefix)
+    )
+    monkeypatch.setattr(checkpoints, "_found_whole", set())
+    for _ in range(3):
+        assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert read == [f"{folder}/model.ckpt-4"]
+    os.utime(f"{folder}/model.ckpt-4{DATA}", (1, 1))
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert len(read) == 2
+    overwrite(DATA, -1)(folder)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+
+
 def test_several_may_be_damaged_and_all_may_be(folder, warned):
     for step in (4, 2):
         os.truncate(f"{folder}/model.ckpt-{step}{DATA}", 1)

@@ -2,21 +2,56 @@
 
 import pytest
 
-pytest.importorskip("jax", minversion="0.8")
-
 from bert_estimator.tpu import devices
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 
 @pytest.mark.parametrize(
     "master",
-    ["grpc://pod:8470", "local", "rehearse", "rehearse:", "rehearse:0", "rehearse:-1",
-     "rehearse:two", "rehearse:2 ", "Rehearse:2"],
+    ["my-tpu", "rehearse", "rehearse:", "rehearse:0", "rehearse:-1", "rehearse:two", "rehearse:2 ",
+     "Rehearse:2", "tpu", "cpu"],
 )  # fmt: skip
 def test_a_master_that_names_nothing(master):
     with pytest.raises(RuntimeError) as raised:
         devices.find(master)
-    assert f"master={master!r} names a TPU that cannot be reached" in str(raised.value)
-    assert "rehearse:N" in str(raised.value)
+    assert f"master={master!r} names no TPU that this program can reach" in str(raised.value)
+    assert "Allowed: local " in str(raised.value) and "rehearse:N" in str(raised.value)
+
+
+@pytest.mark.parametrize("master", ["grpc://10.0.0.2:8470", "10.0.0.2:8470", "pod:8470"])
+def test_the_address_of_a_worker_says_where_to_run_instead(master):
+    with pytest.raises(
+        RuntimeError, match=r"is the address of a TPU's worker, .* on the TPU's own machine"
+    ):
+        devices.find(master)
+
+
+def test_local_without_a_tpu(monkeypatch):
+    monkeypatch.setattr(devices, "_TPU_FILES", ("/nowhere/accel[0-9]*",))
+    with pytest.raises(RuntimeError, match=r"'local': this machine has no TPU .*/nowhere/accel"):
+        devices.find("local")
+
+
+def test_local_with_a_device_that_is_no_usable_tpu(monkeypatch, tmp_path):
+    (tmp_path / "accel0").touch()
+    monkeypatch.setattr(devices, "_TPU_FILES", (str(tmp_path / "accel[0-9]*"),))
+    with pytest.raises(RuntimeError, match=r"the TPU of this machine cannot be used: .*libtpu"):
+        devices.find("local")
+    with pytest.warns(UserWarning, match="without the TPU that seems to be here: .*libtpu"):
+        assert devices.default_master() == ""
+
+
+def test_gpu_without_a_gpu():
+    with pytest.raises(RuntimeError, match=r"'gpu': jax finds no GPU: .*'jax\[cuda12\]'"):
+        devices.find("gpu")
+
+
+def test_the_default_is_what_tpu_name_says(monkeypatch):
+    monkeypatch.setattr(devices, "_TPU_FILES", ("/nowhere/accel[0-9]*",))
+    assert devices.default_master() == ""
+    monkeypatch.setenv("TPU_NAME", "rehearse:2")
+    assert devices.default_master() == "rehearse:2"
 
 
 @pytest.mark.parametrize("number", [1, 2, 8])

@@ -42,12 +42,11 @@ def test_params_of_both_functions_in_both_verbs(tmp_path, num_shards):
     seen = spied(run)
     sizes = {tpu.ModeKeys.TRAIN: 8, tpu.ModeKeys.EVAL: 4}
     for (name, mode), params in seen.items():
-        context = params.pop("context", None)
+        context = params.pop("context")
         assert params == {**given, "use_tpu": True, "batch_size": sizes[mode]}
         assert params["nested"] is not given["nested"]
-        assert (context is not None) == (name == "input_fn")
-        if context is not None:
-            assert (context.num_replicas, context.num_hosts, context.current_host) == (1, 1, 0)
+        assert (context.num_replicas, context.num_hosts, context.current_host) == (1, 1, 0)
+        if name == "input_fn":
             assert context.current_input_fn_deployment() == ("", 0, 1, 1)
             assert context.global_step == (0 if mode == tpu.ModeKeys.TRAIN else 3)
     assert len(seen) == 4
@@ -88,7 +87,8 @@ def test_the_batch_must_divide_by_the_shards(tmp_path, warned, num_shards, size,
     "mode", [m for name, m in vars(INPUT_MODES).items() if not name.startswith("_")] + [True, False]
 )
 def test_every_input_mode_is_accepted(tmp_path, mode):
-    make_estimator(tmp_path, per_host_input_for_training=mode).train(input_fn, steps=2)
+    given = tensors if mode in (INPUT_MODES.PER_SHARD_V1, False) else input_fn
+    make_estimator(tmp_path, per_host_input_for_training=mode).train(given, steps=2)
     assert checkpoint_steps(tmp_path) == [0, 2]
 
 
@@ -192,15 +192,15 @@ def evaluate(estimator, **keywords):
         ),
         (
             train, {"steps": 1}, {"master": "grpc://pod:8470"},
-            RuntimeError, "master='grpc://pod:8470' names a TPU that cannot be reached",
+            RuntimeError, "master='grpc://pod:8470' is the address of a TPU's worker",
         ),
         (
             evaluate, {"steps": 1}, {"evaluation_master": "grpc://pod:8470"},
-            RuntimeError, "master='grpc://pod:8470' names a TPU",
+            RuntimeError, "master='grpc://pod:8470' is the address of a TPU",
         ),
         (
             train, {"steps": 1}, {"num_cores_per_replica": 2},
-            RuntimeError, "num_cores_per_replica=2: splitting a model over cores is not supported",
+            ValueError, r"num_cores_per_replica=2 needs TPUEstimator\(sharding=\.\.\.\)",
         ),
     ],
 )  # fmt: skip
@@ -237,7 +237,27 @@ def test_in_local_mode_a_master_is_not_looked_at(tmp_path):
         ({"eval_batch_size": -1}, ValueError, "eval_batch_size must be a positive integer, not -1"),
         ({"params": {"context": 1}}, ValueError, r"params\['context'\] is reserved"),
         ({"model_dir": "a"}, ValueError, "model_dir='a' differs from config.model_dir='b'"),
-        ({"batch_axis": [0]}, ValueError, "batch_axis is not supported"),
+        ({"embedding_config_spec": 3}, ValueError, "embedding_config_spec is not supported"),
+        (
+            {"export_saved_model_api_version": 3},
+            ValueError,
+            "must be an ExportSavedModelApiVersion",
+        ),
+        (
+            {
+                "config": tpu.RunConfig(
+                    tpu.TPUConfig(
+                        per_host_input_for_training=tpu.InputPipelineConfig.PER_HOST_V2,
+                        num_cores_per_replica=2,
+                        input_partition_dims=[{"x": [2]}],
+                    ),
+                    model_dir="b",
+                )
+            },
+            ValueError,
+            "input_partition_dims is not supported",
+        ),
+        ({"warm_start_from": 3}, ValueError, "warm_start_from must be the path"),
         ({"config": None}, ValueError, "config must be a bert_estimator.tpu.RunConfig, not None"),
     ],
 )

@@ -21,6 +21,8 @@ from toy import (
 
 from bert_estimator import tpu
 
+pytestmark = pytest.mark.usefixtures("cores")
+
 
 def metric_fn(x, loss):
     return {"x/mean": tf.metrics.mean(x), "loss/squared": tf.metrics.mean(loss * loss)}
@@ -91,14 +93,14 @@ def test_hooks_visit_once_and_see_the_metrics_at_the_end(tmp_path):
     assert reads.total == 4 * (1 + 2 + 3)
 
 
-def test_a_host_call_runs_in_evaluation_too(tmp_path):
+def test_a_host_call_runs_in_evaluation_too(tmp_path, cores):
     log = HostLog()
 
     def fields(features, loss):
         return {**as_list(features, loss), "host_call": (log, [tf.reshape(loss, [1])])}
 
     make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
-    assert log.values == [[[1.0]], [[2.0]], [[3.0]]]
+    assert log.values == [[[value] * cores] for value in (1.0, 2.0, 3.0)]
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
@@ -126,11 +128,11 @@ def test_a_plain_estimator_spec_is_refused(tmp_path):
         make_estimator(tmp_path, model_fn).evaluate(input_fn, steps=1)
 
 
-def test_data_that_ends_early_is_an_error_at_once(tmp_path):
+def test_data_that_ends_early_is_an_error_at_once(tmp_path, cores):
     start = time.monotonic()
     with pytest.raises(tf.errors.OutOfRangeError, match="ended before the 4 batches to evaluate"):
         make_estimator(tmp_path).evaluate(ending_at(3), steps=4)
-    assert time.monotonic() - start < 2
+    assert cores > 1 or time.monotonic() - start < 2  # compiling takes its time
     wait_until(lambda: not threads("infeed"))
 
 

@@ -51,9 +51,9 @@ def test_batches_come_in_order_to_the_end_of_input_and_then_no_more(started):
 def test_the_producer_is_ahead_by_depth_and_the_one_in_its_hand(started):
     feed = started(counting())
     for consumed in range(4):
-        wait_until(lambda consumed=consumed: feed.drawn == consumed + infeed._DEPTH + 1)
+        wait_until(lambda consumed=consumed: feed.drawn == consumed + infeed.DEPTH + 1)
         time.sleep(0.05)  # time enough to draw on, were it not bounded
-        assert feed.drawn == consumed + infeed._DEPTH + 1
+        assert feed.drawn == consumed + infeed.DEPTH + 1
         assert feed.get() == consumed + 1
 
 
@@ -88,7 +88,7 @@ def test_waiting_is_counted_and_only_waiting(started):
     threading.Timer(0.2, go.set).start()
     feed.get()
     assert 0.15 < feed.waited_secs < 2
-    wait_until(lambda: feed.drawn == infeed._DEPTH + 2)
+    wait_until(lambda: feed.drawn == infeed.DEPTH + 2)
     before = feed.waited_secs
     time.sleep(0.1)  # the compute takes its time
     feed.get()
@@ -113,7 +113,7 @@ def test_an_interruption_comes_before_batches_that_are_there(started):
 
 def test_a_full_infeed_stops_and_one_never_started_can_be_stopped(started):
     feed = started(counting())
-    wait_until(lambda: feed.drawn == infeed._DEPTH + 1)
+    wait_until(lambda: feed.drawn == infeed.DEPTH + 1)
     feed.stop()
     feed.join(5)
     assert not feed._thread.is_alive()

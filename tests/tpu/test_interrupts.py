@@ -52,6 +52,8 @@ if scenario == "steps":
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     train(takes_20_ms, iterations_per_loop=5)
+elif scenario == "devices":
+    train(takes_20_ms, iterations_per_loop=40, master="rehearse:2")
 else:
     train(hangs_at_4, iterations_per_loop=1, use_tpu=scenario == "infeed")
 """
@@ -62,6 +64,7 @@ SCENARIOS = {
     # It catches the first signal's KeyboardInterrupt and trains on.
     "steps": ([signal.SIGINT, signal.SIGTERM], 143),
     "infeed": ([signal.SIGINT], -signal.SIGINT),
+    "devices": ([signal.SIGTERM], 143),
     # A step in TensorFlow that never ends cannot be finished: only a second signal helps.
     "local": ([signal.SIGINT, signal.SIGTERM], 143),
 }
@@ -153,6 +156,13 @@ def test_the_step_reached_is_saved(processes):
     assert 5 <= interrupted < terminated
     for step in (interrupted, terminated):
         assert weight_at(processes["steps"].folder, step) == step
+
+
+def test_what_the_devices_reached_is_saved(processes):
+    first, terminated = checkpoint_steps(processes["devices"].folder)
+    assert first == 0
+    assert terminated > 40
+    assert weight_at(processes["devices"].folder, terminated) == terminated
 
 
 def test_the_step_before_a_blocked_infeed_is_saved(processes):

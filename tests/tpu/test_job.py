@@ -41,12 +41,48 @@ def make_job(returned=None, **keywords):
 def test_params(keywords, model_params, input_params):
     job, seen = make_job(**keywords)
     job.call_model_fn("features", None)
-    assert seen == [{"a": 1, **model_params}]
+    (of_model,) = seen
+    context = of_model.pop("context", None)
+    assert of_model == {"a": 1, **model_params}
+    assert (context is not None) == job.tpu_rules
+    assert context is None or context.num_replicas == job.num_replicas
     given = job.input_params(start_step=5)
     context = given.pop("context")
     assert given == {"a": 1, **input_params}
     assert context.global_step == 5
     assert context.num_replicas == keywords.get("num_replicas", 1)
+
+
+MODES = tpu.InputPipelineConfig
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields", "model", "given", "draws"),
+    [
+        ("train", {"per_host_input_for_training": MODES.PER_HOST_V2}, 4, 4, 8),
+        ("eval", {"per_host_input_for_training": MODES.PER_HOST_V2}, 4, 4, 8),
+        ("train", {"per_host_input_for_training": MODES.BROADCAST}, 32, 32, 1),
+        ("eval", {"per_host_input_for_training": MODES.PER_SHARD_V1}, 4, 32, 1),
+        ("train", {"eval_training_input_configuration": MODES.SLICED}, 4, 32, 1),
+        (
+            "eval",
+            {
+                "per_host_input_for_training": MODES.PER_HOST_V2,
+                "eval_training_input_configuration": MODES.SLICED,
+            },
+            4,
+            32,
+            1,
+        ),
+    ],
+)
+def test_batch_sizes_by_input_mode(mode, fields, model, given, draws):
+    config = tpu.RunConfig(tpu_config=tpu.TPUConfig(**fields))
+    job, _ = make_job(mode=mode, config=config, num_replicas=8)
+    assert (job.core_batch_size, job.input_batch_size, job.draws_per_step) == (model, given, draws)
+    assert job.same_batch == (model == 32)
+    alone, _ = make_job(mode=mode, config=config, tpu_rules=False)
+    assert (alone.core_batch_size, alone.input_batch_size, alone.draws_per_step) == (32, 32, 1)
 
 
 def test_what_a_model_fn_must_return():

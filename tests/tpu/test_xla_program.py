@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-
-pytest.importorskip("jax", minversion="0.8")
+import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu import devices
+from bert_estimator.tpu import devices, xla_program
+from bert_estimator.tpu.core_mesh import CoreMesh
 from bert_estimator.tpu.xla_program import StepGraph
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 CORES = 2
 
@@ -30,32 +32,37 @@ def step():
         lowered = program.lower(outputs, updates)
         names = [v.op.name for v in tf.global_variables()]
         session.run(tf.global_variables_initializer())
-        run = lowered.compile(devices.find(f"rehearse:{CORES}"))
-        state = session.run(lowered.variables)
+        run = lowered.compile(CoreMesh(devices.find(f"rehearse:{CORES}")))
+        state = session.run(program.variables)
         results = []
         for _ in range(2):
             values, state = run(state, [np.array([1, 2, 3, 4], np.float32)])
             results.append([np.asarray(value).tolist() for value in values])
         return {
             "graph": graph,
-            "lowered": lowered,
+            "variables": program.variables,
+            "layout": lowered.state,
             "names": names,
             "unused": unused,
             "replicas": replicas,
             "results": results,
             "state": {
-                v.op.name: np.asarray(s) for v, s in zip(lowered.variables, state, strict=True)
+                v.op.name: np.asarray(s) for v, s in zip(program.variables, state, strict=True)
             },
         }
 
 
 def test_variables_are_the_session_s_with_their_names(step):
     assert step["names"] == ["scope/unused", "scope/w", "scope/count"]
-    assert all(variable.graph is step["graph"] for variable in step["lowered"].variables)
+    assert all(variable.graph is step["graph"] for variable in step["variables"])
 
 
 def test_the_program_holds_the_variables_it_uses(step):
     assert sorted(step["state"]) == ["scope/count", "scope/w"]
+    assert {(v.name, v.shape, v.dtype, v.trainable) for v in step["layout"]} == {
+        ("scope/count", (), "int64", False),
+        ("scope/w", (2,), "float32", True),
+    }
 
 
 def test_cross_replica_sum(step):
@@ -87,7 +94,7 @@ def lower(function, cores=1):
 
 def test_a_step_without_variables():
     lowered = lower(lambda rows, outside: rows * 2)
-    (values, state) = lowered.compile(devices.find("rehearse:1"))(
+    (values, state) = lowered.compile(CoreMesh(devices.find("rehearse:1")))(
         [], [np.array([1, 2], np.float32)]
     )
     assert np.asarray(values[0]).tolist() == [2, 4]
@@ -112,7 +119,7 @@ def test_an_operation_that_no_core_can_run(function, name):
 
 
 def test_a_tensor_from_outside_of_the_step():
-    with pytest.raises(RuntimeError, match="model_fn uses outside:0, a tensor from outside"):
+    with pytest.raises(RuntimeError, match=r"model_fn uses outside:0 in .*, a tensor from outside"):
         lower(lambda rows, outside: rows + outside)
 
 
@@ -121,4 +128,26 @@ def test_a_tensor_from_outside_that_the_step_does_not_need():
         tf.identity(outside)
         return rows
 
-    assert lower(function).variables == []
+    assert lower(function).state == []
+
+
+@pytest.mark.parametrize("version", ["2.16.2", "2.18.1"])
+def test_a_tensorflow_without_stablehlo(tmp_path, monkeypatch, version):
+    called = []
+
+    def input_fn(params):
+        called.append(params)
+
+    monkeypatch.setattr(tf, "__version__", version)
+    message = rf"The XLA runtime needs TensorFlow 2\.19 or newer; this is {version}"
+    with pytest.raises(RuntimeError, match=message):
+        toy.make_estimator(tmp_path, master="rehearse:2").train(input_fn, steps=1)
+    with pytest.raises(RuntimeError, match=message):
+        toy.make_estimator(tmp_path).lower(toy.input_fn, 2)
+    assert not called
+
+
+def test_tensorflows_that_are_new_enough(monkeypatch):
+    for version in ("2.19.0", "2.21.0-rc1", "3.0.0"):
+        monkeypatch.setattr(tf, "__version__", version)
+        xla_program.check_tensorflow()

@@ -7,13 +7,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-
-pytest.importorskip("jax", minversion="0.8")
-
 import toy
 
-from bert_estimator import pretraining, tpu
+from bert_estimator import pretraining, sharding, tpu
 from bert_estimator.bert_config import BertConfig
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 MASTERS = ("", "rehearse:1", "rehearse:2", "rehearse:4")
 STEPS = 6
@@ -194,8 +193,8 @@ def test_a_failing_host_call(tmp_path):
         ({"num_shards": 2}, "num_shards=2, but master='rehearse:4' has 4 cores"),
         ({"num_shards": 8}, "num_shards=8, but master='rehearse:4' has 4 cores"),
         (
-            {"per_host_input_for_training": tpu.InputPipelineConfig.PER_HOST_V2},
-            "master='rehearse:4': .* only PER_HOST_V1 is supported",
+            {"per_host_input_for_training": tpu.InputPipelineConfig.PER_SHARD_V1},
+            r"master='rehearse:4': .*PER_SHARD_V1 \(False\) is not supported",
         ),
     ],
 )
@@ -211,6 +210,84 @@ def test_an_input_that_cannot_be_split(tmp_path, shape):
 
     with pytest.raises(ValueError, match="divisible by the 4 cores"):
         make_regression(tmp_path, "rehearse:4").train(input_fn, max_steps=1)
+
+
+def test_a_feature_of_strings_is_named(tmp_path):
+    def input_fn(params):
+        return tf.data.Dataset.from_tensors({"words": tf.fill([ROWS], "a")}).repeat()
+
+    with pytest.raises(ValueError, match="holds strings, which no core can take"):
+        make_regression(tmp_path, "rehearse:4").train(input_fn, max_steps=1)
+
+
+# What input_fn and model_fn may give, and how batches get to the cores.
+
+
+def sending_model_fn(log):
+    """A model_fn whose host call gets the rows it sees, an array and a variable."""
+
+    def model_fn(features, labels, mode, params):
+        rows = features["deep"][0] if isinstance(features, dict) else features
+        if labels is not None:
+            rows = rows + labels
+        step = tf.train.get_global_step()
+        size = np.array([params["batch_size"]])
+        tensors = {"rows": rows, "size": size, "step": tf.reshape(step, [1])}
+        train_op = tf.group(step.assign_add(1), tpu.cross_replica_sum(rows))
+        call = (log, tensors)
+        return tpu.TPUEstimatorSpec(
+            mode, loss=tf.reduce_mean(rows), train_op=train_op, host_call=call
+        )
+
+    return model_fn
+
+
+def numbers(size):
+    """Rows 0, 1, 2, ... in batches of a size."""
+    return tf.data.Dataset.range(1000).map(lambda i: tf.cast(i, tf.float32)).batch(size, True)
+
+
+def nested(x):
+    return {"deep": (x, tf.zeros([1, 1]) + x[:, None])}
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [lambda x: x, lambda x: (nested(x), None), lambda x: (x, x * 0), lambda x: (nested(x), x * 0)],
+)
+def test_features_of_any_structure_with_labels_or_without(tmp_path, structure):
+    log = toy.HostLog()
+    estimator = toy.make_estimator(
+        tmp_path, sending_model_fn(log), master="rehearse:2", train_batch_size=4
+    )
+    estimator.train(lambda params: structure(tf.constant([1.0, 2.0, 3.0, 4.0])), max_steps=2)
+    assert [call["rows"] for call in log.values] == [[1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows", "sizes"),
+    [
+        ("PER_HOST_V1", [0, 1, 2, 3], [2, 2]),
+        ("PER_HOST_V2", [0, 1, 2, 3], [2, 2]),
+        ("SLICED", [0, 1, 2, 3], [2, 2]),
+        ("BROADCAST", [0, 1, 2, 3], [4]),
+    ],
+)
+def test_input_modes(tmp_path, mode, rows, sizes):
+    given, log = [], toy.HostLog()
+
+    def input_fn(params):
+        given.append(params["batch_size"])
+        return numbers(params["batch_size"])
+
+    estimator = toy.make_estimator(
+        tmp_path, sending_model_fn(log), master="rehearse:2", train_batch_size=4,
+        per_host_input_for_training=getattr(tpu.InputPipelineConfig, mode),
+    )  # fmt: skip
+    estimator.train(input_fn, max_steps=2)
+    assert given == [2 if mode == "PER_HOST_V2" else 4]
+    assert [call["rows"] for call in log.values] == [rows, [row + 4 for row in rows]]
+    assert [call["size"] for call in log.values] == [sizes] * 2
 
 
 _WITHOUT_V2 = """
@@ -261,19 +338,21 @@ def records(params):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """A function of (master, micro_batch_size): (losses, weights) after six steps."""
+    """A function of where, and in what parts, to train: (losses, weights) after six steps."""
     found = {}
 
-    def train(master, micro_batch_size=None):
-        key = (master, micro_batch_size)
+    def train(master, micro_batch_size=None, recompute=False, num_cores_per_replica=None):
+        key = (master, micro_batch_size, recompute, num_cores_per_replica)
         if key not in found:
             losses = []
             model_fn = pretraining.model_fn_builder(
-                BERT, "lamb", 1e-2, 100, 2, random_seed=3, micro_batch_size=micro_batch_size
-            )
+                BERT, "lamb", 1e-2, 100, 2, random_seed=3, micro_batch_size=micro_batch_size,
+                recompute=recompute,
+            )  # fmt: skip
             estimator = toy.make_estimator(
                 tmp_path_factory.mktemp("pretraining"), model_fn, master=master, tf_random_seed=3,
                 log_step_count_steps=1, train_batch_size=ROWS, params={}, iterations_per_loop=1,
+                num_cores_per_replica=num_cores_per_replica, sharding=sharding.BERT,
             )  # fmt: skip
             listener = tpu.LogListener(lambda report: losses.append(report["loss"]))
             estimator.train(records, hooks=[listener], max_steps=STEPS)
@@ -284,12 +363,70 @@ def pretrained(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("master", "micro_batch_size"),
-    [("rehearse:2", None), ("rehearse:4", None), ("rehearse:2", 2)],
+    ("master", "micro_batch_size", "recompute"),
+    [
+        ("rehearse:2", None, False),
+        ("rehearse:4", None, False),
+        ("rehearse:2", 2, False),
+        ("rehearse:2", None, True),
+    ],
 )
-def test_pretraining(pretrained, master, micro_batch_size):
-    losses, weights = pretrained(master, micro_batch_size)
+def test_pretraining(pretrained, master, micro_batch_size, recompute):
+    losses, weights = pretrained(master, micro_batch_size, recompute)
     expected_losses, expected_weights = pretrained("")
     assert len(losses) == STEPS
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     assert_same_weights(weights, expected_weights)
+
+
+@pytest.mark.parametrize(("cores", "cores_per_replica"), [(2, 2), (8, 2)])
+def test_pretraining_with_a_model_split_over_cores(pretrained, cores, cores_per_replica):
+    losses, weights = pretrained(f"rehearse:{cores}", num_cores_per_replica=cores_per_replica)
+    expected_losses, expected_weights = pretrained("")
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    assert_same_weights(weights, expected_weights)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"num_cores_per_replica": 8}, "num_cores_per_replica=8 does not divide the 4 cores"),
+        (
+            {"num_cores_per_replica": 2, "num_shards": 4},
+            "num_shards=4, but master='rehearse:4' has 4 cores, 2 a replica",
+        ),
+        (
+            {"num_cores_per_replica": 2, "train_batch_size": 5},
+            r"batch size 5 \(mode 'train'\) must be divisible by the 2 replicas",
+        ),
+        (
+            {"num_cores_per_replica": 4, "sharding": [("w", 0)], "train_batch_size": 4},
+            r"num_cores_per_replica=4: w of shape \(3,\) cannot be split evenly along axis 0",
+        ),
+    ],
+)
+def test_splits_that_cannot_be(tmp_path, keywords, message):
+    def model_fn(features, mode, params):
+        weight = tf.get_variable("w", [3], initializer=tf.zeros_initializer())
+        loss = tf.reduce_sum(weight) + tf.reduce_mean(features["x"])
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = toy.make_estimator(
+        tmp_path, model_fn, master="rehearse:4", **{"sharding": sharding.BERT, **keywords}
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.train(toy.input_fn, steps=1)
+
+
+def test_training_without_a_sum_over_the_cores_is_refused(tmp_path):
+    def model_fn(features, mode, params):
+        loss = tf.reduce_mean(tf.get_variable("w", []) * features["x"])
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    with pytest.raises(ValueError, match=r"CrossShardOptimizer must be used.* the 2 replicas"):
+        toy.make_estimator(tmp_path, model_fn, master="rehearse:2").train(toy_input_fn, steps=1)
+    # One core needs none.
+    toy.make_estimator(tmp_path, model_fn, master="rehearse:1").train(toy.input_fn, steps=1)

@@ -14,6 +14,9 @@ from bert_estimator import tpu
 
 BATCH_SIZE = 4
 
+# What estimators run on: the session runtime, unless the fixture `cores` says otherwise.
+MASTER = ""
+
 # A graph of a few operations takes longer to optimize than to run.
 QUICK = tf.ConfigProto()
 QUICK.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -64,7 +67,8 @@ def make_model_fn(fields=None, w_after=None, loss=None):
         train_op = None
         if mode == tpu.ModeKeys.TRAIN:
             after = w_after(weight, features) if w_after else weight + 1
-            with tf.control_dependencies([tf.identity(value)]):
+            # The sum is for the XLA runtime, which insists on one.
+            with tf.control_dependencies([tpu.cross_replica_sum(value)]):
                 train_op = tf.group(weight.assign(after), tf.train.get_global_step().assign_add(1))
         further = fields(features, value) if fields else {}
         return tpu.TPUEstimatorSpec(
@@ -78,12 +82,18 @@ def make_estimator(folder, model_fn=None, **keywords):
     """A TPUEstimator under TPU rules; each keyword goes to the class that knows it."""
     tpu_keywords = {k: keywords.pop(k) for k in tpu.TPUConfig._fields if k in keywords}
     own = ("use_tpu", "train_batch_size", "eval_batch_size", "eval_on_tpu", "params",
-           "units_per_example")  # fmt: skip
+           "predict_batch_size", "units_per_example", "warm_start_from", "batch_axis",
+           "sharding")  # fmt: skip
     estimator_keywords = {k: keywords.pop(k) for k in own if k in keywords}
     config = tpu.RunConfig(
         model_dir=str(folder),
         tpu_config=tpu.TPUConfig(**tpu_keywords),
-        **{"session_config": QUICK, "checkpoint_save_graph_def": False, **keywords},
+        **{
+            "session_config": QUICK,
+            "checkpoint_save_graph_def": False,
+            "master": None if "cluster" in keywords else MASTER,
+            **keywords,
+        },
     )
     sizes = {"train_batch_size": BATCH_SIZE, "eval_batch_size": BATCH_SIZE}
     return tpu.TPUEstimator(
@@ -158,8 +168,8 @@ def checkpoint_steps(folder):
     return sorted(int(match[1]) for match in found if match)
 
 
-def weight_at(folder, step):
-    return float(tf.train.load_variable(os.path.join(str(folder), f"model.ckpt-{step}"), "w"))
+def weight_at(folder, step, name="w"):
+    return float(tf.train.load_variable(os.path.join(str(folder), f"model.ckpt-{step}"), name))
 
 
 def events(folder):

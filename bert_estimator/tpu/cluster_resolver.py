@@ -1,0 +1,58 @@
+"""The cluster resolver of old scripts: it carries a TPU's name to `RunConfig(cluster=...)`."""
+
+import os
+
+import tensorflow.compat.v1 as tf
+
+
+class TPUClusterResolver:
+    """Names the TPU to run on, as `tf.distribute.cluster_resolver.TPUClusterResolver` does.
+
+    TensorFlow's own one asks Google Cloud for the addresses of a TPU's workers. Here a program
+    runs on the TPU's own machine and needs none: the name is all there is, and it is looked up
+    when a TPUEstimator needs cores.
+
+    Args:
+      tpu: "local", "gpu" or "rehearse:N"; the environment variable `TPU_NAME` if None.
+      zone, project, job_name, coordinator_name, coordinator_address, credentials, service,
+      discovery_url, tpu_hardware_feature: taken and not used, since nothing is looked up.
+
+    Raises:
+      ValueError: no name was given.
+    """
+
+    def __init__(
+        self,
+        tpu=None,
+        zone=None,
+        project=None,
+        job_name="worker",
+        coordinator_name=None,
+        coordinator_address=None,
+        credentials="default",
+        service=None,
+        discovery_url=None,
+        tpu_hardware_feature=None,
+    ):
+        if isinstance(tpu, list | tuple):
+            (tpu,) = tpu
+        name = tf.compat.as_str(tpu) if tpu else os.environ.get("TPU_NAME")
+        if not name:
+            raise ValueError(
+                "TPUClusterResolver: please provide a TPU name to connect to, as its argument or "
+                "in the environment variable TPU_NAME"
+            )
+        self._name = name
+
+    def master(self, task_type=None, task_id=None, rpc_layer=None):
+        """Returns the TPU's name, which is what `RunConfig(master=...)` takes."""
+        return self._name
+
+    get_master = master
+
+    def cluster_spec(self):
+        """Returns an empty `tf.train.ClusterSpec`: there are no workers to talk to."""
+        return tf.train.ClusterSpec({})
+
+    def get_job_name(self):
+        return "worker"

@@ -1,0 +1,149 @@
+"""The session of a graph whose variables live on devices: it has their values when it needs them.
+
+Between two loops of steps hooks, savers and the estimator run the session as they always did. What
+a run needs is in the graph: it depends on some variables, which are then brought from the devices
+unless the session has them already; and what it may have written to goes back before the next loop.
+"""
+
+import contextlib
+import threading
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client.session import SessionInterface
+from tensorflow.python.framework import stack
+
+# Operations that take a variable's handle and leave its value alone. Any other may write to it.
+_READERS = {
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "VarIsInitializedOp",
+    "VariableShape",
+}
+
+
+class DeviceSession(SessionInterface):
+    """A session as hooks see it.
+
+    A run from another thread waits for the end of the loop under way.
+
+    Args:
+      session: the `tf.Session` that has the initial values.
+      variables: the resource variables that live on the devices.
+    """
+
+    def __init__(self, session, variables):
+        self._session = session
+        self._variables = variables
+        self._number_of = {v.handle.op: number for number, v in enumerate(variables)}
+        self._lock = threading.RLock()
+        self._state = []  # once on the devices, an array a variable
+        # Numbers of the variables whose value is only here, or only on the devices.
+        self._only_here, self._only_there = set(range(len(variables))), set()
+
+    @contextlib.contextmanager
+    def on_devices(self, put):
+        """Lends the variables to the devices, for a loop.
+
+        Args:
+          put: function of a dict, a variable's number -> its value, that brings the values to the
+            devices.
+
+        Yields:
+          The list of arrays on the devices, one a variable; the caller keeps it up to date.
+        """
+        with self._lock:
+            numbers = sorted(self._only_here)
+            self._state = self._state or [None] * len(self._variables)
+            values = self._session.run({number: self._variables[number] for number in numbers})
+            for number, value in put(values).items():
+                self._state[number] = value
+            self._only_here = set()
+            try:
+                yield self._state
+            finally:
+                self._only_there = set(range(len(self._variables)))
+
+    def bring(self, fetches):
+        """Brings the values of the variables that fetches depend on from the devices."""
+        with self._lock:
+            self._bring(self._touched(fetches)[0])
+
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        with self._brought(fetches):
+            return self._session.run(fetches, feed_dict, options, run_metadata)
+
+    def make_callable(self, fetches, *args, **kwargs):
+        function = self._session.make_callable(fetches, *args, **kwargs)
+
+        def call(*args, **kwargs):
+            with self._brought(fetches):
+                return function(*args, **kwargs)
+
+        return call
+
+    def as_default(self):
+        return stack.default_session(self)
+
+    @property
+    def graph(self):
+        return self._session.graph
+
+    @property
+    def sess_str(self):
+        return self._session.sess_str
+
+    def __getattr__(self, name):  # what does not run anything
+        return getattr(self._session, name)
+
+    @contextlib.contextmanager
+    def _brought(self, fetches):
+        read, written = self._touched(fetches)
+        if not read:  # a queue's thread, say: it must not wait for a loop, which may wait for it
+            yield
+            return
+        with self._lock:
+            self._bring(read)
+            try:
+                yield
+            finally:
+                self._only_here |= written
+
+    def _bring(self, numbers):
+        numbers = sorted(numbers & self._only_there)
+        if numbers:
+            initializers = [self._variables[number].initializer for number in numbers]
+            values = {
+                initializer.inputs[1]: np.asarray(self._state[number])
+                for initializer, number in zip(initializers, numbers, strict=True)
+            }
+            self._session.run(initializers, values)
+            self._only_there -= set(numbers)
+
+    def _touched(self, fetches):
+        """Returns the numbers of the variables that a run depends on; of those it may write to."""
+        read, written, seen = set(), set(), set()
+        elements = map(self.graph.as_graph_element, _leaves(fetches))
+        waiting = [e if isinstance(e, tf.Operation) else e.op for e in elements]
+        while waiting:
+            operation = waiting.pop()
+            if operation in seen:
+                continue
+            seen.add(operation)
+            sources = [tensor.op for tensor in operation.inputs]
+            own = {self._number_of[source] for source in sources if source in self._number_of}
+            read |= own
+            if operation.type not in _READERS:
+                written |= own
+            waiting += sources + operation.control_inputs
+        return read, written
+
+
+def _leaves(fetches):
+    """Returns what a nested structure of fetches asks for; its dicts may have keys of any kind."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, list | tuple):
+        return [leaf for each in fetches for leaf in _leaves(each)]
+    return tf.nest.flatten(fetches, expand_composites=True)

@@ -1,0 +1,145 @@
+"""Hooks that end a training early: by the evaluations so far, or at a step."""
+
+import collections
+import operator
+
+import tensorflow.compat.v1 as tf
+
+
+def make_early_stopping_hook(estimator, should_stop_fn, run_every_secs=60, run_every_steps=None):
+    """Returns a hook that ends training when a function says so.
+
+    Args:
+      estimator: the `Estimator` that trains.
+      should_stop_fn: function without arguments that returns a bool.
+      run_every_secs, run_every_steps: how often it is asked: one of them, the other None.
+
+    Raises:
+      TypeError: should_stop_fn is no function.
+      ValueError: both or neither of the intervals are given.
+    """
+    if not callable(should_stop_fn):
+        raise TypeError(f"should_stop_fn must be a function, not {should_stop_fn!r}")
+    if (run_every_secs is None) == (run_every_steps is None):
+        raise ValueError("give exactly one of run_every_secs and run_every_steps, the other None")
+    return _StoppingHook(should_stop_fn, run_every_secs, run_every_steps)
+
+
+def stop_if_higher_hook(
+    estimator, metric_name, threshold, eval_dir=None, min_steps=0, run_every_secs=60,
+    run_every_steps=None,
+):  # fmt: skip
+    """Returns a hook that ends training when a metric has been above a threshold.
+
+    Args:
+      metric_name: key of what `evaluate` returns.
+      eval_dir: directory of the evaluations' events; None: `estimator.eval_dir()`.
+      min_steps: the global step before which evaluations do not count.
+      run_every_secs, run_every_steps: see `make_early_stopping_hook`.
+    """
+    crossed = _crossed(estimator, metric_name, threshold, operator.gt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, crossed, run_every_secs, run_every_steps)
+
+
+def stop_if_lower_hook(
+    estimator, metric_name, threshold, eval_dir=None, min_steps=0, run_every_secs=60,
+    run_every_steps=None,
+):  # fmt: skip
+    """As `stop_if_higher_hook`, for a metric below a threshold."""
+    crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, crossed, run_every_secs, run_every_steps)
+
+
+def stop_if_no_increase_hook(
+    estimator, metric_name, max_steps_without_increase, eval_dir=None, min_steps=0,
+    run_every_secs=60, run_every_steps=None,
+):  # fmt: skip
+    """Returns a hook that ends training when a metric has not risen for so many global steps.
+
+    Other arguments are those of `stop_if_higher_hook`.
+    """
+    stuck = _stuck(
+        estimator, metric_name, max_steps_without_increase, operator.gt, eval_dir, min_steps
+    )
+    return make_early_stopping_hook(estimator, stuck, run_every_secs, run_every_steps)
+
+
+def stop_if_no_decrease_hook(
+    estimator, metric_name, max_steps_without_decrease, eval_dir=None, min_steps=0,
+    run_every_secs=60, run_every_steps=None,
+):  # fmt: skip
+    """As `stop_if_no_increase_hook`, for a metric that has not fallen."""
+    stuck = _stuck(
+        estimator, metric_name, max_steps_without_decrease, operator.lt, eval_dir, min_steps
+    )
+    return make_early_stopping_hook(estimator, stuck, run_every_secs, run_every_steps)
+
+
+def make_stop_at_checkpoint_step_hook(estimator, last_step, wait_after_file_check_secs=30):
+    """Returns a hook that ends training at a global step.
+
+    Upstream's is for clusters, where other workers may go on: in one process, it is the step.
+    """
+    return tf.train.StopAtStepHook(last_step=last_step)
+
+
+def read_eval_metrics(eval_dir):
+    """Returns what evaluations wrote to their event files.
+
+    Returns:
+      An OrderedDict of global step -> dict of metric name -> float, by step.
+    """
+    by_step = collections.defaultdict(dict)
+    for path in tf.io.gfile.glob(f"{eval_dir}/events.out.tfevents.*"):
+        for event in tf.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    by_step[event.step][value.tag] = value.simple_value
+    return collections.OrderedDict(sorted(by_step.items()))
+
+
+class _StoppingHook(tf.train.SessionRunHook):
+    def __init__(self, should_stop_fn, every_secs, every_steps):
+        self._should_stop_fn = should_stop_fn
+        self._timer = tf.train.SecondOrStepTimer(every_secs=every_secs, every_steps=every_steps)
+
+    def begin(self):
+        self._global_step = tf.train.get_global_step()
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        step = run_values.results
+        if self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            if self._should_stop_fn():
+                tf.logging.info("Early stopping at global step %d", step)
+                run_context.request_stop()
+
+
+def _evaluations(estimator, metric_name, eval_dir, min_steps):
+    """Returns the (step, value) pairs of a metric from a step on."""
+    found = read_eval_metrics(eval_dir or estimator.eval_dir())
+    return [(step, metrics[metric_name]) for step, metrics in found.items() if step >= min_steps]
+
+
+def _crossed(estimator, metric_name, threshold, is_beyond, eval_dir, min_steps):
+    def should_stop():
+        evaluations = _evaluations(estimator, metric_name, eval_dir, min_steps)
+        return any(is_beyond(value, threshold) for _, value in evaluations)
+
+    return should_stop
+
+
+def _stuck(estimator, metric_name, most_steps, is_better, eval_dir, min_steps):
+    def should_stop():
+        best_step, best = None, None
+        for step, value in _evaluations(estimator, metric_name, eval_dir, min_steps):
+            if best is None or is_better(value, best):
+                best_step, best = step, value
+            if step - best_step >= most_steps:
+                return True
+        return False
+
+    return should_stop

@@ -1,0 +1,180 @@
+"""Exporters: which evaluations of `train_and_evaluate` are followed by an export."""
+
+import abc
+import inspect
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+
+_COMPARED = {"best_eval_result", "current_eval_result"}
+
+
+class Exporter(abc.ABC):
+    """What an `EvalSpec` has exported after an evaluation."""
+
+    @property
+    @abc.abstractmethod
+    def name(self):
+        """The directory below `<model_dir>/export` (str)."""
+
+    @abc.abstractmethod
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        """Exports a checkpoint, or decides not to.
+
+        Args:
+          estimator: the `Estimator`.
+          export_path: the directory to export to.
+          checkpoint_path: the checkpoint that was evaluated.
+          eval_result: what `evaluate` returned for it.
+          is_the_final_export: whether training has ended.
+
+        Returns:
+          The directory of the SavedModel; None if nothing was exported.
+        """
+
+
+class _SavedModelExporter(Exporter):
+    """Writes SavedModels.
+
+    Args:
+      name: directory below `<model_dir>/export`.
+      serving_input_receiver_fn, assets_extra, as_text: see `Estimator.export_saved_model`.
+      exports_to_keep: how many of the newest to keep; None: all.
+    """
+
+    def __init__(
+        self,
+        name,
+        serving_input_receiver_fn,
+        assets_extra=None,
+        as_text=False,
+        exports_to_keep=None,
+    ):
+        if exports_to_keep is not None and exports_to_keep <= 0:
+            raise ValueError(
+                f"exports_to_keep must be a positive number or None, not {exports_to_keep}"
+            )
+        self._name = name
+        self._serving_input_receiver_fn = serving_input_receiver_fn
+        self._assets_extra = assets_extra
+        self._as_text = as_text
+        self._exports_to_keep = exports_to_keep
+
+    @property
+    def name(self):
+        return self._name
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        exported = estimator.export_saved_model(
+            export_path,
+            self._serving_input_receiver_fn,
+            assets_extra=self._assets_extra,
+            as_text=self._as_text,
+            checkpoint_path=checkpoint_path,
+        )
+        if self._exports_to_keep is not None:
+            names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_path)]
+            # By time, in seconds: what export_saved_model calls its directories.
+            for name in sorted(n for n in names if re.fullmatch(r"\d{10}", n))[
+                : -self._exports_to_keep
+            ]:
+                tf.io.gfile.rmtree(os.path.join(export_path, name))
+        return exported
+
+
+class LatestExporter(_SavedModelExporter):
+    """Exports after every evaluation, and keeps the newest few exports."""
+
+    def __init__(
+        self, name, serving_input_receiver_fn, assets_extra=None, as_text=False, exports_to_keep=5
+    ):
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
+
+
+class FinalExporter(_SavedModelExporter):
+    """Exports once, at the end of training."""
+
+    def __init__(self, name, serving_input_receiver_fn, assets_extra=None, as_text=False):
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        if not is_the_final_export:
+            return None
+        return super().export(
+            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+        )
+
+
+def _loss_smaller(best_eval_result, current_eval_result):
+    for name, result in (
+        ("best_eval_result", best_eval_result),
+        ("current_eval_result", current_eval_result),
+    ):
+        if not result or "loss" not in result:
+            raise ValueError(f"{name} has no loss to compare: {result!r}")
+    return best_eval_result["loss"] > current_eval_result["loss"]
+
+
+class BestExporter(_SavedModelExporter):
+    """Exports after the first evaluation and after each that is better than all before it.
+
+    Args:
+      event_file_pattern: where earlier evaluations are read from, relative to model_dir; None: they
+        are not. As upstream, an exporter's first evaluation is exported all the same, and counts
+        as the best from then on.
+      compare_fn: function of `best_eval_result` and `current_eval_result`, dicts as `evaluate`
+        returns them, that says whether the second is better; a smaller loss by default.
+
+    Raises:
+      ValueError: compare_fn has other arguments, or exports_to_keep is not positive.
+    """
+
+    def __init__(
+        self,
+        name="best_exporter",
+        serving_input_receiver_fn=None,
+        event_file_pattern="eval/*.tfevents.*",
+        compare_fn=_loss_smaller,
+        assets_extra=None,
+        as_text=False,
+        exports_to_keep=5,
+    ):
+        if compare_fn is None:
+            raise ValueError("compare_fn must be given")
+        arguments = set(inspect.signature(compare_fn).parameters)
+        if arguments != _COMPARED:
+            raise ValueError(
+                f"compare_fn must take {sorted(_COMPARED)}, but takes {sorted(arguments)}"
+            )
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
+        self._event_file_pattern = event_file_pattern
+        self._compare_fn = compare_fn
+        self._best, self._model_dir, self._has_exported = None, None, False
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        if self._event_file_pattern and self._model_dir != estimator.model_dir:
+            self._model_dir = estimator.model_dir
+            self._best = self._best_of_events()
+        if self._best is not None and self._has_exported and not self._is_better(eval_result):
+            return None
+        self._best, self._has_exported = eval_result, True
+        return super().export(
+            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+        )
+
+    def _is_better(self, eval_result):
+        return self._compare_fn(best_eval_result=self._best, current_eval_result=eval_result)
+
+    def _best_of_events(self):
+        best = None
+        for path in tf.io.gfile.glob(os.path.join(self._model_dir, self._event_file_pattern)):
+            for event in tf.train.summary_iterator(path):
+                values = event.summary.value
+                result = {v.tag: v.simple_value for v in values if v.HasField("simple_value")}
+                if result and (
+                    best is None
+                    or self._compare_fn(best_eval_result=best, current_eval_result=result)
+                ):
+                    best = result
+        return best

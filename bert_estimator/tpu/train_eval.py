@@ -1,0 +1,215 @@
+"""train_and_evaluate: one training, with an evaluation and exports after its checkpoints."""
+
+import collections.abc
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu.base_estimator import Estimator
+from bert_estimator.tpu.exporters import Exporter
+
+# How often an evaluator looks for a new checkpoint.
+_POLL_SECS = 1
+
+
+class TrainSpec(
+    collections.namedtuple("TrainSpec", ["input_fn", "max_steps", "hooks", "saving_listeners"])
+):
+    """The training of `train_and_evaluate`; arguments as those of `Estimator.train`.
+
+    Raises:
+      ValueError, TypeError: for a value that cannot work.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, input_fn, max_steps=None, hooks=None, saving_listeners=None):
+        _check_input_fn(input_fn)
+        if max_steps is not None and max_steps <= 0:
+            raise ValueError(f"TrainSpec: max_steps must be positive, not {max_steps}")
+        listeners = _all_of(
+            tf.train.CheckpointSaverListener, saving_listeners, "TrainSpec: saving_listeners"
+        )
+        hooks = _all_of(tf.train.SessionRunHook, hooks, "TrainSpec: hooks")
+        return super().__new__(cls, input_fn, max_steps, hooks, listeners)
+
+
+class EvalSpec(
+    collections.namedtuple(
+        "EvalSpec",
+        [
+            "input_fn",
+            "steps",
+            "name",
+            "hooks",
+            "exporters",
+            "start_delay_secs",
+            "throttle_secs",
+        ],
+    )
+):
+    """The evaluations of `train_and_evaluate`; arguments as those of `Estimator.evaluate`, and
+
+    Args:
+      exporters: an `Exporter`, or several, called after each evaluation.
+      start_delay_secs: how long an evaluator in a process of its own waits at first.
+      throttle_secs: the least time between the starts of two evaluations.
+
+    Raises:
+      ValueError, TypeError: for a value that cannot work.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        input_fn,
+        steps=100,
+        name=None,
+        hooks=None,
+        exporters=None,
+        start_delay_secs=120,
+        throttle_secs=600,
+    ):
+        _check_input_fn(input_fn)
+        if steps is not None and steps <= 0:
+            raise ValueError(f"EvalSpec: steps must be positive, not {steps}")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"EvalSpec: name must be a string, not {name!r}")
+        for key, secs in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
+            if secs < 0:
+                raise ValueError(f"EvalSpec: {key} must be 0 or more, not {secs}")
+        if isinstance(exporters, Exporter):
+            exporters = [exporters]
+        exporters = _all_of(Exporter, exporters, "EvalSpec: exporters")
+        names = [exporter.name for exporter in exporters]
+        if len(set(names)) < len(names) or not all(names):
+            raise ValueError(f"EvalSpec: exporters must have distinct names, not {names}")
+        hooks = _all_of(tf.train.SessionRunHook, hooks, "EvalSpec: hooks")
+        return super().__new__(
+            cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
+        )
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec):
+    """Trains once, without a restart of its data, and evaluates checkpoints meanwhile.
+
+    How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
+    starts with is not evaluated, any other is unless the last evaluation started less than
+    `throttle_secs` ago, and the last one always is.
+
+    Where TF_CONFIG says that this process is the "evaluator" of a cluster, or a "chief" that has
+    one, it does its part of this alone.
+
+    Args:
+      estimator: an `Estimator`.
+      train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
+
+    Returns:
+      The last evaluation's results (a dict), and what its exporters returned (a list); both None
+      where there was nothing left to train.
+
+    Raises:
+      TypeError: an argument of another type.
+    """
+    for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
+        if not isinstance(value, kind):
+            raise TypeError(f"train_and_evaluate needs a(n) {kind.__name__}, not {value!r}")
+    task = estimator.config.task
+    evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
+    if task.trains:
+        estimator.train(
+            train_spec.input_fn,
+            hooks=train_spec.hooks,
+            max_steps=train_spec.max_steps,
+            saving_listeners=[
+                *train_spec.saving_listeners,
+                *([evaluator] if task.evaluates else []),
+            ],
+        )
+    else:
+        evaluator.evaluate_new_checkpoints()
+    return evaluator.results, evaluator.exports
+
+
+class _Evaluator(tf.train.CheckpointSaverListener):
+    """Evaluates and exports checkpoints as training writes them."""
+
+    def __init__(self, estimator, max_steps, eval_spec):
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._spec = eval_spec
+        self._evaluated_step, self._started = None, None
+        self.results, self.exports = None, None
+
+    def begin(self):
+        self._first_step = self._estimator.global_step()
+
+    def after_save(self, session, global_step_value):
+        if global_step_value == self._first_step:
+            return
+        now = time.monotonic()
+        if self._started is not None and now - self._started < self._spec.throttle_secs:
+            tf.logging.info(
+                "Checkpoint %d is not evaluated: the last evaluation started less than %s s ago.",
+                global_step_value,
+                self._spec.throttle_secs,
+            )
+            return
+        self._evaluate(global_step_value)
+
+    def end(self, session, global_step_value):
+        if global_step_value != self._evaluated_step:
+            self._evaluate(global_step_value)
+
+    def evaluate_new_checkpoints(self):
+        """Evaluates what another process's training writes, until max_steps."""
+        time.sleep(self._spec.start_delay_secs)
+        while self._max_steps is None or (self._evaluated_step or 0) < self._max_steps:
+            step = checkpoints.global_step_of(self._estimator.latest_checkpoint())
+            if step and step != self._evaluated_step:
+                self._evaluate(step)
+                time.sleep(max(0, self._started + self._spec.throttle_secs - time.monotonic()))
+            else:
+                time.sleep(_POLL_SECS)
+
+    def _evaluate(self, global_step):
+        self._evaluated_step, self._started = global_step, time.monotonic()
+        estimator, spec = self._estimator, self._spec
+        checkpoint = estimator.latest_checkpoint()
+        self.results = estimator.evaluate(
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=spec.hooks,
+            checkpoint_path=checkpoint,
+            name=spec.name,
+        )
+        is_final = self._max_steps is not None and bool(global_step >= self._max_steps)
+        self.exports = [
+            exporter.export(
+                estimator,
+                os.path.join(estimator.model_dir, "export", exporter.name),
+                checkpoint,
+                self.results,
+                is_final,
+            )
+            for exporter in spec.exporters
+        ]
+
+
+def _check_input_fn(input_fn):
+    if not callable(input_fn):
+        raise TypeError(f"input_fn must be a function, not {input_fn!r}")
+
+
+def _all_of(kind, values, what):
+    """Returns a tuple of values, all of a kind."""
+    if values is not None and not isinstance(values, collections.abc.Iterable):
+        raise TypeError(f"{what} must be a list of {kind.__name__}, not {values!r}")
+    values = tuple(values or ())
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{what} must be {kind.__name__} objects, not {value!r}")
+    return values

@@ -1,0 +1,93 @@
+"""Warm start: what variables begin with where a model_dir has no checkpoint yet."""
+
+import collections
+import os
+
+import tensorflow.compat.v1 as tf
+
+
+class WarmStartSettings(
+    collections.namedtuple(
+        "WarmStartSettings",
+        [
+            "ckpt_to_initialize_from",
+            "vars_to_warm_start",
+            "var_name_to_vocab_info",
+            "var_name_to_prev_var_name",
+        ],
+    )
+):
+    """As `tf.compat.v1.estimator.WarmStartSettings`.
+
+    Args:
+      ckpt_to_initialize_from: a checkpoint, a directory of some (the newest is taken), or a
+        SavedModel.
+      vars_to_warm_start: a regular expression that trainable variables' names are matched with;
+        or a list of them, for all variables; or a list of variables; None: only those of
+        var_name_to_vocab_info.
+      var_name_to_vocab_info: dict of variable name -> `tf.train.VocabInfo`: rows to find by
+        their word.
+      var_name_to_prev_var_name: dict of variable name -> its name in the checkpoint.
+
+    Raises:
+      ValueError: no checkpoint is given.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        ckpt_to_initialize_from,
+        vars_to_warm_start=".*",
+        var_name_to_vocab_info=None,
+        var_name_to_prev_var_name=None,
+    ):
+        if not ckpt_to_initialize_from:
+            raise ValueError(
+                "WarmStartSettings: ckpt_to_initialize_from must be a path, not "
+                f"{ckpt_to_initialize_from!r}"
+            )
+        return super().__new__(
+            cls,
+            ckpt_to_initialize_from,
+            vars_to_warm_start,
+            var_name_to_vocab_info or {},
+            var_name_to_prev_var_name or {},
+        )
+
+
+def settings_of(warm_start_from):
+    """Returns the `WarmStartSettings` of an estimator's `warm_start_from`, or None.
+
+    Raises:
+      ValueError: it is neither a path nor a `WarmStartSettings`.
+    """
+    if warm_start_from is None:
+        return None
+    if isinstance(warm_start_from, str | bytes):
+        return WarmStartSettings(_checkpoint_in(tf.compat.as_str(warm_start_from)))
+    if isinstance(warm_start_from, WarmStartSettings):
+        path = _checkpoint_in(tf.compat.as_str(warm_start_from.ckpt_to_initialize_from))
+        return warm_start_from._replace(ckpt_to_initialize_from=path)
+    raise ValueError(
+        "warm_start_from must be the path of a checkpoint or SavedModel, or a WarmStartSettings, "
+        f"not {warm_start_from!r}"
+    )
+
+
+def apply(settings):
+    """Makes the variables of the current graph begin with those of a checkpoint.
+
+    Args:
+      settings: a `WarmStartSettings`, or None for nothing at all.
+    """
+    if settings is None:
+        return
+    tf.logging.info("Warm-starting from %s", settings)
+    tf.train.warm_start(*settings)
+
+
+def _checkpoint_in(path):
+    """Returns the checkpoint of a SavedModel's directory; another path as it is."""
+    variables = os.path.join(path, "variables", "variables")
+    return variables if tf.io.gfile.exists(variables + ".index") else path

@@ -1,0 +1,82 @@
+"""The plain Estimator: functions without params, local rules, all verbs."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import QUICK
+
+from bert_estimator import tpu
+
+
+def model_fn(features, labels, mode):
+    weight = tf.get_variable("w", initializer=1.0)
+    predictions = {"y": weight * features}
+    if mode == tpu.ModeKeys.PREDICT:
+        return tpu.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.reduce_mean(tf.square(labels - predictions["y"]))
+    with tf.control_dependencies([loss]):
+        train_op = tf.group(weight.assign_add(1.0), tf.train.get_global_step().assign_add(1))
+    return tpu.EstimatorSpec(
+        mode,
+        predictions=predictions,
+        loss=loss,
+        train_op=train_op,
+        eval_metric_ops={"mean": tf.metrics.mean(labels)},
+    )
+
+
+def input_fn():
+    x = tf.constant([1.0, 2.0, 3.0])
+    return tf.data.Dataset.from_tensor_slices((x, 4 * x)).batch(2)
+
+
+def make(folder, model_fn=model_fn, **keywords):
+    return tpu.Estimator(
+        model_fn, config=tpu.RunConfig(model_dir=str(folder), session_config=QUICK), **keywords
+    )
+
+
+def test_the_verbs(tmp_path):
+    estimator = make(tmp_path).train(input_fn)  # to the end of the data: two batches
+    assert estimator.global_step() == 2
+    assert estimator.evaluate(input_fn)["mean"] == 8.0
+    assert [each["y"] for each in estimator.predict(input_fn)] == [3.0, 6.0, 9.0]
+
+
+def test_params_are_handed_on_as_they_are(tmp_path):
+    seen = []
+
+    def with_params(features, labels, mode, params, config):
+        seen.append((params, config.model_dir))
+        return model_fn(features, labels, mode)
+
+    def with_all(params, mode, config):
+        seen.append((params, mode))
+        return input_fn()
+
+    estimator = make(tmp_path, with_params, params={"batch_size": 3})
+    estimator.train(with_all, steps=1)
+    assert seen == [({"batch_size": 3}, "train"), ({"batch_size": 3}, str(tmp_path))]
+    features = tf.constant([1.0])
+    assert estimator.params == {"batch_size": 3}
+    with tf.Graph().as_default():
+        features, labels = tf.data.make_one_shot_iterator(input_fn()).get_next()
+        spec = estimator.model_fn(features, labels, tpu.ModeKeys.PREDICT, estimator.config)
+    assert spec.mode == tpu.ModeKeys.PREDICT
+
+
+def test_params_for_a_model_without_them_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="without params, but params were given"):
+        make(tmp_path, params={"a": 1})
+
+
+def test_it_trains_and_evaluates_in_turn(tmp_path):
+    results, exports = tpu.train_and_evaluate(
+        make(tmp_path), tpu.TrainSpec(lambda: input_fn().repeat(), 3), tpu.EvalSpec(input_fn)
+    )
+    assert results["global_step"] == 3
+    assert exports == []
+
+
+def test_the_config_is_a_run_config():
+    with pytest.raises(ValueError, match=r"config must be a bert_estimator.tpu.RunConfig, not str"):
+        tpu.Estimator(model_fn, config="there")

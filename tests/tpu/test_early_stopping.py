@@ -1,0 +1,95 @@
+"""Early stopping: what ends a training, and when it is asked."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import Visits, input_fn, make_estimator
+
+from bert_estimator.tpu import early_stopping
+
+LOSSES = {10: 5.0, 20: 3.0, 30: 4.0, 40: 3.0, 50: 3.5}
+
+
+@pytest.fixture
+def estimator(tmp_path):
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriter(str(tmp_path / "eval"))
+        for step, loss in LOSSES.items():
+            value = tf.Summary.Value(tag="loss", simple_value=loss)
+            writer.add_summary(tf.Summary(value=[value]), step)
+        writer.close()
+    return make_estimator(tmp_path, iterations_per_loop=2)
+
+
+def stops(estimator, hook):
+    """Whether a hook ends the estimator's training at once."""
+    visits = Visits()
+    estimator.train(input_fn, steps=4, hooks=[hook, visits])
+    assert visits.steps in ([2], [2, 4])
+    return visits.steps == [2]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "expected"),
+    [
+        (early_stopping.stop_if_higher_hook, {"threshold": 4.5}, True),
+        (early_stopping.stop_if_higher_hook, {"threshold": 5.0}, False),
+        (early_stopping.stop_if_higher_hook, {"threshold": 4.5, "min_steps": 20}, False),
+        (early_stopping.stop_if_lower_hook, {"threshold": 3.1}, True),
+        (early_stopping.stop_if_lower_hook, {"threshold": 3.0}, False),
+        # The lowest since step 20, and not lower until 50.
+        (early_stopping.stop_if_no_decrease_hook, {"max_steps_without_decrease": 30}, True),
+        (early_stopping.stop_if_no_decrease_hook, {"max_steps_without_decrease": 31}, False),
+        (early_stopping.stop_if_no_increase_hook, {"max_steps_without_increase": 40}, True),
+        (early_stopping.stop_if_no_increase_hook, {"max_steps_without_increase": 41}, False),
+        (
+            early_stopping.stop_if_no_increase_hook,
+            {"max_steps_without_increase": 20, "min_steps": 40},
+            False,
+        ),
+    ],
+)
+def test_the_evaluations_decide(estimator, make, arguments, expected):
+    hook = make(estimator, "loss", run_every_secs=None, run_every_steps=1, **arguments)
+    assert stops(estimator, hook) == expected
+
+
+def test_another_directory(estimator, tmp_path):
+    hook = early_stopping.stop_if_higher_hook(
+        estimator, "loss", 0.0, eval_dir=str(tmp_path / "eval_other"), run_every_secs=0
+    )
+    assert not stops(estimator, hook)
+
+
+def test_metrics_are_read_by_step(estimator, tmp_path):
+    found = early_stopping.read_eval_metrics(f"{tmp_path}/eval")
+    assert list(found.items()) == [(step, {"loss": loss}) for step, loss in LOSSES.items()]
+
+
+def test_a_function_decides_as_often_as_it_is_asked(estimator):
+    asked = []
+
+    def should_stop():
+        asked.append(1)
+        return False
+
+    hook = early_stopping.make_early_stopping_hook(estimator, should_stop, None, 4)
+    estimator.train(input_fn, steps=8, hooks=[hook])
+    assert len(asked) == 2  # at 2 and 6; loops end at 2, 4, 6, 8
+
+
+def test_a_step_to_stop_at(estimator):
+    hook = early_stopping.make_stop_at_checkpoint_step_hook(estimator, last_step=2)
+    assert stops(estimator, hook)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("no function",), TypeError, "should_stop_fn must be a function, not 'no function'"),
+        ((bool, 60, 5), ValueError, "exactly one of run_every_secs and run_every_steps"),
+        ((bool, None, None), ValueError, "exactly one of"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        early_stopping.make_early_stopping_hook(None, *arguments)

@@ -1,0 +1,114 @@
+"""Exporters: after which evaluations they export, and what they keep."""
+
+import os
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+
+
+class Exports:
+    """What an exporter knows of an estimator: exports make a directory, named by a number."""
+
+    def __init__(self, model_dir):
+        self.model_dir = str(model_dir)
+        self.arguments = []
+
+    def export_saved_model(self, export_dir_base, receiver_fn, **arguments):
+        self.arguments.append((receiver_fn, arguments))
+        path = os.path.join(export_dir_base, str(10**9 + len(self.arguments)))
+        os.makedirs(path)
+        return path.encode()
+
+
+def export(exporter, estimator, losses, final=False):
+    """Which of the evaluations with these losses are exported."""
+    path = f"{estimator.model_dir}/export/{exporter.name}"
+    return [
+        exporter.export(estimator, path, "ckpt", {"loss": loss}, final) is not None
+        for loss in losses
+    ]
+
+
+def kept(estimator, exporter):
+    return sorted(os.listdir(f"{estimator.model_dir}/export/{exporter.name}"))
+
+
+def test_the_latest_are_kept(tmp_path):
+    exporter, estimator = tpu.LatestExporter("n", "receiver", exports_to_keep=2), Exports(tmp_path)
+    os.makedirs(tmp_path / "export/n/1234")  # not of an exporter
+    assert export(exporter, estimator, [1.0, 2.0, 3.0]) == [True] * 3
+    assert kept(estimator, exporter) == ["1000000002", "1000000003", "1234"]
+    everything = tpu.LatestExporter("m", "receiver", exports_to_keep=None)
+    export(everything, estimator, [1.0] * 7)
+    assert len(kept(estimator, everything)) == 7
+
+
+def test_arguments_are_handed_on(tmp_path):
+    exporter, estimator = tpu.FinalExporter("n", "receiver", {"a": "b"}, True), Exports(tmp_path)
+    export(exporter, estimator, [1.0], final=True)
+    assert estimator.arguments == [
+        ("receiver", {"assets_extra": {"a": "b"}, "as_text": True, "checkpoint_path": "ckpt"})
+    ]
+
+
+def test_the_final_one_is_exported_once(tmp_path):
+    exporter, estimator = tpu.FinalExporter("n", "receiver"), Exports(tmp_path)
+    assert export(exporter, estimator, [1.0, 2.0]) == [False, False]
+    assert export(exporter, estimator, [1.0], final=True) == [True]
+
+
+def test_the_best_are_exported(tmp_path):
+    exporter, estimator = tpu.BestExporter(serving_input_receiver_fn="r"), Exports(tmp_path)
+    assert exporter.name == "best_exporter"
+    found = export(exporter, estimator, [3.0, 4.0, 2.0, 2.0, 1.0])
+    assert found == [True, False, True, False, True]
+
+
+def test_a_comparison_of_one_s_own(tmp_path):
+    def larger(best_eval_result, current_eval_result):
+        return current_eval_result["loss"] > best_eval_result["loss"]
+
+    exporter = tpu.BestExporter("n", "r", compare_fn=larger)
+    assert export(exporter, Exports(tmp_path), [3.0, 4.0, 2.0]) == [True, True, False]
+
+
+def test_after_a_restart_the_best_of_the_event_files_is_known(tmp_path):
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriter(str(tmp_path / "eval"))
+        for step, loss in enumerate([3.0, 1.0, 2.0]):
+            value = tf.Summary.Value(tag="loss", simple_value=loss)
+            writer.add_summary(tf.Summary(value=[value]), step)
+        writer.close()
+    # As upstream: the first evaluation of a process is exported, whatever it is.
+    assert export(tpu.BestExporter("n", "r"), Exports(tmp_path), [2.0, 1.5, 3.0]) == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_losses_are_needed_to_compare(tmp_path):
+    exporter, estimator = tpu.BestExporter("n", "r"), Exports(tmp_path)
+    export(exporter, estimator, [1.0])
+    with pytest.raises(ValueError, match="current_eval_result has no loss"):
+        exporter.export(estimator, f"{tmp_path}/e", "ckpt", {"accuracy": 1.0}, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tpu.LatestExporter("n", "r", exports_to_keep=0), "positive number or None, not 0"),
+        (lambda: tpu.BestExporter("n", "r", exports_to_keep=-1), "positive number or None, not -1"),
+        (lambda: tpu.BestExporter("n", "r", compare_fn=None), "compare_fn must be given"),
+        (lambda: tpu.BestExporter("n", "r", compare_fn=lambda a, b: a), r"but takes \['a', 'b'\]"),
+        (
+            lambda: tpu.BestExporter("n", "r", compare_fn=lambda best_eval_result: 1),
+            r"but takes \['best_eval_result'\]",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

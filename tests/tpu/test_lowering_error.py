@@ -1,0 +1,49 @@
+"""What a model's author is told where a step cannot become an XLA program."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
+
+LINES = {
+    "python": lambda x: tf.py_func(np.sin, [x], tf.float32, name="own"),
+    "print": lambda x: tf.Print(x, [x], name="own"),
+    "in_cond": lambda x: tf.cond(x[0] > 0, lambda: tf.Print(x, [x], name="own"), lambda: x),
+    "picked": lambda x: tf.boolean_mask(x, x > 2),
+    "unique": lambda x: tf.unique(x, name="own")[0],
+    "shape": lambda x: tf.reshape(x, [tf.cast(x[0], tf.int32), -1], name="own"),
+    "table": lambda x: tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer([1, 2], [3, 4]), 0
+    ).lookup(tf.cast(x, tf.int32), name="own"),
+    "old_variable": lambda x: x * tf.Variable(2.0, use_resource=False, name="own"),
+}
+
+
+def line(name):
+    return rf"test_lowering_error\.py:{LINES[name].__code__.co_firstlineno}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("python", rf"no kernel for: own \(PyFunc\) in .*{line('python')}\. .*host_call"),
+        ("print", rf"no kernel for: own \(Print\) in .*{line('print')}"),
+        ("in_cond", r"no kernel for: .*\(Print\)"),
+        ("picked", rf"length depends on values: .*\(Where\) in .*{line('picked')}\. .*mask of"),
+        ("unique", rf"length depends on values: own \(Unique\) in .*{line('unique')}"),
+        ("shape", rf"lowered to XLA \(own in .*{line('shape')}\): .*compile-time constant"),
+        ("table", r"uses hash_table:0 in .*test_lowering_error\.py:\d+, a tensor from outside"),
+        ("old_variable", rf"uses own/read:0 in .*{line('old_variable')}, .*use_resource=True"),
+    ],
+)
+def test_the_operation_and_its_line_are_named_before_step_0(tmp_path, name, message):
+    def loss(weight, features):
+        value = LINES[name](features["x"])
+        return tf.reduce_sum(tf.cast(value, tf.float32))
+
+    estimator = toy.make_estimator(tmp_path, toy.make_model_fn(loss=loss), master="rehearse:2")
+    with pytest.raises(RuntimeError, match=message):
+        estimator.train(toy.input_fn, max_steps=1)
+    assert toy.checkpoint_steps(tmp_path) == []

@@ -1,0 +1,231 @@
+"""Prediction: every example once and in order, on any number of cores; its errors; its end."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import Visits, make_estimator, threads, wait_until
+
+from bert_estimator import tpu
+
+EXAMPLES = 13
+
+
+@pytest.fixture(params=["local", "session", "rehearse:1", "rehearse:2", "rehearse:8"])
+def runs_on(request):
+    """Keywords of an estimator, by what runs it."""
+    if request.param == "local":
+        return {"use_tpu": False}
+    if request.param == "session":
+        return {}
+    request.getfixturevalue("xla_runtime")
+    return {"master": request.param}
+
+
+def model_fn(features, labels, mode, params):
+    assert labels is None
+    weight = tf.get_variable("w", initializer=3.0)
+    hidden = tf.cast(features["x"], tf.float32) * weight
+    predictions = {
+        "product": hidden,
+        "pair": tf.stack([hidden, -hidden], 1),
+        "number": features["x"],
+    }
+    return tpu.TPUEstimatorSpec(mode, predictions=predictions)
+
+
+def make(folder, model_fn=model_fn, **keywords):
+    return make_estimator(folder, model_fn, **{"predict_batch_size": 8, **keywords})
+
+
+def input_fn(params, examples=EXAMPLES):
+    data = tf.data.Dataset.range(examples).map(lambda i: ({"x": tf.cast(i, tf.int32)}, i))
+    return data.batch(params["batch_size"])
+
+
+@pytest.mark.parametrize("examples", [13, 16, 3])
+def test_each_example_once_in_order(tmp_path, runs_on, examples):
+    found = list(make(tmp_path, **runs_on).predict(lambda params: input_fn(params, examples)))
+    assert [each["number"] for each in found] == list(range(examples))
+    for i, each in enumerate(found):
+        assert set(each) == {"number", "product", "pair"}
+        assert each["product"] == 3.0 * i
+        np.testing.assert_array_equal(each["pair"], [3.0 * i, -3.0 * i])
+
+
+def test_batches_and_keys(tmp_path, runs_on):
+    batches = make(tmp_path, **runs_on).predict(
+        input_fn, predict_keys=["number", "absent"], yield_single_examples=False
+    )
+    found = [{key: value.tolist() for key, value in batch.items()} for batch in batches]
+    assert found == [{"number": [*range(8)]}, {"number": [*range(8, 13)]}]
+
+
+@pytest.mark.parametrize("examples", [13, 16, 3, 0])
+@pytest.mark.parametrize("mode", ["PER_HOST_V2", "BROADCAST"])
+@pytest.mark.usefixtures("xla_runtime")
+def test_each_example_once_however_cores_are_fed(tmp_path, mode, examples):
+    fed = {"per_host_input_for_training": getattr(tpu.InputPipelineConfig, mode)}
+    estimator = make(tmp_path, master="rehearse:2", **fed)
+    found = list(estimator.predict(lambda params: input_fn(params, examples)))
+    assert [each["number"] for each in found] == list(range(examples))
+
+
+def test_no_example_at_all(tmp_path, rules):
+    assert list(make(tmp_path, **rules).predict(lambda params: input_fn(params, 0))) == []
+
+
+def test_batches_of_any_size_up_to_the_full_one(tmp_path, rules):
+    def ragged(params):
+        sizes = tf.data.Dataset.from_tensor_slices([3, 8, 1])
+        return sizes.map(lambda n: {"x": n * tf.ones([n], tf.int32)})
+
+    found = [each["number"] for each in make(tmp_path, **rules).predict(ragged)]
+    assert found == [3] * 3 + [8] * 8 + [1]
+
+
+def test_a_trained_checkpoint_or_a_given_one(tmp_path, rules, warned):
+    def trained(features, labels, mode, params):
+        weight = tf.get_variable("w", initializer=0.0)
+        step = tf.train.get_global_step()
+        if mode == tpu.ModeKeys.TRAIN:
+            loss = tf.reduce_mean(tf.cast(features["x"], tf.float32))
+            update = weight.assign_add(1.0)
+            train_op = tf.group(tpu.cross_replica_sum(loss), update, step.assign_add(1))
+            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+        ones = tf.ones_like(features["x"], tf.float32)
+        return tpu.TPUEstimatorSpec(mode, predictions={"w": weight * ones})
+
+    estimator = make(
+        tmp_path, trained, train_batch_size=8, save_checkpoints_steps=2, iterations_per_loop=2,
+        **rules,
+    )  # fmt: skip
+    assert {each["w"] for each in estimator.predict(input_fn)} == {0.0}
+    assert any("predicting with newly initialized variables" in text for text in warned())
+
+    def endless(params):
+        data = tf.data.Dataset.range(8).repeat().map(lambda i: ({"x": tf.cast(i, tf.int32)}, i))
+        return data.batch(8, drop_remainder=True)
+
+    estimator.train(endless, steps=4)
+    assert {each["w"] for each in estimator.predict(input_fn)} == {4.0}
+    given = estimator.predict(input_fn, checkpoint_path=f"{tmp_path}/model.ckpt-2")
+    assert {each["w"] for each in given} == {2.0}
+    with pytest.raises(ValueError, match="checkpoint_path='nowhere': there is no such"):
+        next(estimator.predict(input_fn, checkpoint_path="nowhere"))
+
+
+def test_hooks_visit_each_batch(tmp_path, rules):
+    hook, of_spec = Visits(), Visits()
+
+    def with_hook(features, labels, mode, params):
+        return model_fn(features, labels, mode, params)._replace(prediction_hooks=(of_spec,))
+
+    assert len(list(make(tmp_path, with_hook, **rules).predict(input_fn, hooks=[hook]))) == 13
+    assert hook.fetched == of_spec.fetched == [(0, 3.0), (0, 3.0)]
+    assert hook.calls[-1] == "end"
+
+
+def test_a_hook_may_end_it(tmp_path, rules):
+    assert len(list(make(tmp_path, **rules).predict(input_fn, hooks=[Visits(stop_at=0)]))) == 8
+
+
+def test_closed_early_it_leaves_nothing_behind(tmp_path, rules):
+    def endless(params):
+        return tf.data.Dataset.range(10**6).map(lambda i: {"x": tf.fill([8], i)})
+
+    hook = Visits()
+    graph = tf.get_default_graph()
+    predictions = make(tmp_path, **rules).predict(endless, hooks=[hook])
+    assert next(predictions)["product"] == 0.0
+    assert tf.get_default_graph() is graph
+    predictions.close()
+    assert "end" not in hook.calls
+    wait_until(lambda: not threads("infeed") and not threads("outfeed"))
+
+
+def test_two_at_once(tmp_path, rules):
+    estimator = make(tmp_path, **rules)
+    pairs = zip(estimator.predict(input_fn), estimator.predict(input_fn), strict=True)
+    assert [(a["number"], b["number"]) for a, b in pairs] == [(i, i) for i in range(13)]
+
+
+def test_in_local_mode_predictions_may_be_a_tensor_and_inputs_tensors(tmp_path):
+    def tensor_model_fn(features, mode, params):
+        return tpu.EstimatorSpec(mode, predictions=features * 2)
+
+    estimator = make(tmp_path, tensor_model_fn, use_tpu=False, predict_batch_size=2)
+    data = tf.data.Dataset
+    assert list(estimator.predict(lambda params: data.range(5).batch(2))) == [0, 2, 4, 6, 8]
+    with pytest.raises(ValueError, match="the model's predictions are no dict"):
+        next(estimator.predict(lambda params: data.range(5).batch(2), predict_keys=["a"]))
+
+
+def test_keys_that_fit_nothing(tmp_path, rules):
+    with pytest.raises(ValueError, match=r"\['a'\]: none of them.*\['number', 'pair', 'product'\]"):
+        next(make(tmp_path, **rules).predict(input_fn, predict_keys=["a"]))
+
+
+def test_lengths_that_differ(tmp_path):
+    def uneven(features, mode, params):
+        predictions = {"a": features["x"], "b": tf.zeros([2])}
+        return tpu.TPUEstimatorSpec(mode, predictions=predictions)
+
+    unlabelled = lambda params: tf.data.Dataset.range(3).map(lambda i: {"x": i}).batch(3)  # noqa: E731
+    estimator = make(tmp_path, uneven, use_tpu=False)
+    (batch,) = estimator.predict(unlabelled, yield_single_examples=False)
+    assert batch["b"].shape == (2,)
+    with pytest.raises(ValueError, match=r"same batch length.*'a': 3, 'b': 2"):
+        list(estimator.predict(unlabelled))
+
+
+class TestTpuRules:
+    def test_the_batch_size_is_needed_at_once(self, tmp_path):
+        with pytest.raises(ValueError, match="predict needs predict_batch_size"):
+            make(tmp_path, predict_batch_size=None).predict(input_fn)
+
+    def test_tensors_are_no_input(self, tmp_path):
+        with pytest.raises(TypeError, match=r"returns a tf.data.Dataset.*not dict"):
+            next(make(tmp_path).predict(lambda params: {"x": tf.zeros([8])}))
+
+    def test_larger_batches_are_refused(self, tmp_path):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="batch of more than 8 rows"):
+            list(make(tmp_path).predict(lambda params: input_fn({"batch_size": 9})))
+
+    def test_other_dimensions_must_be_static(self, tmp_path):
+        def ragged(params):
+            return input_fn(params).map(
+                lambda x, y: {"x": x["x"], "row": tf.zeros([8, tf.size(y)])}
+            )
+
+        with pytest.raises(ValueError, match=r"features\['row'\] has shape \(8, None\)"):
+            next(make(tmp_path).predict(ragged))
+
+    def test_every_feature_has_a_batch(self, tmp_path):
+        def scalar(params):
+            return tf.data.Dataset.range(3).map(lambda i: {"x": i})
+
+        with pytest.raises(ValueError, match="whose first dimension is the batch"):
+            next(make(tmp_path).predict(scalar))
+
+    @pytest.mark.parametrize(
+        ("predictions", "kind", "message"),
+        [
+            (lambda x: x, TypeError, "must be a dict of tensors"),
+            (lambda x: {"a": tf.zeros([])}, ValueError, r"predictions\['a'\] has shape \(\)"),
+            (lambda x: {"a": tf.zeros([3])}, ValueError, r"the batch of one core \(8\)"),
+            (lambda x: {"a": tf.boolean_mask(x, x > 0)}, ValueError, r"\(None,\): .*must be known"),
+        ],
+    )
+    def test_predictions_have_the_batch_first(self, tmp_path, predictions, kind, message):
+        def model_fn(features, mode, params):
+            return tpu.TPUEstimatorSpec(mode, predictions=predictions(features["x"]))
+
+        with pytest.raises(kind, match=message):
+            next(make(tmp_path, model_fn).predict(input_fn))
+
+    def test_a_plain_spec_is_refused(self, tmp_path):
+        def plain(features, mode, params):
+            return tpu.EstimatorSpec(mode, predictions={"x": features["x"]})
+
+        with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec in mode 'infer'"):
+            next(make(tmp_path, plain).predict(input_fn))

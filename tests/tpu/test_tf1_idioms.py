@@ -1,0 +1,195 @@
+"""What TF1 models are made of trains on devices, with the numbers of the session runtime.
+
+Each core gets the same rows, so that what a model computes over a core's batch is defined alike.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tf_slim
+import toy
+
+from bert_estimator import tpu
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
+
+ROWS, STEPS = 4, 3
+
+
+def input_fn(params):
+    """[4, 3] rows, those of the second half the first's again; another batch each step."""
+    half = tf.constant(np.random.RandomState(0).normal(size=(ROWS // 2, 3)), tf.float32)
+    step = params["context"].global_step
+    return tf.data.Dataset.range(step, 1000).map(
+        lambda k: {"x": tf.concat([half, half], 0) * (1 + tf.cast(k, tf.float32))}
+    )
+
+
+def batch_norm(x, training):
+    mean = tf.get_variable("norm/moving_mean", [3], trainable=False)
+    variance = tf.get_variable(
+        "norm/moving_variance", [3], initializer=tf.ones_initializer(), trainable=False
+    )
+    offset = tf.get_variable("norm/beta", [3], initializer=tf.zeros_initializer())
+    if training:
+        own_mean, own_variance = tf.nn.moments(x, [0])
+        x = tf.nn.batch_normalization(x, own_mean, own_variance, offset, None, 1e-3)
+        for moving, own in ((mean, own_mean), (variance, own_variance)):
+            update = moving.assign_sub((moving - tf.stop_gradient(own)) * 0.5)
+            tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    else:
+        x = tf.nn.batch_normalization(x, mean, variance, offset, None, 1e-3)
+    return x @ tf.get_variable("dense", [3, 1])
+
+
+def cond(x, training):
+    step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+    a = tf.get_variable("a", [3, 1], initializer=tf.ones_initializer())
+    b = tf.get_variable("b", [3, 1], initializer=tf.ones_initializer())
+    return tf.cond(step % 2 > 0, lambda: x @ a, lambda: x @ (2 * b))
+
+
+def while_loop(x, training):
+    w = tf.get_variable("w", [3, 3], initializer=tf.ones_initializer())
+    turns = tf.while_loop(
+        lambda i, _: i < 3, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, x), maximum_iterations=3
+    )
+    return tf.reduce_sum(turns[1], 1, keepdims=True)
+
+
+def layers(x, training):
+    weights = tf.get_variable("one", [3, 4], regularizer=tf_slim.l2_regularizer(1.0))
+    x = tf.nn.relu(x @ weights)
+    x = tf.nn.conv2d(x[:, None, :, None], tf.get_variable("conv", [1, 3, 1, 2]), 1, "SAME")
+    x = tf.nn.max_pool2d(x, [1, 2], [1, 2], "SAME")
+    return tf.reduce_sum(x, [1, 2, 3])[:, None]
+
+
+def embedding(x, training):
+    table = tf.get_variable("table", [5, 2], initializer=tf.ones_initializer())
+    ids = tf.cast(tf.clip_by_value(x, 0, 4), tf.int32)
+    return tf.reduce_sum(tf.nn.embedding_lookup(table, ids), [1, 2])[:, None]
+
+
+NETWORKS = [batch_norm, cond, while_loop, layers, embedding]
+
+
+def make_model_fn(network, optimizer):
+    """Fits the network to 1, with UPDATE_OPS and a moving average of its variables."""
+
+    def model_fn(features, mode, params):
+        y = network(features["x"], mode == tpu.ModeKeys.TRAIN)
+        losses = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
+        loss = tf.reduce_mean(tf.square(y - 1)) + 0.01 * tf.add_n([tf.zeros([]), *losses])
+        average = tf.train.ExponentialMovingAverage(0.5, tf.train.get_global_step())
+        if mode == tpu.ModeKeys.TRAIN:
+            with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+                update = tpu.CrossShardOptimizer(optimizer()).minimize(
+                    loss, tf.train.get_global_step()
+                )
+            with tf.control_dependencies([update]):
+                train_op = average.apply(tf.trainable_variables())
+            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        def scaffold_fn():
+            return tf.train.Scaffold(saver=tf.train.Saver(average.variables_to_restore()))
+
+        return tpu.TPUEstimatorSpec(mode, loss=loss, scaffold_fn=scaffold_fn)
+
+    return model_fn
+
+
+def outcome(folder, master, network, optimizer):
+    """Returns (the weights after training, the loss of their moving averages)."""
+    estimator = toy.make_estimator(
+        folder, make_model_fn(network, optimizer), master=master, train_batch_size=ROWS,
+        eval_batch_size=ROWS, tf_random_seed=1, iterations_per_loop=2,
+    )  # fmt: skip
+    estimator.train(input_fn, max_steps=STEPS)
+    weights = {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
+    return weights, estimator.evaluate(input_fn, steps=1)["loss"]
+
+
+def check(tmp_path, network, optimizer):
+    found, found_loss = outcome(tmp_path / "devices", "rehearse:2", network, optimizer)
+    expected, expected_loss = outcome(tmp_path / "session", "", network, optimizer)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(found_loss, expected_loss, rtol=1e-4)
+    return expected
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks(tmp_path, network):
+    check(tmp_path, network, lambda: tf.train.MomentumOptimizer(0.1, 0.9))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: tf.train.AdamOptimizer(0.1),
+        lambda: tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+        lambda: tf.train.AdagradOptimizer(0.1),
+        lambda: tf.train.FtrlOptimizer(0.1),
+        lambda: tf.train.GradientDescentOptimizer(
+            tf.train.exponential_decay(0.1, tf.train.get_global_step(), 2, 0.5)
+        ),
+    ],
+    ids=["Adam", "RMSProp", "Adagrad", "Ftrl", "decayed"],
+)
+def test_optimizers(tmp_path, optimizer):
+    check(tmp_path, embedding, optimizer)
+
+
+def test_batch_norm_moves_its_averages(tmp_path):
+    weights = check(tmp_path, batch_norm, lambda: tf.train.GradientDescentOptimizer(0.1))
+    assert np.abs(weights["norm/moving_mean"]).min() > 0
+    assert any(name.endswith("/ExponentialMovingAverage") for name in weights)
+
+
+def test_a_scaffold_fn_sees_the_collections(tmp_path):
+    seen = {}
+
+    def model_fn(features, mode, params):
+        spec = make_model_fn(embedding, lambda: tf.train.GradientDescentOptimizer(0.1))(
+            features, mode, params
+        )
+        tf.add_to_collection(tf.GraphKeys.MODEL_VARIABLES, tf.trainable_variables()[0])
+
+        def scaffold_fn():
+            for name in (tf.GraphKeys.MODEL_VARIABLES, tf.GraphKeys.MOVING_AVERAGE_VARIABLES):
+                seen[name] = [variable.op.name for variable in tf.get_collection(name)]
+            return tf.train.Scaffold()
+
+        return spec._replace(scaffold_fn=scaffold_fn)
+
+    estimator = toy.make_estimator(tmp_path, model_fn, master="rehearse:2", train_batch_size=ROWS)
+    estimator.train(input_fn, max_steps=1)
+    assert seen == {"model_variables": ["table"], "moving_average_variables": ["table"]}
+
+
+_WITHOUT_V2 = """
+import pathlib, sys
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+import test_tf1_idioms as idioms
+for network in (idioms.batch_norm, idioms.cond, idioms.while_loop):
+    folder = pathlib.Path(sys.argv[1]) / network.__name__
+    idioms.check(folder, network, lambda: tf.train.AdamOptimizer(0.1))
+    print("same", network.__name__)
+"""
+
+
+def test_after_disable_v2_behavior(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("same") == 3

@@ -1,0 +1,121 @@
+"""Warm start: from what, which variables, and when not at all."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import make_estimator, weight_at
+
+from bert_estimator import tpu
+from bert_estimator.tpu import serving
+
+
+def make_model_fn(names=("a", "b"), first=0.0, adds=1.0):
+    """A model of a variable a name, which each step of training increases by `adds`."""
+
+    def model_fn(features, mode, params):
+        variables = [tf.get_variable(name, initializer=first) for name in names]
+        total = tf.add_n(variables) + 0.0 * tf.reduce_sum(features["x"])
+        ones = tf.ones_like(features["x"])
+        train_op = None
+        if mode == tpu.ModeKeys.TRAIN:
+            step = tf.train.get_global_step().assign_add(1)
+            train_op = tf.group(
+                tpu.cross_replica_sum(total), step, *(v.assign_add(adds) for v in variables)
+            )
+        return tpu.TPUEstimatorSpec(
+            mode,
+            loss=total,
+            train_op=train_op,
+            predictions={name: v * ones for name, v in zip(names, variables, strict=True)},
+        )
+
+    return model_fn
+
+
+def input_fn(params):
+    return tf.data.Dataset.from_tensors({"x": tf.zeros([4])}).repeat()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A model_dir with the checkpoints 0, 1 and 2, in which a = b = the step."""
+    folder = tmp_path_factory.mktemp("source")
+    make_estimator(folder, make_model_fn(), save_checkpoints_steps=1, iterations_per_loop=1).train(
+        input_fn, steps=2
+    )
+    return str(folder)
+
+
+def make(folder, warm_start_from, rules=(), **of_model):
+    return make_estimator(
+        folder,
+        make_model_fn(**{"first": 100.0, **of_model}),
+        warm_start_from=warm_start_from,
+        predict_batch_size=4,
+        **dict(rules),
+    )
+
+
+def initial(estimator):
+    """The weights that training begins with."""
+    estimator.train(input_fn, steps=1)
+    return {name: weight_at(estimator.model_dir, 0, name) for name in ("a", "b")}
+
+
+def test_all_variables_from_a_directory_or_a_checkpoint(tmp_path, source, rules):
+    assert initial(make(tmp_path / "1", source, rules)) == {"a": 2.0, "b": 2.0}
+    assert initial(make(tmp_path / "2", f"{source}/model.ckpt-1", rules)) == {"a": 1.0, "b": 1.0}
+
+
+def test_the_first_step_already_has_them(tmp_path, source, rules):
+    estimator = make(tmp_path, source, rules)
+    assert estimator.evaluate(input_fn, steps=2) == {"loss": 4.0, "global_step": 0}
+    assert next(estimator.predict(input_fn)) == {"a": 2.0, "b": 2.0}
+    estimator.train(input_fn, steps=3)
+    assert estimator.get_variable_value("a") == 5.0
+    assert estimator.get_variable_value("global_step") == 3
+
+
+def test_a_checkpoint_of_its_own_wins(tmp_path, source):
+    make(tmp_path, None).train(input_fn, steps=1)
+    estimator = make(tmp_path, source).train(input_fn, steps=1)
+    assert estimator.get_variable_value("a") == 102.0
+
+
+def test_chosen_and_renamed_variables(tmp_path, source):
+    settings = tpu.WarmStartSettings(source, vars_to_warm_start="a")
+    assert initial(make(tmp_path / "1", settings)) == {"a": 2.0, "b": 100.0}
+    settings = tpu.WarmStartSettings(source, var_name_to_prev_var_name={"c": "a"})
+    estimator = make(tmp_path / "2", settings, names=("b", "c")).train(input_fn, steps=1)
+    assert weight_at(estimator.model_dir, 0, "c") == 2.0
+
+
+def test_a_saved_model(tmp_path, source):
+    receiver_fn = serving.build_raw_serving_input_receiver_fn({"x": tf.zeros([4])})
+    path = make_estimator(source, make_model_fn()).export_saved_model(tmp_path / "out", receiver_fn)
+    assert initial(make(tmp_path / "model", path)) == {"a": 2.0, "b": 2.0}
+
+
+def test_what_training_would_begin_with_can_be_exported(tmp_path, source):
+    receiver_fn = serving.build_raw_serving_input_receiver_fn({"x": tf.zeros([4])})
+    path = make(tmp_path / "model", source).export_saved_model(tmp_path / "out", receiver_fn)
+    with tf.Graph().as_default(), tf.Session() as session:
+        served = tf.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+        value = session.run(served.outputs["a"].name, {served.inputs["x"].name: [0.0]})
+    assert value == [2.0]
+
+
+def test_a_variable_that_is_not_there_is_an_error(tmp_path, source):
+    with pytest.raises(ValueError, match="c"):
+        make(tmp_path, source, names=("a", "c")).train(input_fn, steps=1)
+
+
+@pytest.mark.parametrize("given", [3, ("path",), tf.train.Scaffold])
+def test_other_types_are_refused(tmp_path, given):
+    with pytest.raises(ValueError, match="warm_start_from must be the path"):
+        make(tmp_path, given)
+
+
+def test_settings_need_a_path():
+    with pytest.raises(ValueError, match="ckpt_to_initialize_from must be a path, not ''"):
+        tpu.WarmStartSettings("")
+    assert tpu.WarmStartSettings("p") == ("p", ".*", {}, {})
