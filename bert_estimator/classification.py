@@ -1,0 +1,226 @@
+"""The fine-tuning `model_fn`: one label, several labels or a number for a text or a pair of texts.
+
+Letters: B examples of one core's batch, F sequence length, L labels.
+
+Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
+`is_real_example` int32 [B], 0 for the examples that only fill up a batch, which count nothing (it
+may be absent); `label_ids`, absent in prediction, is by kind
+
+    classification   int32 [B], the number of the label
+    multi_label      int32 [B, L], 1 for each label that holds
+    regression       float32 [B], the number itself
+
+The head is google-research/bert's: `output_weights` [L, hidden], `output_bias` [L] on the pooled
+first token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
+"""
+
+import dataclasses
+import re
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import init_checkpoint, metrics, modeling, precision, tpu, update
+from bert_estimator.dropout import Dropout
+
+KINDS = ("classification", "multi_label", "regression")
+
+_DROPOUT = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What is to be told of an example.
+
+    Attributes:
+      kind: one of KINDS.
+      num_labels: L; 1 for regression.
+      metrics: names of `metrics.METRICS`, those of this kind.
+      class_weights: L factors of the examples' losses by their label, for classification; None is
+        1 for each. The mean is over the weights, as of the examples.
+    """
+
+    kind: str
+    num_labels: int
+    metrics: tuple[str, ...] = ()
+    class_weights: tuple[float, ...] | None = None
+
+
+def model_fn_builder(
+    bert_config,
+    head,
+    rule=None,
+    *,
+    precision_name="float32",
+    random_seed=0,
+    initial_checkpoint=None,
+    allow_partial_init=False,
+):
+    """Returns the `model_fn` for `TPUEstimator`.
+
+    The loss is the mean over the examples of the global batch: cross-entropy in nats of the
+    softmax (classification), of the sigmoids, averaged over the labels (multi_label), or the
+    squared error (regression). Predictions are `logits` [B, L] and, but for regression,
+    `probabilities` [B, L], float32.
+
+    Args:
+      bert_config: `BertConfig`.
+      head: `Head`.
+      rule: `update.UpdateRule`; None where nothing is trained.
+      precision_name: "float32" or "bfloat16": what the network computes in.
+      random_seed: seed of dropout.
+      initial_checkpoint: checkpoint whose weights training starts from, or None; the head starts
+        anew where it has none. See `init_checkpoint.scaffold_fn`.
+      allow_partial_init: whether any variable may start anew, or stay unused.
+    """
+
+    def scaffold_fn(**options):
+        return init_checkpoint.scaffold_fn(
+            initial_checkpoint,
+            bert_config,
+            new_head="output_weights|output_bias",
+            allow_partial=allow_partial_init,
+            **options,
+        )
+
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        if mode == tpu.ModeKeys.TRAIN:
+
+            def make_loss_fn(step):
+                return _loss_fn(bert_config, head, precision_name, features, random_seed, step)
+
+            return rule.train_spec(make_loss_fn, features, scaffold_fn())
+        logits = _logits(bert_config, head, precision_name, features, None)
+        if mode == tpu.ModeKeys.PREDICT:
+            return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
+        losses = _losses(head, logits, features["label_ids"])
+        weights = update.example_weights(features)
+        tensors = {
+            "logits": logits,
+            "label_ids": features["label_ids"],
+            "losses": losses,
+            "weights": weights,
+        }
+        return tpu.TPUEstimatorSpec(
+            mode,
+            loss=update.global_mean(losses, weights * _class_weights(head, features)),
+            eval_metrics=(_metric_fn(head), tensors),
+            # For the evaluation before the first step; a checkpoint outranks it.
+            scaffold_fn=scaffold_fn(log=tf.logging.debug),
+        )
+
+    return model_fn
+
+
+def layerwise_rate_scale(decay, num_hidden_layers):
+    """Layer-wise learning-rate decay, as in ELECTRA (Clark et al., 2020, section 3.1 and its code).
+
+    Args:
+      decay: the factor from one layer to the one below it, such as 0.8; 1 for none.
+      num_hidden_layers: of the network.
+
+    Returns:
+      The function of a variable's name that gives its factor: 1 for the pooler and the head,
+      decay^2 for the last layer, one more decay a layer down to the embeddings.
+    """
+    if decay == 1.0:
+        return None
+
+    def rate_scale(name):
+        layer = re.search(r"/encoder/layer_(\d+)/", name)
+        if layer:
+            depth = int(layer[1]) + 1
+        else:
+            depth = 0 if "/embeddings/" in name else num_hidden_layers + 2
+        return decay ** (num_hidden_layers + 2 - depth)
+
+    return rate_scale
+
+
+def _logits(bert_config, head, precision_name, features, dropout):
+    """float32 [B, L]."""
+    with precision.scope(precision_name):
+        model = modeling.BertModel(
+            bert_config,
+            is_training=dropout is not None,
+            input_ids=features["input_ids"],
+            input_mask=features["input_mask"],
+            token_type_ids=features["segment_ids"],
+            dropout=dropout,
+        )
+        pooled = model.get_pooled_output()
+        if dropout is not None:
+            pooled = dropout(pooled, _DROPOUT)
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            weights = modeling.weight(
+                "output_weights",
+                [head.num_labels, bert_config.hidden_size],
+                bert_config.initializer_range,
+            )
+            bias = tf.get_variable(
+                "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
+            )
+        logits = tf.matmul(pooled, weights, transpose_b=True)
+    return tf.nn.bias_add(precision.to_float32(logits), bias)
+
+
+def _predictions(head, logits):
+    if head.kind == "regression":
+        return {"logits": logits}
+    to_probabilities = tf.nn.softmax if head.kind == "classification" else tf.nn.sigmoid
+    return {"logits": logits, "probabilities": to_probabilities(logits)}
+
+
+def _losses(head, logits, label_ids):
+    """float32 [B], one an example, without its weight."""
+    if head.kind == "classification":
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
+    labels = tf.cast(label_ids, tf.float32)
+    if head.kind == "multi_label":
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(losses, axis=-1)
+    return tf.square(logits[:, 0] - labels)
+
+
+def _class_weights(head, features):
+    """float32: a factor for each example, or 1."""
+    if head.class_weights is None:
+        return 1.0
+    return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
+
+
+def _loss_fn(bert_config, head, precision_name, features, random_seed, step):
+    """Returns the function of a micro-batch that gives its share of the global batch's loss."""
+    weights = update.example_weights(features)
+    num_examples = update.global_sum(weights)
+    total = num_examples
+    if head.class_weights is not None:
+        total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
+    core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+
+    def loss_fn(micro_features, first_row):
+        dropout = Dropout(random_seed, step, core_first_row + first_row)
+        logits = _logits(bert_config, head, precision_name, micro_features, dropout)
+        label_ids = micro_features["label_ids"]
+        micro_weights = update.example_weights(micro_features)
+        losses = _losses(head, logits, label_ids) * micro_weights
+        loss = tf.reduce_sum(losses * _class_weights(head, micro_features)) / total
+        if head.kind != "classification":
+            return loss, {}
+        correct = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), label_ids)
+        correct = tf.reduce_sum(tf.cast(correct, tf.float32) * micro_weights)
+        return loss, {"accuracy": correct / num_examples}
+
+    return loss_fn
+
+
+def _metric_fn(head):
+    """Returns the function of the evaluation's tensors that gives the streaming metrics."""
+
+    def metric_fn(logits, label_ids, losses, weights):
+        found = {name: metrics.METRICS[name](label_ids, logits, weights) for name in head.metrics}
+        # Over examples, where the loss of the spec is a mean over batches.
+        found["mean_loss"] = tf.metrics.mean(losses, weights)
+        return found
+
+    return metric_fn

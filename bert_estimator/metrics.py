@@ -1,0 +1,151 @@
+"""Streaming metrics of classification and regression: the official ones of GLUE, and their kin.
+
+Each is a function of one batch that returns (value, update operation), as `tf.metrics` has them,
+for `eval_metrics`. Counts are float64, so that no number of examples rounds them.
+
+Letters: N examples of a batch, L labels.
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def accuracy(label_ids, logits, weights):
+    """Share of the examples whose largest logit is that of their label."""
+    matrix, update = _confusion(label_ids, logits, weights)
+    return _ratio(tf.linalg.trace(matrix), tf.reduce_sum(matrix)), update
+
+
+def f1(label_ids, logits, weights):
+    """F1 of label 1, "positive", of two (MRPC, QQP); 0 where it is neither there nor predicted."""
+    matrix, update = _confusion(label_ids, logits, weights)
+    return _f1_of_each_label(matrix)[1], update
+
+
+def macro_f1(label_ids, logits, weights):
+    """The mean over the labels of their F1."""
+    matrix, update = _confusion(label_ids, logits, weights)
+    return tf.reduce_mean(_f1_of_each_label(matrix)), update
+
+
+def matthews(label_ids, logits, weights):
+    """Matthews' correlation (CoLA), of any number of labels (Gorodkin, 2004); 0 if undefined."""
+    matrix, update = _confusion(label_ids, logits, weights)
+    total, correct = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
+    labels, predictions = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
+    covariance = correct * total - tf.reduce_sum(labels * predictions)
+    variances = (total**2 - tf.reduce_sum(labels**2)) * (total**2 - tf.reduce_sum(predictions**2))
+    return _ratio(covariance, tf.sqrt(variances)), update
+
+
+def exact_match(label_ids, logits, weights):
+    """Share of the examples whose labels are all predicted, and no others (multi-label)."""
+    right = tf.reduce_all(tf.equal(logits > 0, label_ids > 0), axis=-1)
+    return tf.metrics.mean(tf.cast(right, tf.float32), weights)
+
+
+def micro_f1(label_ids, logits, weights):
+    """F1 over all decisions of all examples (multi-label): labels and predictions pooled."""
+    predicted, holds = tf.cast(logits > 0, tf.float64), tf.cast(label_ids > 0, tf.float64)
+    weights = tf.cast(weights, tf.float64)[:, tf.newaxis]
+    counts = [tf.reduce_sum(x * weights) for x in (predicted * holds, predicted + holds)]
+    both, either = tf.unstack((total := _Total([2])).value)
+    return _ratio(2 * both, either), total.add(tf.stack(counts))
+
+
+def pearson(label_ids, logits, weights):
+    """Pearson's correlation of prediction and label; NaN where one of them is constant."""
+    return _of_all_pairs(_pearson, label_ids, logits, weights)
+
+
+def spearman(label_ids, logits, weights):
+    """Spearman's correlation: Pearson's of the ranks, ties sharing their mean rank."""
+    return _of_all_pairs(_spearman, label_ids, logits, weights)
+
+
+# name -> function of (label_ids, logits [N, L], weights [N]), by kind of head. Label_ids are
+# int32 [N] for classification, int32 [N, L] for multi_label, float32 [N] for regression.
+METRICS_OF_KIND = {
+    "classification": {
+        "accuracy": accuracy,
+        "f1": f1,
+        "macro_f1": macro_f1,
+        "matthews": matthews,
+    },
+    "multi_label": {"micro_f1": micro_f1, "exact_match": exact_match},
+    "regression": {"pearson": pearson, "spearman": spearman},
+}
+METRICS = {name: f for of_kind in METRICS_OF_KIND.values() for name, f in of_kind.items()}
+
+
+class _Total:
+    """A float64 local variable that batches are added to."""
+
+    def __init__(self, shape):
+        self._variable = _local_variable(tf.zeros(shape, tf.float64))
+        self.value = self._variable.read_value()
+
+    def add(self, amount):
+        return self._variable.assign_add(amount, read_value=False)
+
+
+def _confusion(label_ids, logits, weights):
+    """(float64 [L, L]: how many examples of the row's label got the column's, update)."""
+    num_labels = logits.shape.as_list()[-1]
+    predictions = tf.argmax(logits, -1, output_type=tf.int32)
+    total = _Total([num_labels, num_labels])
+    batch = tf.math.confusion_matrix(
+        label_ids, predictions, num_labels, tf.float64, weights=tf.cast(weights, tf.float64)
+    )
+    return total.value, total.add(batch)
+
+
+def _f1_of_each_label(matrix):
+    """float64 [L]: 2 true positives / (labelled + predicted)."""
+    return _ratio(
+        2 * tf.linalg.diag_part(matrix), tf.reduce_sum(matrix, 0) + tf.reduce_sum(matrix, 1)
+    )
+
+
+def _ratio(a, b):
+    return tf.cast(tf.math.divide_no_nan(a, b), tf.float32)
+
+
+def _of_all_pairs(function, label_ids, logits, weights):
+    """A numpy function of all (prediction, label) pairs: ranks need all of them."""
+    pairs = _local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
+    batch = tf.stack([tf.cast(logits[:, 0], tf.float64), tf.cast(label_ids, tf.float64)], axis=1)
+    batch = tf.boolean_mask(batch, weights > 0)
+    value = tf.numpy_function(lambda x: np.float32(function(x)), [pairs.read_value()], tf.float32)
+    value.set_shape([])
+    return value, pairs.assign(tf.concat([pairs.read_value(), batch], 0), read_value=False)
+
+
+def _pearson(pairs):
+    centred = pairs - pairs.mean(axis=0)
+    squares = (centred**2).sum(axis=0)
+    if not len(pairs) or not squares.all():
+        return np.nan
+    return (centred[:, 0] * centred[:, 1]).sum() / np.sqrt(squares.prod())
+
+
+def _spearman(pairs):
+    return _pearson(np.stack([_ranks(column) for column in pairs.T], axis=1))
+
+
+def _ranks(values):
+    """Ranks from 1, float64; equal values share the mean of their ranks."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2.0)[place]
+
+
+def _local_variable(initial, shape=None):
+    return tf.Variable(
+        initial,
+        trainable=False,
+        collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES],
+        shape=shape,
+        use_resource=True,
+        name="total",
+    )

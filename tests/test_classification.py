@@ -1,0 +1,211 @@
+"""The fine-tuning model_fn: losses, normalisation, class weights, precision; against numpy."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import classification, tpu, update
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.tpu.replica import Replica
+
+B, F = 4, 6
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=F,
+    hidden_act="relu",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.3,
+)
+GENERATOR = np.random.default_rng(1)
+LABELS = {
+    "classification": np.array([0, 2, 1, 2], np.int32),
+    "multi_label": np.array([[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1]], np.int32),
+    "regression": np.array([0.5, -2.0, 3.0, 1.0], np.float32),
+}
+METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1",),
+    "regression": ("pearson",),
+}
+REAL = np.array([1, 1, 1, 0], np.int32)
+
+
+def make_features(kind, rows=slice(None)):
+    ids = np.random.default_rng(2).integers(1, 20, [B, F]).astype(np.int32)
+    return {
+        "input_ids": ids[rows],
+        "input_mask": np.ones([B, F], np.int32)[rows],
+        "segment_ids": (np.arange(F) > 2).astype(np.int32) * np.ones([B, 1], np.int32)[rows],
+        "is_real_example": REAL[rows],
+        "label_ids": LABELS[kind][rows],
+    }
+
+
+def head_of(kind, **options):
+    num_labels = 1 if kind == "regression" else 3
+    return classification.Head(kind, num_labels, METRICS[kind], **options)
+
+
+def build(kind, mode, rule=None, head=None, rows=slice(None), **options):
+    """Builds the model in the current graph; returns (spec, features)."""
+    tf.set_random_seed(3)
+    features = {n: tf.constant(v) for n, v in make_features(kind, rows).items()}
+    model_fn = classification.model_fn_builder(CONFIG, head or head_of(kind), rule, **options)
+    return model_fn(features, None, mode, {}), features
+
+
+def numpy_losses(kind, logits, labels):
+    logits = logits.astype(np.float64)
+    if kind == "classification":
+        log_sums = np.log(np.exp(logits).sum(axis=1))
+        return log_sums - logits[np.arange(len(labels)), labels]
+    if kind == "multi_label":
+        signs = 2 * labels - 1
+        return np.log1p(np.exp(-signs * logits)).mean(axis=1)
+    return (logits[:, 0] - labels) ** 2
+
+
+@pytest.mark.parametrize("kind", classification.KINDS)
+def test_evaluation(kind):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        metric_fn, tensors = spec.eval_metrics
+        metrics = metric_fn(**tensors)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
+        found = session.run({name: metric[0] for name, metric in metrics.items()})
+    losses = numpy_losses(kind, values["logits"], LABELS[kind])
+    np.testing.assert_allclose(values["losses"], losses, rtol=1e-5)
+    assert loss == pytest.approx(losses[:3].mean(), rel=1e-5)
+    assert found["mean_loss"] == pytest.approx(losses[:3].mean(), rel=1e-5)
+    assert set(found) == {*METRICS[kind], "mean_loss"}
+    if kind == "classification":
+        predictions = values["logits"][:3].argmax(axis=1)
+        assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
+
+
+@pytest.mark.parametrize("kind", classification.KINDS)
+def test_predictions(kind):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.PREDICT)
+        session.run(tf.global_variables_initializer())
+        found = session.run(spec.predictions)
+    logits = found["logits"].astype(np.float64)
+    if kind == "classification":
+        expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-5)
+    elif kind == "multi_label":
+        np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits)), rtol=1e-5)
+    else:
+        assert set(found) == {"logits"} and logits.shape == (B, 1)
+
+
+def train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
+    """One training step; returns (loss, report, gradient norm, weights after it)."""
+    rule = update.UpdateRule(
+        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        if replica is not None:
+            with replica.entered():
+                spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        else:
+            spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        session.run(tf.global_variables_initializer())
+        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
+        weights = session.run({v.op.name: v for v in tf.trainable_variables()})
+    return loss, report, weights
+
+
+@pytest.fixture
+def no_head_dropout(monkeypatch):
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+
+
+@pytest.mark.parametrize("kind", classification.KINDS)
+def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dropout):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        session.run(tf.global_variables_initializer())
+        expected = session.run(spec.loss)
+        loss, report, weights = train_once(kind)
+        assert loss == pytest.approx(expected, rel=1e-5)
+        for variable in tf.trainable_variables():
+            variable.load(weights[variable.op.name], session)
+        assert session.run(spec.loss) < expected
+    assert ("accuracy" in report) == (kind == "classification")
+    assert {"output_weights", "output_bias"} <= set(weights)
+    assert weights["output_weights"].shape == (1 if kind == "regression" else 3, 8)
+
+
+@pytest.mark.parametrize("kind", classification.KINDS)
+def test_micro_batches_equal_the_batch(kind):
+    loss, report, weights = train_once(kind)
+    other_loss, other_report, other_weights = train_once(kind, micro_batch_size=2)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_normaliser_is_that_of_the_global_batch(no_head_dropout):
+    """Two cores with two rows each: the second one has a row that only fills up."""
+    # What the other core adds to the number of examples is 1, to the losses a known number.
+    _, _, other = train_once("classification")
+    assert other
+    sums = iter([1.0])
+
+    def cross_replica_sum(tensor):
+        return tensor + tf.constant(next(sums, 0.0), tensor.dtype)
+
+    halved, _, _ = train_once(
+        "classification", rows=slice(0, 2), replica=Replica(2, 0, cross_replica_sum)
+    )
+    alone, _, _ = train_once("classification", rows=slice(0, 2))
+    assert halved == pytest.approx(alone * 2 / 3, rel=1e-5)
+
+
+def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout):
+    factors = (1.0, 2.0, 5.0)
+    head = head_of("classification", class_weights=factors)
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head)
+        session.run(tf.global_variables_initializer())
+        loss, values = session.run([spec.loss, spec.eval_metrics[1]])
+    weights = np.array(factors)[LABELS["classification"]] * REAL
+    losses = numpy_losses("classification", values["logits"], LABELS["classification"])
+    expected = (losses * weights).sum() / weights.sum()
+    assert loss == pytest.approx(expected, rel=1e-5)
+    trained, _, _ = train_once("classification", head=head)
+    assert trained == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision_name", ["float32", "bfloat16"])
+def test_the_border_of_precision(precision_name):
+    rule = update.UpdateRule("lamb", 0.01, 10, 0)
+    with tf.Graph().as_default() as graph:
+        spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision_name=precision_name)
+        assert spec.loss.dtype == tf.float32
+        assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
+        products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
+        found = {op.outputs[0].dtype.name for op in products}
+        assert found == {precision_name}
+
+
+def test_dropout_is_on_in_training_alone():
+    losses = [train_once("classification", random_seed=seed)[0] for seed in (1, 2, 1)]
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_layerwise_decay_is_electras():
+    scale = classification.layerwise_rate_scale(0.5, 2)
+    assert scale("bert/embeddings/word_embeddings") == 0.5**4
+    assert scale("bert/encoder/layer_0/output/dense/kernel") == 0.5**3
+    assert scale("bert/encoder/layer_1/attention/self/query/bias") == 0.5**2
+    assert scale("bert/pooler/dense/kernel") == scale("output_weights") == 1.0
+    assert classification.layerwise_rate_scale(1.0, 2) is None

@@ -1,0 +1,381 @@
+"""Fine-tuning from its command line: flags, whole runs, predictions in order, exact resume."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tiny_run import bert_config, metrics_of, variables_of, words
+
+import run_classifier
+from bert_estimator.recipes import embedded_classifier
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from bert_estimator.tpu import checkpoints
+from input_pipelines.examples import Example
+from input_pipelines.features import Features
+
+SCRIPT = os.path.abspath(run_classifier.__file__)
+WORDS = words(30)
+BERT_CONFIG = bert_config(
+    len(WORDS),
+    initializer_range=0.1,
+    # In so short a training dropout's masks would decide what is learnt.
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def rows(number, seed):
+    """Pairs of texts; the label is whether the first one is of words below w15."""
+    generator = np.random.default_rng(seed)
+    for _ in range(number):
+        is_low = generator.integers(2)
+        first = generator.integers(15, size=3) + 15 * (1 - is_low)
+        second = generator.integers(30, size=3)
+        texts = (" ".join(WORDS[w] for w in words) for words in (first, second))
+        yield *texts, "low" if is_low else "high"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with a network's configuration, its vocabulary and one's own files."""
+    path = tmp_path_factory.mktemp("data")
+    write_vocab([*SPECIAL_TOKENS, *WORDS], str(path / "vocab.txt"))
+    (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
+    for name, number, seed in (("train", 96, 1), ("dev", 21, 2)):
+        lines = ["sentence1\tsentence2\tlabel", *("\t".join(row) for row in rows(number, seed))]
+        (path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    lines = ["sentence1,sentence2", *(f'"{a}",{b}' for a, b, _ in rows(13, 3))]
+    (path / "test.csv").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def command(data, output_dir, **changes):
+    """Flags of a short run on the data; a change to None leaves the flag out."""
+    values = {
+        "train_file": data / "train.tsv",
+        "eval_file": data / "dev.tsv",
+        "vocab_file": data / "vocab.txt",
+        "bert_config_file": data / "bert_config.json",
+        "output_dir": output_dir,
+        "max_seq_length": 10,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 1,
+        "save_checkpoints_steps": 4,
+        "iterations_per_loop": 2,
+        "use_tpu": True,
+        **changes,
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def main(flags):
+    """Runs the script in this process."""
+    return run_classifier.main(["run_classifier.py", *flags])
+
+
+# Flags
+
+
+OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task_nam=mrpc"], "--task_nam: no such flag; did you mean --task_name?"),
+        (["--task_name=mrcp", "--data_dir=.", *OWN], "--task_name=mrcp: must be one of cola, sst-"),
+        (["--task_name=MRPC", *OWN], "--data_dir=None: is needed: it holds the task's files"),
+        (["--task_name=mrpc"], "--vocab_file=None: is needed, unless the task is embedded"),
+        (["--train_file={here}", *OWN], "--eval_file=None: is needed for --do_eval; or turn it"),
+        (["--eval_file={here}", "--do_eval", *OWN], "--train_file=None: is needed also to evalua"),
+        (["--train_file=no.tsv"], "--train_file=no.tsv: there is no such file"),
+        (["--num_train_epochs=0"], "--num_train_epochs=0.0: must be positive"),
+        (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
+        (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
+        (["--class_weights=1,x"], "--class_weights=1,x: must be positive numbers with commas"),
+        (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
+        (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+        (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
+    ],
+)
+def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").write_text("{}")
+    assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"run_classifier.py: {message}")
+    assert not os.path.exists("runs")
+
+
+def test_help_names_every_flag(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in run_classifier.define_flags():
+        assert f"--{name}" in out or f"--[no]{name}" in out
+
+
+def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def resolve(*flags):
+        return run_classifier.resolve(["run_classifier.py", *flags])
+
+    config = resolve()
+    assert (config.embedded, config.init_checkpoint, config.vocab_file) == (True, None, None)
+    assert {n: getattr(config, n) for n in embedded_classifier.FLAGS} == embedded_classifier.FLAGS
+    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
+    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
+    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    (tmp_path / "runs/pretraining/model.ckpt-7.index").write_text("")
+    config = resolve()
+    assert config.init_checkpoint == "runs/pretraining/model.ckpt-7"
+    assert config.vocab_file == "runs/pretraining/data/vocab.txt"
+    assert config.sources["init_checkpoint"] == "embedded default"
+    assert resolve("--init_checkpoint=").init_checkpoint is None
+
+
+# Whole runs
+
+
+def test_train_evaluate_and_predict(data, tmp_path, capsys):
+    output_dir = tmp_path / "run"
+    flags = command(data, output_dir, predict_file=data / "test.csv", num_train_epochs=12)
+    assert main([*flags, "--do_train", "--do_eval", "--do_predict"]) == 0
+    out = capsys.readouterr().out
+    lines = (output_dir / "test_results.tsv").read_text().splitlines()
+    probabilities = np.array([[float(cell) for cell in line.split("\t")] for line in lines])
+    assert probabilities.shape == (13, 2)  # 13 is no multiple of the batch
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
+    truth = [row[2] for row in rows(13, 3)]
+    # The task is easy enough to tell a right order of the lines from a wrong one.
+    assert np.mean(np.array(["high", "low"])[probabilities.argmax(axis=1)] == truth) > 0.7
+    assert "Predictions: " in out and "(13 lines: probabilities of high, low)" in out
+    results = dict(
+        line.split(" = ") for line in (output_dir / "eval_results.txt").read_text().splitlines()
+    )
+    assert set(results) == {"accuracy", "macro_f1", "mean_loss", "loss", "global_step"}
+    assert f"Evaluation at step 144: accuracy {float(results['accuracy']):.4f}" in out
+    majority = re.search(r"accuracy of majority class: ([\d.]+)", out)
+    dev = [row[2] for row in rows(21, 2)]
+    assert float(majority[1]) == pytest.approx(max(map(dev.count, dev)) / 21, abs=1e-4)
+    assert float(results["accuracy"]) > float(majority[1]) + 0.1
+    config = json.loads((output_dir / "config.json").read_text())
+    assert config["flags"]["learning_rate"] == {"value": 0.01, "from": "flag"}
+
+    # A second run has nothing to train; predicting again gives the same lines.
+    assert main([*flags, "--do_train", "--do_predict"]) == 0
+    assert f"Nothing left to train: {output_dir} is at step 144." in capsys.readouterr().out
+    assert (output_dir / "test_results.tsv").read_text().splitlines() == lines
+    for changes, message in (
+        ({"learning_rate": 0.5}, "--learning_rate=0.5: "),
+        ({"train_file": data / "dev.tsv"}, f"--train_file={data}/dev.tsv: "),
+    ):
+        assert main([*command(data, output_dir, **changes), "--do_train"]) == 2
+        err = capsys.readouterr().err
+        assert message in err and f"{output_dir} holds a run with" in err
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_eight_cores_predict_what_one_does(data, tmp_path):
+    output_dir = tmp_path / "run"
+    flags = command(data, output_dir, predict_file=data / "test.csv")
+    assert main([*flags, "--do_train", "--do_predict"]) == 0
+    one = (output_dir / "test_results.tsv").read_text().splitlines()
+    (output_dir / "test_results.tsv").unlink()
+    cores = ["--tpu_name=rehearse:8", "--predict_batch_size=8", "--do_predict"]
+    assert main([*flags, *cores]) == 0
+    eight = (output_dir / "test_results.tsv").read_text().splitlines()
+    found, expected = (
+        np.array([line.split("\t") for line in lines], float) for lines in (eight, one)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+LOADS_A_SAVED_MODEL = """
+import sys
+import numpy as np
+import tensorflow as tf
+signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+ids = np.load(sys.argv[2])
+found = signature(**{name: tf.constant(ids[name]) for name in ids.files})
+np.save(sys.argv[3], found["probabilities"].numpy())
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+"""
+
+
+def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path, capsys):
+    output_dir = tmp_path / "run"
+    flags = command(data, output_dir, predict_file=data / "test.csv", num_train_epochs=0.5)
+    assert main([*flags, "--do_train", "--do_predict", "--do_export"]) == 0
+    exported = re.search(r"SavedModel: (.*)", capsys.readouterr().out)[1]
+    assert sorted(os.listdir(f"{exported}/assets.extra")) == ["labels.txt", "vocab.txt"]
+    tokenizer = FullTokenizer(str(data / "vocab.txt"))
+    pairs = [Example(a, b, None) for a, b, _ in rows(13, 3)]
+    batch = Features(pairs, tokenizer, 10).batch(np.arange(13))
+    del batch["is_real_example"]
+    np.savez(tmp_path / "ids.npz", **batch)
+    arguments = [exported, str(tmp_path / "ids.npz"), str(tmp_path / "found.npy")]
+    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    expected = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label"])
+def test_numbers_and_several_labels(data, tmp_path, kind):
+    texts = [row[0] for row in rows(40, 5)]
+    lines = [
+        json.dumps({"text": text, "label": len(text) if kind == "regression" else text.split()[:2]})
+        for text in texts
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    flags = command(
+        data,
+        tmp_path / "run",
+        task_kind=kind,
+        num_train_epochs=0.4,
+        **dict.fromkeys(("train_file", "eval_file", "predict_file"), tmp_path / "t.jsonl"),
+    )
+    assert main([*flags, "--do_train", "--do_eval", "--do_predict"]) == 0
+    results = (tmp_path / "run" / "test_results.tsv").read_text().splitlines()
+    labels = {word for text in texts for word in text.split()[:2]}
+    assert {line.count("\t") + 1 for line in results} == {
+        1 if kind == "regression" else len(labels)
+    }
+    found = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert ("pearson = " if kind == "regression" else "micro_f1 = ") in found
+
+
+def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    body = [f"{i}\t{a}\t{b}\tneutral\n" for i, (a, b, _) in enumerate(rows(9, 6))]
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / f"{name}.tsv").write_text(header + "".join(body))
+    own = dict.fromkeys(("train_file", "eval_file"))
+    flags = command(data, tmp_path / "run", task_name="MNLI", data_dir=tmp_path, **own)
+    assert main(flags) == 0
+    found = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert "\naccuracy = " in "\n" + found and "\nmismatched_accuracy = " in found
+    assert (tmp_path / "run" / "eval_matched").is_dir()
+
+
+def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
+    """At a rate this small nothing gets better after the first evaluation."""
+    output_dir = tmp_path / "run"
+    flags = command(data, output_dir, learning_rate=1e-9, num_train_epochs=10)
+    flags += ["--early_stopping_patience=2", "--do_train", "--do_eval"]
+    assert main(flags) == 0
+    best = json.loads((output_dir / "best" / "best.json").read_text())
+    assert (best["checkpoint"], best["since"], best["step"]) == ("model.ckpt-4", 2, 12)
+    out = capsys.readouterr().out
+    assert "Evaluation at step 4: " in out
+    assert f"Checkpoint: {output_dir}/best/model.ckpt-4 " in out
+    assert {name for name in os.listdir(output_dir / "best") if "ckpt" in name} >= {
+        "model.ckpt-4.index"
+    }
+    # One training: each step was logged once, and the evaluations are in between.
+    steps = [r["step"] for r in metrics_of(output_dir) if "loss" in r]
+    assert steps == sorted(set(steps)) and steps[-1] == 12
+    assert main(flags) == 0
+    assert "Nothing left to train" in capsys.readouterr().out
+
+
+def test_seeds_are_summarised(data, tmp_path, capsys):
+    flags = command(data, tmp_path, num_train_epochs=0.2, num_seeds=3, random_seed=5)
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    accuracies = [
+        float(value) for value in re.findall(r"Evaluation at step 2: accuracy ([\d.]+)", out)
+    ]
+    assert len(accuracies) == 3
+    low, median, high = sorted(accuracies)
+    assert f"accuracy of 3 seeds: median {median:.4f} ({low:.4f} to {high:.4f})" in out
+    assert sorted(os.listdir(tmp_path)) == ["seed-5", "seed-6", "seed-7"]
+
+
+# Files that cannot work
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_weights": "1,2,3"}, "--class_weights=1,2,3: must be a number for each of the la"),
+        ({"max_seq_length": 17}, "--max_seq_length=17: cannot be more than the network's max_po"),
+        ({"num_train_epochs": 0.01}, "--num_train_epochs=0.01: the 96 examples make no step of"),
+        ({"do_train": False, "do_eval": True}, "--output_dir={0}: holds no checkpoint of a fine-"),
+        ({"label_column": "class"}, "--train_file: {1}/train.tsv:2: has no column 'class'; it h"),
+    ],
+)
+def test_flags_that_do_not_fit_the_data(data, tmp_path, capsys, changes, message):
+    assert main(command(data, tmp_path / "run", **changes)) == 2
+    err = capsys.readouterr().err
+    assert f"run_classifier.py: {message.format(tmp_path / 'run', data)}" in err
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_a_vocabulary_of_another_network(data, tmp_path, capsys):
+    (tmp_path / "small.json").write_text(json.dumps({**BERT_CONFIG, "vocab_size": 20}))
+    flags = command(data, tmp_path / "run", bert_config_file=tmp_path / "small.json")
+    assert main(flags) == 2
+    message = f"--vocab_file={data}/vocab.txt: has 35 tokens, but the network of --bert_config_file"
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_label_to_evaluate_on(data, tmp_path, capsys):
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tmiddle\n")
+    assert main(command(data, tmp_path / "run", eval_file=tmp_path / "dev.tsv")) == 2
+    message = f"{tmp_path}/dev.tsv:2: the label is 'middle'; it must be one of high, low"
+    assert message in capsys.readouterr().err
+
+
+# Exact resume
+
+KILLED_AT_A_STEP = """
+import os, signal, sys
+import run_classifier
+from bert_estimator.run_directory import RunDirectory
+
+def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
+    add_metrics(self, record)
+    if record["step"] == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunDirectory.add_metrics = add_metrics
+run_classifier.main(["run_classifier.py", *sys.argv[1:]])
+"""
+
+
+def test_a_killed_run_resumed_equals_an_uninterrupted_one(data, tmp_path):
+    def flags(name):
+        return [*command(data, tmp_path / name), "--do_train"]
+
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_A_STEP, *flags("killed")],
+        env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT)},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoints.newest_whole(str(tmp_path / "killed")).endswith("-8")
+    assert main(flags("killed")) == 0
+    assert main(flags("whole")) == 0
+    found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_several_hosts(data, tmp_path, monkeypatch, capsys):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    assert main([*command(data, tmp_path / "run"), "--do_train"]) == 2
+    assert "TF_CONFIG names several hosts; this script runs on one" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
