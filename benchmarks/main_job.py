@@ -52,7 +52,7 @@ def run(precision, seed, directory):
         "next_sentence_accuracy": round(evaluations[-1]["eval_next_sentence_accuracy"], 4),
         "python": versions["python"],
         "tensorflow": versions["tensorflow"],
-        "machine": f"{os.cpu_count()} cores, {_cpu_name()}",
+        "machine": machine(),
     }
 
 
@@ -116,6 +116,11 @@ def keeps_promises(row):
         and end <= float(row["start"]) - 1.0
         and float(row["train_secs"]) <= 180
     )
+
+
+def machine():
+    """Returns what the figures were measured on."""
+    return f"{os.cpu_count()} cores, {_cpu_name()}"
 
 
 def _cpu_name():

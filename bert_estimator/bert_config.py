@@ -17,7 +17,8 @@ PRESETS = {
     "large": (24, 1024),
 }
 
-HIDDEN_ACTS = ("gelu", "relu", "tanh", "linear")
+# "gelu" is the tanh form, as ever; "gelu_erf" the exact one, which Hugging Face calls "gelu".
+HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Keys of the configurations published with the Chinese and multilingual models, which the network
 # has never read.

@@ -12,10 +12,13 @@ import zlib
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import primitives
+
 _PHILOX = 1  # `alg` of the stateless operations; pinned, because the default varies by device.
 _BLOCK_WORDS = 4  # One Philox block is four 32-bit words ...
 _BLOCK_ELEMENTS = 8  # ... which decide over eight elements, 16 bits each.
-_LEVELS = 1 << 16
+_HALF_BITS = 16
+_LEVELS = 1 << _HALF_BITS
 
 
 class Dropout:
@@ -75,15 +78,31 @@ class Dropout:
         threshold, scale = _quantise(rate, x.dtype)
         if threshold == 0:
             return x
-        keep = self._random_bits(x) >= tf.constant(threshold, tf.uint16)
+        keep = self._kept(x, threshold)
         scale = tf.constant(scale, x.dtype)
-        # One registered gradient for all calls: `tf.custom_gradient` registers a closure for each,
-        # which holds the graph for the life of the process.
-        with tf.get_default_graph().gradient_override_map({"IdentityN": "BertEstimatorDropout"}):
-            return tf.identity_n([_mask_and_scale(x, keep, scale), x, keep, scale])[0]
+        value = _mask_and_scale(x, keep, scale)
+        return primitives.with_gradient("BertEstimatorDropout", value, x, keep, scale)
 
-    def _random_bits(self, x):
-        """uint16 tensor of x's shape; row b depends on (seed, site, step, first_row + b) alone."""
+    @property
+    def state(self):
+        """[step, first_row]: the uint64 scalar tensors that the masks depend on."""
+        return [self._step, self._first_row]
+
+    def fork(self, state=None):
+        """Another Dropout, which draws what this one would draw from here on.
+
+        Args:
+            state: tensors to use for `state`, of the same values; None uses its own.
+        """
+        fork = Dropout(self._seed, *(state or self.state))
+        fork._calls = dict(self._calls)
+        return fork
+
+    def _kept(self, x, threshold):
+        """bool tensor of x's shape, false where 16 random bits are below the threshold.
+
+        Row b depends on (seed, site, step, first_row + b) alone.
+        """
         if x.shape.rank is None or x.shape.rank < 2 or not x.shape[1:].is_fully_defined():
             raise ValueError(
                 f"Dropout of {x.name}: shape {x.shape} must be [batch, ...] with every dimension "
@@ -103,8 +122,15 @@ class Dropout:
             alg=_PHILOX,
             dtype=tf.uint32,
         )
-        bits = tf.reshape(tf.bitcast(words, tf.uint16), [rows, row_blocks * _BLOCK_ELEMENTS])
-        return tf.reshape(bits[:, :row_elements], [rows, *x.shape.as_list()[1:]])
+        # First the low halves of all blocks' first words, and so on. A TPU makes the words so, and
+        # pads the last dimension to 128: elements in the order of the blocks, four words of two
+        # halves each, took several times as long, and minutes to compile.
+        words = tf.transpose(words, [0, 2, 1])
+        low_halves = tf.bitwise.left_shift(words, tf.constant(_HALF_BITS, tf.uint32))
+        threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
+        keep = tf.stack([low_halves >= threshold, words >= threshold], axis=1)
+        keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])
+        return tf.reshape(keep[:, :row_elements], [rows, *x.shape.as_list()[1:]])
 
     def _next_site(self):
         name = tf.get_variable_scope().name

@@ -12,7 +12,8 @@ import re
 from absl import flags
 
 PRECISIONS = ("float32", "bfloat16")
-OPTIMIZERS = ("lamb", "adamw")
+BATCH_SIZES = ("train_batch_size", "eval_batch_size", "predict_batch_size")  # the last: classifier
+OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -40,7 +41,17 @@ def define(values, output_dir):
 
     string("output_dir", output_dir, "Where checkpoints, events, metrics and curves go.")
     string("bert_config_file", None, "JSON file with the sizes of the network.")
-    string("init_checkpoint", None, "Checkpoint whose weights training starts from.")
+    string(
+        "init_checkpoint",
+        None,
+        "Checkpoint whose weights training starts from: Google's or Hugging Face's; path without "
+        ".index, directory, or zip archive.",
+    )
+    boolean(
+        "allow_partial_init",
+        False,
+        "Variables that --init_checkpoint lacks start anew; others of it stay unused.",
+    )
     boolean("do_train", None, "Train. With neither --do_train nor --do_eval, both are done.")
     boolean("do_eval", None, "Evaluate.")
     integer("train_batch_size", 32, "Examples in a global training batch.")
@@ -49,11 +60,12 @@ def define(values, output_dir):
     integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
     integer("iterations_per_loop", 1000, "Steps between visits of hooks, checkpoints and logs.")
     boolean("use_tpu", False, "Run by the TPU's rules, on a TPU where there is one.")
-    string("tpu_name", None, "Which TPU to use, by name; an error if it cannot be reached.")
+    string("tpu_name", None, "local, gpu, rehearse:N; if unset, $TPU_NAME, or a TPU if found.")
     integer("num_tpu_cores", None, "Number of cores; those found by default.")
+    integer("num_cores_per_replica", 1, "Cores that share one copy of the model, split over them.")
     string("precision", "float32", f"What the network computes in: {', '.join(PRECISIONS)}.")
     string("optimizer", None, f"One of {', '.join(OPTIMIZERS)}.")
-    integer("micro_batch_size", None, "Rows computed at a time within a step; all by default.")
+    integer("micro_batch_size", None, "Most rows computed at a time within a step; all by default.")
     integer("random_seed", 12345, "Seed of weights, dropout and the order of the data.")
 
 
@@ -85,16 +97,22 @@ def check(ok, name, value, rule):
         raise FlagError(f"--{name}={value}: {rule}")
 
 
+def find_hosts():
+    """Returns the `tpu.hosts.Hosts` that run the script together; a wrong TF_CONFIG is as a wrong
+    flag."""
+    from bert_estimator.tpu import hosts
+
+    try:
+        return hosts.find()
+    except ValueError as error:
+        raise FlagError(str(error)) from None
+
+
 def check_common(config):
     """Checks the values of the shared flags, given as attributes of a configuration."""
-    for name in (
-        "train_batch_size",
-        "eval_batch_size",
-        "save_checkpoints_steps",
-        "iterations_per_loop",
-    ):
-        check(getattr(config, name) > 0, name, getattr(config, name), "must be positive")
-    for name in ("micro_batch_size", "num_tpu_cores"):
+    for name in (*BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop"):
+        check(getattr(config, name, 1) > 0, name, getattr(config, name, 1), "must be positive")
+    for name in ("micro_batch_size", "num_tpu_cores", "num_cores_per_replica"):
         value = getattr(config, name)
         check(value is None or value > 0, name, value, "must be positive")
     rate = config.learning_rate
@@ -104,17 +122,28 @@ def check_common(config):
     seed = config.random_seed
     check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
     if config.use_tpu and config.num_tpu_cores:
-        check_divides(config, config.num_tpu_cores, f"--num_tpu_cores={config.num_tpu_cores}")
+        cores, per_replica = config.num_tpu_cores, config.num_cores_per_replica
+        check(
+            cores % per_replica == 0,
+            "num_cores_per_replica",
+            per_replica,
+            f"must divide --num_tpu_cores={cores}",
+        )
+        source = f"--num_tpu_cores={cores}"
+        if per_replica > 1:
+            source += f" over --num_cores_per_replica={per_replica}"
+        check_divides(config, cores // per_replica, source)
     else:
         check_divides(config, 1, "1 core")
     check_file("bert_config_file", config.bert_config_file)
     if config.init_checkpoint and not _is_remote(config.init_checkpoint):
         check(
-            os.path.exists(config.init_checkpoint + ".index"),
+            os.path.exists(config.init_checkpoint + ".index")
+            or os.path.exists(config.init_checkpoint),
             "init_checkpoint",
             config.init_checkpoint,
             "there is no such checkpoint. Give the path without .index or .data, such as "
-            "uncased_L-12_H-768_A-12/bert_model.ckpt",
+            "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
         )
     if config.tpu_name:
         check(
@@ -125,21 +154,23 @@ def check_common(config):
         )
 
 
-def check_divides(config, cores, source):
+def check_divides(config, cores, source, batches=BATCH_SIZES):
     """Checks that batches divide by cores, and a core's batch by the rows of a micro-batch.
 
     Args:
       cores: how many there are; `source` says where from.
+      batches: names of the flags to check.
     """
-    for name in ("train_batch_size", "eval_batch_size"):
-        value = getattr(config, name)
+    for name in batches:
+        value = getattr(config, name, cores)
         check(value % cores == 0, name, value, f"must be a multiple of {source}")
     batch, micro = config.train_batch_size // cores, config.micro_batch_size
     if micro is not None:
         of_batch = f"--train_batch_size={config.train_batch_size}"
         if cores > 1:
             of_batch = f"{batch}, a core's share of {of_batch}"
-        check(batch % micro == 0, "micro_batch_size", micro, f"must divide {of_batch}")
+        fits = micro >= batch or batch % micro == 0
+        check(fits, "micro_batch_size", micro, f"must divide {of_batch}, or not be less")
 
 
 def check_choice(name, value, choices):

@@ -6,7 +6,7 @@ Both return float32 logits: the products are in the compute dtype, the biases ar
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, precision
+from bert_estimator import activations, modeling, precision
 
 
 def masked_lm_logits(model, positions):
@@ -28,7 +28,7 @@ def masked_lm_logits(model, positions):
     with tf.variable_scope("cls/predictions", use_resource=True):
         with tf.variable_scope("transform"):
             x = modeling.dense(x, config.hidden_size, config.initializer_range, "dense")
-            x = modeling.ACTIVATIONS[config.hidden_act](x)
+            x = activations.ACTIVATIONS[config.hidden_act](x)
             x = tf.cast(modeling.layer_norm(x), precision.compute_dtype())
         table = tf.cast(model.get_embedding_table(), x.dtype)
         bias = tf.get_variable(

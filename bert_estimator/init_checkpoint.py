@@ -1,23 +1,38 @@
 """Starting from another model's weights (`--init_checkpoint`), and saying exactly what happened."""
 
+import re
+
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import interchange
 from bert_estimator.flags import FlagError
+from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
-# What a checkpoint holds besides weights: optimizer slots under the names of the BERT code bases.
-_NO_WEIGHTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "LAMB", "LAMB_1", "accum")
+# Two networks whose variables have the same shapes can still differ in these.
+_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
-def scaffold_fn(checkpoint, log=tf.logging.info):
+def scaffold_fn(
+    checkpoint,
+    bert_config=None,
+    new_head=None,
+    allow_partial=False,
+    log=tf.logging.info,
+):
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
 
     Only weights are read: the global step and the optimizer's slots start anew. The estimator calls
-    the function once the graph's variables are there. A checkpoint in its own directory outranks
-    these initial values.
+    the function once the graph's variables are there; whether they fit is known then, before the
+    first step. A checkpoint in the model's own directory outranks these initial values.
 
     Args:
-      checkpoint: path prefix, or None.
-      log: function (format, text) that gets the table of what is initialized from where.
+      checkpoint: what `interchange.open_source` opens: a checkpoint's path, a directory or a zip
+        archive, Google's or Hugging Face's; or None.
+      bert_config: `BertConfig` of the model, compared with the checkpoint's where that has one.
+      new_head: regular expression of whole names of variables that may start anew, such as
+        r"output_(weights|bias)": the head of a new task.
+      allow_partial: whether any variable may start anew or stay unused (--allow_partial_init).
+      log: function (format, text) that gets the table of what was initialized from where.
 
     Returns:
       None where `checkpoint` is None.
@@ -26,62 +41,103 @@ def scaffold_fn(checkpoint, log=tf.logging.info):
         return None
 
     def initialize():
+        source = open_source(checkpoint)
+        check_config(source, bert_config)
         variables = {v.op.name: v for v in tf.trainable_variables()}
-        matched, report = match(checkpoint, variables)
-        tf.train.init_from_checkpoint(checkpoint, {name: variables[name] for name in matched})
-        log("%s", report)
-        return tf.train.Scaffold()
+        shapes = {name: v.shape.as_list() for name, v in variables.items()}
+        rows = match(source, shapes, new_head, allow_partial)
+        others = len(tf.global_variables()) - len(variables)
+        rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
+
+        def load(scaffold, session):
+            del scaffold
+            for name, _, what in rows:
+                if what == RESTORED:
+                    # The value goes where the initial one would.
+                    initializer = variables[name].initializer
+                    session.run(initializer, {initializer.inputs[1]: source.read(name)})
+            log("%s", text(f"Initial weights from {checkpoint}", rows))
+
+        return tf.train.Scaffold(init_fn=load)
 
     return initialize
 
 
-def match(checkpoint, variables):
-    """Compares a checkpoint with a model.
-
-    Args:
-      checkpoint: path prefix.
-      variables: dict of name -> trainable variable.
-
-    Returns:
-      (names of the variables to initialize, report): the report is a table of what is initialized
-      from the checkpoint, newly made, and unused in the checkpoint.
+def open_source(checkpoint):
+    """Opens a checkpoint as `interchange.open_source` does.
 
     Raises:
-      FlagError: a variable has another shape in the checkpoint, or no variable is in it.
+      FlagError: it cannot be opened; the text says why.
     """
-    shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
-    matched = sorted(set(variables) & set(shapes))
-    new = sorted(set(variables) - set(shapes))
-    unused = sorted(
-        name
-        for name in set(shapes) - set(variables)
-        if name != tf.GraphKeys.GLOBAL_STEP and name.rsplit("/", 1)[-1] not in _NO_WEIGHTS
-    )
-    wrong = [
-        f"{name}: {variables[name].shape.as_list()} in the model, {shapes[name]} in the checkpoint"
-        for name in matched
-        if variables[name].shape.as_list() != shapes[name]
+    try:
+        return interchange.open_source(checkpoint)
+    except ValueError as error:
+        raise FlagError(f"--init_checkpoint: {error}") from None
+
+
+def check_config(source, bert_config):
+    """Checks what the shapes of variables do not show.
+
+    Raises:
+      FlagError: the checkpoint comes with a configuration, and it is of another network.
+    """
+    if bert_config is None or source.config is None:
+        return
+    for key in _NOT_IN_SHAPES:
+        ours, theirs = getattr(bert_config, key), getattr(source.config, key)
+        if ours != theirs:
+            raise FlagError(
+                f"--init_checkpoint={source.path} is of a network with {key}={theirs!r}, "
+                f"--bert_config_file says {ours!r}; change it there"
+            )
+
+
+def match(source, shapes, new_head=None, allow_partial=False):
+    """Compares a checkpoint with a model.
+
+    What is unused in the checkpoint may be a head that the model lacks. Weights under a scope that
+    the model has, as of layers that it lacks, are a mistake.
+
+    Args:
+      source: `interchange.Source`.
+      shapes: name -> shape of the model's trainable variables.
+      new_head, allow_partial: as in `scaffold_fn`.
+
+    Returns:
+      The rows of the table: list of (name, shape, RESTORED, NEW or UNUSED).
+
+    Raises:
+      FlagError: names every variable that does not match and is not allowed to; or no variable is
+        in the checkpoint.
+    """
+    fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
+    unused = [name for name in source.shapes if name not in fitting]
+    if not fitting and not set(shapes) & set(source.shapes):
+        raise FlagError(
+            f"--init_checkpoint={source.path} holds none of the model's {len(shapes)} variables. "
+            f"The model's begin with {sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}"
+        )
+    scopes = {name.split("/")[0] for name in shapes if "/" in name}
+    problems = []
+    for name, shape in shapes.items():
+        if name in source.shapes and name not in fitting:
+            problems.append(
+                f"{name}: {shape} in the model, {source.shapes[name]} in the checkpoint"
+            )
+        elif name not in fitting and not re.fullmatch(new_head or "", name):
+            problems.append(f"{name}: {shape} in the model, not in the checkpoint")
+    for name in unused:
+        if name not in shapes and name.split("/")[0] in scopes:
+            problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
+    if problems and not allow_partial:
+        raise FlagError(
+            f"--init_checkpoint={source.path} does not fit --bert_config_file:\n  "
+            + "\n  ".join(problems)
+            + "\nUse the configuration it was made with; or --allow_partial_init, to start these "
+            "variables anew and leave those of the checkpoint unused"
+        )
+    return [
+        *((name, shape, RESTORED if name in fitting else NEW) for name, shape in shapes.items()),
+        *((name, source.shapes[name], UNUSED) for name in unused),
+        *((name, "", UNUSED) for name in source.left_out),
     ]
-    if wrong:
-        raise FlagError(
-            f"--init_checkpoint={checkpoint} does not fit --bert_config_file:\n  "
-            + "\n  ".join(wrong)
-        )
-    if not matched:
-        raise FlagError(
-            f"--init_checkpoint={checkpoint} holds none of the model's {len(variables)} variables. "
-            f"The model's begin with {sorted(variables)[:3]}, the checkpoint's with {unused[:3]}"
-        )
-    lines = [f"Initial weights from {checkpoint}:"]
-    for title, names in (
-        ("initialized from it", matched),
-        ("newly initialized", new),
-        ("in it, but unused", unused),
-    ):
-        lines.append(f"  {len(names):4d} {title}" + (": " + _shortened(names) if names else ""))
-    return matched, "\n".join(lines)
-
-
-def _shortened(names, most=4):
-    rest = f", ... ({len(names) - most} more)" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest

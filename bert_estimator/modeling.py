@@ -20,7 +20,8 @@ import zlib
 import tensorflow.compat.v1 as tf
 import tf_slim as slim
 
-from bert_estimator import precision
+from bert_estimator import activations, precision, primitives
+from bert_estimator import recompute as recompute_lib
 from bert_estimator.bert_config import BertConfig as BertConfig  # modeling.BertConfig, as ever
 
 # Added to the scores of padded positions: the softmax gives them 0 in float32.
@@ -30,9 +31,9 @@ _MASK_ADDER = -10000.0
 class BertModel:
     """The encoder: embeddings, transformer layers, pooler.
 
-        config = modeling.BertConfig.preset("tiny", vocab_size=30522)
-        model = modeling.BertModel(config, is_training=False, input_ids=input_ids)
-        logits = tf.matmul(model.get_pooled_output(), weights)
+    config = modeling.BertConfig.preset("tiny", vocab_size=30522)
+    model = modeling.BertModel(config, is_training=False, input_ids=input_ids)
+    logits = tf.matmul(model.get_pooled_output(), weights)
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class BertModel:
         use_one_hot_embeddings=False,
         scope=None,
         dropout=None,
+        recompute=False,
     ):
         """Builds the graph of the network.
 
@@ -59,6 +61,9 @@ class BertModel:
             scope: name of the variable scope, "bert" by default.
             dropout: function (x, rate) -> tensor like x, such as a `dropout.Dropout`, called with x
                 of shape [B, ...]; needed if `is_training` and a dropout probability is not 0.
+            recompute: Python bool; in training, keep of each layer its input alone, and compute the
+                layer again for its gradient: less memory, and a third more work. Needs a
+                `dropout.Dropout`, whose masks can be drawn again.
 
         Raises:
             ValueError: a shape does not fit the configuration, or `dropout` is needed and missing.
@@ -91,13 +96,19 @@ class BertModel:
                 hidden = tf.cast(embeddings, precision.compute_dtype())
                 self._embedding_output = hidden
                 hidden = tf.reshape(hidden, [-1, config.hidden_size])
+
+            def layer(x, dropout):
+                return transformer_layer(
+                    config, x, input_mask, hidden_rate, attention_rate, dropout
+                )
+
+            if recompute and is_training:
+                layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
                 layers = []
                 for index in range(config.num_hidden_layers):
                     with tf.variable_scope(f"layer_{index}"):
-                        hidden = transformer_layer(
-                            config, hidden, input_mask, hidden_rate, attention_rate, dropout
-                        )
+                        hidden = layer(hidden, dropout)
                     layers.append(hidden)
             shape = [-1, sequence_length, config.hidden_size]
             self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
@@ -160,7 +171,7 @@ def gather_lookup(table, ids):
     joined with the dense gradient of a table which is an output layer as well, row by row.
     """
     table = tf.convert_to_tensor(table)
-    return with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
+    return primitives.with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
 
 
 @tf.RegisterGradient("BertEstimatorGather")
@@ -198,7 +209,7 @@ def transformer_layer(config, x, input_mask, hidden_rate, attention_rate, dropou
             attention = project_and_add(context, x)
     with tf.variable_scope("intermediate"):
         intermediate = dense(attention, config.intermediate_size, config.initializer_range, "dense")
-        intermediate = ACTIVATIONS[config.hidden_act](intermediate)
+        intermediate = activations.ACTIVATIONS[config.hidden_act](intermediate)
     with tf.variable_scope("output"):
         return project_and_add(intermediate, attention)
 
@@ -304,80 +315,6 @@ def weight(name, shape, initializer_range, dtype=None):
         return tf.cast(normal * initializer_range, dtype)
 
     return tf.get_variable(name, shape, dtype=dtype, initializer=initializer)
-
-
-def gelu(x):
-    """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), the tanh form, of x's dtype.
-
-    Computed in float32, by one fused loop forward and one backward: as single operations, which
-    each read and write the whole of memory, it would be a third of a training step on a CPU.
-    """
-    x = tf.convert_to_tensor(x)
-    return with_gradient("BertEstimatorGelu", _fused(_gelu, x), x)
-
-
-@tf.RegisterGradient("BertEstimatorGelu")
-def _gelu_gradient(op, gradient, *_):
-    x = op.inputs[1]
-    return None, _fused(_gelu_slope, x, gradient)
-
-
-def _fused(function, *tensors):
-    """Calls an elementwise function as one XLA computation."""
-    result = _compiled(function, tensors[0].dtype, len(tensors))(*tensors)
-    result.set_shape(tensors[0].shape)
-    return result
-
-
-@functools.cache
-def _compiled(function, dtype, arity):
-    # Traced once, in a graph of its own: `tf.function` would keep every graph it is called from,
-    # and compile for each one.
-    with tf.Graph().as_default():
-        traced = tf.function(function, jit_compile=True, autograph=False)
-        return traced.get_concrete_function(*[tf.TensorSpec(None, dtype)] * arity)
-
-
-# (1 + tanh(u)) / 2 is sigmoid(2 u), and v * (_LINEAR + _CUBIC * v^2) is that 2 u. By the sigmoid,
-# with 1 - sigmoid as exponential * sigmoid, the tails keep their relative precision in float32,
-# where 1 + tanh(u) would be 0.
-_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
-_CUBIC = 0.044715 * _LINEAR
-
-
-def _exponential_and_sigmoid(v):
-    # The bound keeps the exponential finite; beyond it the sigmoid is below 1e-34.
-    exponential = tf.exp(tf.minimum(-v * (_LINEAR + _CUBIC * v * v), 80.0))
-    return exponential, 1.0 / (1.0 + exponential)
-
-
-def _gelu(x):
-    v = tf.cast(x, tf.float32)
-    _, sigmoid = _exponential_and_sigmoid(v)
-    return tf.cast(v * sigmoid, x.dtype)
-
-
-def _gelu_slope(x, gradient):
-    v = tf.cast(x, tf.float32)
-    exponential, sigmoid = _exponential_and_sigmoid(v)
-    inner = v * (_LINEAR + 3.0 * _CUBIC * v * v)
-    slope = sigmoid * (1.0 + exponential * sigmoid * inner)
-    return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
-
-
-# One for each of bert_config.HIDDEN_ACTS.
-ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
-
-
-def with_gradient(name, value, *inputs):
-    """`value`, computed from `inputs`, with the gradient function registered under `name`.
-
-    That function gets an operation whose inputs are (value, *inputs), and returns None for the
-    value. It is registered once; `tf.custom_gradient` registers a closure for each call, which
-    holds the graph for the life of the process.
-    """
-    with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
-        return tf.identity_n([value, *inputs])[0]
 
 
 def _check_inputs(config, input_ids, input_mask, token_type_ids):

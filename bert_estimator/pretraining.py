@@ -10,10 +10,8 @@ up a batch, which count nothing. It may be absent.
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import heads, init_checkpoint, modeling, optimization, precision, tpu
+from bert_estimator import heads, init_checkpoint, modeling, precision, tpu, update
 from bert_estimator.dropout import Dropout
-
-_CLIP_NORM = 1.0
 
 
 def model_fn_builder(
@@ -25,11 +23,14 @@ def model_fn_builder(
     *,
     precision_name="float32",
     micro_batch_size=None,
+    recompute=False,
     random_seed=0,
     initial_checkpoint=None,
+    allow_partial_init=False,
     summary_dir=None,
+    decay_power=1.0,
     legacy_schedule_jump=False,
-    lamb_bias_correction=False,
+    optimizer_options=None,
 ):
     """Returns the `model_fn` for `TPUEstimator`.
 
@@ -39,25 +40,40 @@ def model_fn_builder(
 
     Args:
       bert_config: `modeling.BertConfig`.
-      optimizer: "lamb" or "adamw".
+      optimizer: a key of `optimization.OPTIMIZERS`.
       learning_rate: the peak, reached after `num_warmup_steps`; 0 at `num_train_steps`.
       precision_name: "float32" or "bfloat16": what the network computes in.
       micro_batch_size: rows of a core's batch computed at a time; None: all of them.
+      recompute: compute each layer again for its gradient, instead of keeping its activations.
       random_seed: seed of dropout.
-      initial_checkpoint: checkpoint whose weights training starts from, or None.
+      initial_checkpoint: checkpoint whose weights training starts from, or None; see
+        `init_checkpoint.scaffold_fn`.
+      allow_partial_init: whether variables that it lacks may start anew, and others stay unused.
       summary_dir: where the host call writes its events; None: no host call.
+      decay_power: power of the schedule's decay; 1 is linear.
       legacy_schedule_jump: google-research/bert's schedule, which jumps at the end of warm-up.
-      lamb_bias_correction: LAMB with Adam's bias correction.
+      optimizer_options: dict of further arguments of the optimizer's class.
     """
 
-    schedule = optimization.WarmupPolynomialDecay(
-        learning_rate, num_train_steps, num_warmup_steps, legacy_jump=legacy_schedule_jump
+    rule = update.UpdateRule(
+        optimizer,
+        learning_rate,
+        num_train_steps,
+        num_warmup_steps,
+        micro_batch_size=micro_batch_size,
+        decay_power=decay_power,
+        legacy_schedule_jump=legacy_schedule_jump,
+        optimizer_options=optimizer_options or {},
+        summary_dir=summary_dir,
     )
+
+    def scaffold_fn(**options):
+        return init_checkpoint.scaffold_fn(
+            initial_checkpoint, bert_config, allow_partial=allow_partial_init, **options
+        )
 
     def model_fn(features, labels, mode, params):
         del labels, params
-        is_training = mode == tpu.ModeKeys.TRAIN
-        global_step = tf.train.get_or_create_global_step()
         if mode == tpu.ModeKeys.EVAL:
             tensors = _per_position(bert_config, precision_name, features, None)
             return tpu.TPUEstimatorSpec(
@@ -65,51 +81,15 @@ def model_fn_builder(
                 loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
                 eval_metrics=(metric_fn, tensors),
                 # For the evaluation before the first step; a checkpoint outranks it.
-                scaffold_fn=init_checkpoint.scaffold_fn(initial_checkpoint, log=tf.logging.debug),
+                scaffold_fn=scaffold_fn(log=tf.logging.debug),
             )
-        if not is_training:
+        if mode != tpu.ModeKeys.TRAIN:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
-        # Read once, before the update: the step's own number, for dropout, rate and report.
-        step = tf.identity(global_step)
-        loss_fn = _loss_fn(bert_config, precision_name, features, random_seed, step)
-        _, sums, gradients_and_variables = optimization.accumulate(
-            loss_fn, features, micro_batch_size
-        )
-        sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
-        gradients = [tpu.cross_replica_sum(gradient) for gradient, _ in gradients_and_variables]
-        variables = [variable for _, variable in gradients_and_variables]
-        gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
-        rate = schedule(step)
-        opt = optimization.create_optimizer(
-            optimizer, rate, bias_correction=optimizer == "lamb" and lamb_bias_correction
-        )
-        with tf.control_dependencies([step]):
-            train_op = opt.apply_gradients(
-                zip(gradients, variables, strict=True), global_step=global_step
-            )
-        loss = sums["masked_lm_loss"] + sums["next_sentence_loss"]
-        report = {
-            "loss": loss,
-            "masked_lm_loss": sums["masked_lm_loss"],
-            "masked_lm_accuracy": sums["masked_lm_accuracy"],
-            "next_sentence_loss": sums["next_sentence_loss"],
-            "next_sentence_accuracy": sums["next_sentence_accuracy"],
-            "learning_rate": rate,
-            "gradient_norm": gradient_norm,
-        }
-        host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
-        # Steps are numbered from 1 where they are reported, as in log lines and checkpoints.
-        host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
-        if opt.trust_ratios:
-            host_tensors["trust_ratios"] = tf.stack(list(opt.trust_ratios.values()))
-        return tpu.TPUEstimatorSpec(
-            mode,
-            loss=loss,
-            train_op=train_op,
-            host_call=(_host_call(summary_dir), host_tensors) if summary_dir else None,
-            scaffold_fn=init_checkpoint.scaffold_fn(initial_checkpoint),
-        )
+        def make_loss_fn(step):
+            return _loss_fn(bert_config, precision_name, recompute, features, random_seed, step)
+
+        return rule.train_spec(make_loss_fn, features, scaffold_fn())
 
     return model_fn
 
@@ -137,7 +117,7 @@ def metric_fn(
     }
 
 
-def _per_position(bert_config, precision_name, features, dropout):
+def _per_position(bert_config, precision_name, features, dropout, recompute=False):
     """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP."""
     with precision.scope(precision_name):
         model = modeling.BertModel(
@@ -147,6 +127,7 @@ def _per_position(bert_config, precision_name, features, dropout):
             input_mask=features["input_mask"],
             token_type_ids=features["segment_ids"],
             dropout=dropout,
+            recompute=recompute,
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
         next_sentence_logits = heads.next_sentence_logits(model)
@@ -166,19 +147,19 @@ def _per_position(bert_config, precision_name, features, dropout):
         ),
         "next_sentence_predictions": tf.argmax(next_sentence_logits, -1, output_type=tf.int32),
         "next_sentence_labels": labels,
-        "next_sentence_weights": tf.reshape(_example_weights(features), [-1]),
+        "next_sentence_weights": update.example_weights(features),
     }
 
 
-def _loss_fn(bert_config, precision_name, features, random_seed, step):
+def _loss_fn(bert_config, precision_name, recompute, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
-    num_masked = _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(_masked_lm_weights(features))))
-    num_examples = _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(_example_weights(features))))
+    num_masked = update.global_sum(_masked_lm_weights(features))
+    num_examples = update.global_sum(update.example_weights(features))
     core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
-        tensors = _per_position(bert_config, precision_name, micro_features, dropout)
+        tensors = _per_position(bert_config, precision_name, micro_features, dropout, recompute)
 
         def share(values, weights, total):
             return tf.reduce_sum(tf.cast(values, tf.float32) * weights) / total
@@ -203,45 +184,10 @@ def _loss_fn(bert_config, precision_name, features, random_seed, step):
 
 def _global_mean(tensors, name):
     """The weighted mean of a loss over the global batch."""
-    weights = tensors[f"{name}_weights"]
-    total = tpu.cross_replica_sum(tf.reduce_sum(tensors[f"{name}_loss"] * weights))
-    return total / _at_least_one(tpu.cross_replica_sum(tf.reduce_sum(weights)))
-
-
-def _host_call(summary_dir):
-    """Returns the host function that writes one step's report as events."""
-
-    def host_call(global_step, trust_ratios=None, **report):
-        step = tf.cast(global_step[0], tf.int64)
-        with tpu.summary.create_file_writer(summary_dir).as_default():
-            operations = [
-                tpu.summary.scalar(f"train/{name}", value[0], step=step)
-                for name, value in sorted(report.items())
-            ]
-            if trust_ratios is not None:
-                operations += [
-                    tpu.summary.histogram("trust_ratio", trust_ratios, step=step),
-                    tpu.summary.scalar("trust_ratio/min", tf.reduce_min(trust_ratios), step=step),
-                    tpu.summary.scalar("trust_ratio/mean", tf.reduce_mean(trust_ratios), step=step),
-                    tpu.summary.scalar("trust_ratio/max", tf.reduce_max(trust_ratios), step=step),
-                ]
-        return operations
-
-    return host_call
+    return update.global_mean(tensors[f"{name}_loss"], tensors[f"{name}_weights"])
 
 
 def _masked_lm_weights(features):
     """float32 [B, P]: exact also from features cast to bfloat16, since weights are 0 or 1."""
-    return tf.cast(features["masked_lm_weights"], tf.float32) * _example_weights(features)
-
-
-def _example_weights(features):
-    """float32 [B, 1]: 0 for the examples that only fill up a batch."""
-    if "is_real_example" in features:
-        return tf.cast(tf.reshape(features["is_real_example"], [-1, 1]), tf.float32)
-    return tf.ones_like(features["next_sentence_labels"], tf.float32)
-
-
-def _at_least_one(total):
-    """A batch without a masked position has a loss of 0, not NaN."""
-    return tf.maximum(total, 1.0)
+    weights = tf.cast(features["masked_lm_weights"], tf.float32)
+    return weights * update.example_weights(features)[:, tf.newaxis]

@@ -18,7 +18,9 @@ _MAY_DIFFER = frozenset(
     [
         "output_dir", "do_train", "do_eval", "num_train_steps", "max_eval_steps",
         "eval_batch_size", "eval_input_file", "save_checkpoints_steps", "iterations_per_loop",
-        "use_tpu", "tpu_name", "num_tpu_cores",
+        "do_predict", "do_export", "predict_batch_size", "eval_file", "predict_file", "num_seeds",
+        "keep_best_checkpoint", "early_stopping_patience",
+        "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
     ]
 )  # fmt: skip
 
@@ -151,7 +153,14 @@ class RunDirectory:
                         (r["step"], r["masked_lm_loss"]) for r in training if "masked_lm_loss" in r
                     ],
                     "held-out masked-LM loss": [
-                        (r["step"], r["eval_masked_lm_loss"]) for r in evaluations
+                        (r["step"], r["eval_masked_lm_loss"])
+                        for r in evaluations
+                        if "eval_masked_lm_loss" in r
+                    ],
+                    "held-out loss": [
+                        (r["step"], r["eval_mean_loss"])
+                        for r in evaluations
+                        if "eval_mean_loss" in r
                     ],
                 },
             ),

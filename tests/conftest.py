@@ -1,11 +1,60 @@
-"""What all tests share: where jax is installed, virtual cores enough for every one of them.
+"""What all tests share: the XLA runtime, where what it needs is installed; TensorFlow's logger.
 
-jax takes their number once, when the first test that needs a device starts it.
+jax takes the number of virtual cores once, when the first test that needs a device starts it: so
+there are enough for every test.
 """
 
+import importlib.util
+import os
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
+
+from bert_estimator.tpu import devices, xla_program
+
 try:
-    import jax
-except ImportError:
-    pass
-else:
-    jax.config.update("jax_num_cpu_devices", 8)
+    devices.import_jax().config.update("jax_num_cpu_devices", 8)
+    xla_program.check_tensorflow()
+    _MISSING = None
+except RuntimeError as error:
+    _MISSING = str(error)
+
+
+@pytest.fixture(scope="session")
+def xla_runtime():
+    """Skips the tests that ask for it where the XLA runtime cannot run."""
+    if _MISSING:
+        pytest.skip("needs the XLA runtime")
+
+
+@pytest.fixture(scope="session")
+def tpu_compiler(xla_runtime):
+    """As `xla_runtime`, for tests that compile for TPUs."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs the TPU's compiler, libtpu")
+
+
+_LOGGER = tf.get_logger()
+_AS_IT_WAS = _LOGGER.level, _LOGGER.propagate, [*_LOGGER.filters], [*_LOGGER.handlers]
+_FORMATTERS = [handler.formatter for handler in _LOGGER.handlers]
+
+
+@pytest.fixture(autouse=True)
+def untouched_logger():
+    """Scripts set TensorFlow's logger up, in fixtures too: the next test gets it as it was."""
+    yield
+    level, _LOGGER.propagate, filters, handlers = _AS_IT_WAS
+    _LOGGER.setLevel(level)
+    _LOGGER.filters[:], _LOGGER.handlers[:] = filters, handlers
+    for handler, formatter in zip(handlers, _FORMATTERS, strict=True):
+        handler.setFormatter(formatter)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says how many cases were skipped for want of the XLA runtime, and what it wants."""
+    skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    number = sum(reason.endswith("needs the XLA runtime") for reason in skipped)
+    if number:
+        terminalreporter.write_line(f"{number} cases were skipped: {_MISSING}")

@@ -72,7 +72,10 @@ def test_published_keys_the_network_never_read_are_accepted():
         ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob=-0.1 must be"),
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob='0.1' must be a number"),
         ({"initializer_range": 0}, "initializer_range=0 must be a number above 0"),
-        ({"hidden_act": "swish"}, "hidden_act='swish' is not known; choose one of gelu, relu"),
+        (
+            {"hidden_act": "swish"},
+            "hidden_act='swish' is not known; choose one of gelu, gelu_erf, relu",
+        ),
     ],
 )
 def test_bad_values_name_the_file_and_the_key(tmp_path, change, message):

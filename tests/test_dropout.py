@@ -27,9 +27,10 @@ def numpy_mask(seed, step, first_row, site, shape, threshold):
     key = zlib.crc32(site) << 32 | seed
     rows = []
     for row in range(first_row, first_row + shape[0]):
-        words = [w for b in range(blocks) for w in philox(key, step << 64 | (row * blocks + b))]
-        bits = np.array(words, "<u4").view("<u2")[:elements]
-        rows.append(bits.reshape(shape[1:]) >= threshold)
+        words = np.array([philox(key, step << 64 | (row * blocks + b)) for b in range(blocks)])
+        # The low halves of the blocks' first words, of their second words, ...; then the high ones.
+        bits = np.concatenate([half.T.ravel() for half in (words & 0xFFFF, words >> 16)])
+        rows.append(bits[:elements].reshape(shape[1:]) >= threshold)
     return np.array(rows)
 
 

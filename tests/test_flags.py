@@ -14,6 +14,7 @@ GOOD = dict(
     iterations_per_loop=100,
     micro_batch_size=None,
     num_tpu_cores=None,
+    num_cores_per_replica=1,
     learning_rate=1e-4,
     precision="bfloat16",
     optimizer="lamb",
@@ -38,6 +39,7 @@ def test_defaults_are_those_of_google_research_bert():
         "output_dir": "runs/here",
         "bert_config_file": None,
         "init_checkpoint": None,
+        "allow_partial_init": False,
         "do_train": None,
         "do_eval": None,
         "train_batch_size": 32,
@@ -48,6 +50,7 @@ def test_defaults_are_those_of_google_research_bert():
         "use_tpu": False,
         "tpu_name": None,
         "num_tpu_cores": None,
+        "num_cores_per_replica": 1,
         "precision": "float32",
         "optimizer": None,
         "micro_batch_size": None,
@@ -86,9 +89,13 @@ def test_good_values_pass(tmp_path):
     for changes in (
         {},
         {"micro_batch_size": 8, "num_tpu_cores": 4},
+        {"micro_batch_size": 16, "num_tpu_cores": 4},
+        {"num_tpu_cores": 16, "num_cores_per_replica": 2},
         {"bert_config_file": str(tmp_path / "bert_config.json")},
         {"bert_config_file": "gs://bucket/bert_config.json"},
         {"init_checkpoint": str(tmp_path / "model.ckpt")},
+        {"init_checkpoint": str(tmp_path)},
+        {"init_checkpoint": str(tmp_path / "bert_config.json")},
         {"init_checkpoint": "gs://bucket/model.ckpt"},
         {"tpu_name": "pod"},
         # Cores are asked for only where there are some.
@@ -113,13 +120,23 @@ def test_good_values_pass(tmp_path):
             {"precision": "bfloat"},
             "--precision=bfloat: must be one of float32, bfloat16; did you mean bfloat16?",
         ),
-        ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of lamb, adamw"),
+        ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of lamb, adamw, lars, adafactor"),
         ({"random_seed": -1}, "--random_seed=-1: must be from 0 to 2147483647"),
         ({"random_seed": 2**31}, "--random_seed=2147483648: must be from 0 to 2147483647"),
         ({"micro_batch_size": 5}, "--micro_batch_size=5: must divide --train_batch_size=32"),
         (
-            {"micro_batch_size": 16, "num_tpu_cores": 4},
-            "--micro_batch_size=16: must divide 8, a core's share of --train_batch_size=32",
+            {"micro_batch_size": 6, "num_tpu_cores": 4},
+            "--micro_batch_size=6: must divide 8, a core's share of --train_batch_size=32",
+        ),
+        ({"num_cores_per_replica": 0}, "--num_cores_per_replica=0: must be positive"),
+        (
+            {"num_tpu_cores": 8, "num_cores_per_replica": 3},
+            "--num_cores_per_replica=3: must divide --num_tpu_cores=8",
+        ),
+        (
+            {"num_tpu_cores": 32, "num_cores_per_replica": 2},
+            "--eval_batch_size=8: must be a multiple of --num_tpu_cores=32 over "
+            "--num_cores_per_replica=2",
         ),
         (
             {"num_tpu_cores": 3},
@@ -175,3 +192,11 @@ def test_writable_directory(tmp_path, monkeypatch):
     message = f"--output_dir={made}: is not writable by this user; choose another directory"
     with pytest.raises(flags.FlagError, match=message):
         flags.check_writable_directory("output_dir", str(made))
+
+
+def test_hosts_are_those_of_tf_config(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert flags.find_hosts().number == 1
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"ps": ["a:1"]}}')
+    with pytest.raises(flags.FlagError, match=r"TF_CONFIG: the cluster .* must have one chief"):
+        flags.find_hosts()

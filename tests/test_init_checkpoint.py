@@ -1,10 +1,13 @@
 """Starting from another model's weights."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import init_checkpoint
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.flags import FlagError
 
 
@@ -23,63 +26,141 @@ def checkpoint(tmp_path):
 def model(kernel_shape=(2, 3), name="bert/kernel"):
     """Variables of a new model: a kernel, a bias, a slot and a step."""
     tf.get_variable(name, kernel_shape, initializer=tf.zeros_initializer())
-    tf.get_variable("bert/bias", [3], initializer=tf.zeros_initializer())
+    tf.get_variable("output_bias", [3], initializer=tf.zeros_initializer())
     tf.get_variable(
         "bert/kernel/adam_m", [2, 3], initializer=tf.zeros_initializer(), trainable=False
     )
     return tf.train.create_global_step()
 
 
+def values_after(scaffold, own=None):
+    """What an opened session has in its variables, with a checkpoint of its own or none."""
+    reads = {v.op.name: tf.identity(v) for v in tf.global_variables()}
+    creator = tf.train.ChiefSessionCreator(scaffold, checkpoint_filename_with_path=own)
+    with tf.train.MonitoredSession(creator) as session:
+        return session.run(reads)
+
+
+def match(checkpoint, shapes, **options):
+    return init_checkpoint.match(init_checkpoint.open_source(checkpoint), shapes, **options)
+
+
 def test_without_a_checkpoint_there_is_nothing_to_do():
     assert init_checkpoint.scaffold_fn(None) is None
 
 
-def test_weights_alone_are_initialized_and_the_table_says_which(checkpoint):
+@pytest.mark.parametrize("is_resource", [True, False])
+def test_weights_alone_are_initialized_and_the_table_says_which(checkpoint, is_resource):
     lines = []
 
     def log(text, *args):
         lines.extend((text % args).splitlines())
 
-    with tf.Graph().as_default(), tf.Session() as session:
-        step = model()
-        scaffold = init_checkpoint.scaffold_fn(checkpoint, log)()
-        assert isinstance(scaffold, tf.train.Scaffold)
-        session.run(tf.global_variables_initializer())
-        values = session.run({v.op.name: v.read_value() for v in tf.global_variables()})
-        assert session.run(step) == 0
+    with tf.Graph().as_default(), tf.variable_scope("", use_resource=is_resource):
+        model()
+        values = values_after(
+            init_checkpoint.scaffold_fn(checkpoint, new_head=r"output_(weights|bias)", log=log)()
+        )
+    assert values["global_step"] == 0
     np.testing.assert_array_equal(values["bert/kernel"], np.full([2, 3], 7.0))
-    np.testing.assert_array_equal(values["bert/bias"], np.zeros(3))
+    np.testing.assert_array_equal(values["output_bias"], np.zeros(3))
     np.testing.assert_array_equal(values["bert/kernel/adam_m"], np.zeros([2, 3]))
-    assert lines == [
-        f"Initial weights from {checkpoint}:",
-        "     1 initialized from it: bert/kernel",
-        "     1 newly initialized: bert/bias",
-        "     1 in it, but unused: head/bias",
+    assert [line.rstrip() for line in lines] == [
+        f"Initial weights from {checkpoint}: 1 restored, 1 new, 1 initialized, 3 unused",
+        "  restored     bert/kernel                        [2, 3]",
+        "  new          output_bias                        [3]",
+        "  initialized  optimizer's slots and counters: 2",
+        "  unused       bert/kernel/adam_m",
+        "  unused       global_step",
+        "  unused       head/bias                          [3]",
     ]
 
 
-def test_a_long_list_is_shortened():
-    names = [f"layer_{i}" for i in range(6)]
-    assert init_checkpoint._shortened(names) == "layer_0, layer_1, layer_2, layer_3, ... (2 more)"
+def test_a_checkpoint_of_the_models_own_outranks_it_and_no_table_is_printed(checkpoint, tmp_path):
+    own = str(tmp_path / "own.ckpt")
+    with tf.Graph().as_default(), tf.Session() as session:
+        model()
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, own)
+    lines = []
+    with tf.Graph().as_default():
+        model()
+        scaffold = init_checkpoint.scaffold_fn(checkpoint, allow_partial=True, log=lines.append)()
+        values = values_after(scaffold, own)
+    np.testing.assert_array_equal(values["bert/kernel"], np.zeros([2, 3]))
+    assert lines == []
 
 
 def test_another_shape_is_an_error(checkpoint):
     message = (
-        rf"--init_checkpoint={checkpoint} does not fit --bert_config_file:\n"
-        r"  bert/kernel: \[2, 4\] in the model, \[2, 3\] in the checkpoint"
+        f"--init_checkpoint={checkpoint} does not fit --bert_config_file:\n"
+        "  bert/kernel: [2, 4] in the model, [2, 3] in the checkpoint\n"
+        "  output_bias: [3] in the model, not in the checkpoint\n"
+        "Use the configuration it was made with; or --allow_partial_init, to start these"
     )
     with tf.Graph().as_default():
         model(kernel_shape=(2, 4))
-        with pytest.raises(FlagError, match=message):
+        with pytest.raises(FlagError, match=f"^{re.escape(message)}"):
             init_checkpoint.scaffold_fn(checkpoint)()
+        values = values_after(init_checkpoint.scaffold_fn(checkpoint, allow_partial=True)())
+    np.testing.assert_array_equal(values["bert/kernel"], np.zeros([2, 4]))
+
+
+def test_a_head_of_another_shape_is_no_new_head(checkpoint):
+    shapes = {"bert/kernel": [2, 3], "head/bias": [4]}
+    with pytest.raises(FlagError, match=r"head/bias: \[4\] in the model, \[3\] in the checkpoint"):
+        match(checkpoint, shapes, new_head="head/.*")
+
+
+def test_a_new_variable_is_an_error_unless_it_is_the_new_head(checkpoint):
+    shapes = {"bert/kernel": [2, 3], "output_bias": [3]}
+    message = r"fit --bert_config_file:\n  output_bias: \[3\] in the model, not in the checkpoint\n"
+    for new_head in (None, "bias", "output_weights"):
+        with pytest.raises(FlagError, match=message):
+            match(checkpoint, shapes, new_head=new_head)
+    rows = match(checkpoint, shapes, new_head="output_.*")
+    assert ("output_bias", [3], "new") in rows
+    assert rows == match(checkpoint, shapes, allow_partial=True)
+
+
+def test_weights_of_a_part_that_the_model_has_must_be_used(checkpoint):
+    shapes = {"bert/kernel": [2, 3], "head/weights": [3, 3]}
+    message = r"  head/bias: \[3\] in the checkpoint, not in the model\nUse"
+    with pytest.raises(FlagError, match=message):
+        match(checkpoint, shapes, new_head="head/weights")
+    rows = match(checkpoint, shapes, allow_partial=True)
+    assert ("head/bias", [3], "unused") in rows
 
 
 def test_a_checkpoint_of_something_else_is_an_error(checkpoint):
-    with tf.Graph().as_default():
-        variable = tf.get_variable("other/kernel", [2, 3])
-        message = (
-            rf"--init_checkpoint={checkpoint} holds none of the model's 1 variables. The model's "
-            r"begin with \['other/kernel'\], the checkpoint's with \['bert/kernel', 'head/bias'\]"
-        )
+    message = (
+        rf"--init_checkpoint={checkpoint} holds none of the model's 1 variables. The model's "
+        r"begin with \['other/kernel'\], the checkpoint's with \['bert/kernel', 'head/bias'\]"
+    )
+    for allow_partial in (False, True):
         with pytest.raises(FlagError, match=message):
-            init_checkpoint.match(checkpoint, {"other/kernel": variable})
+            match(checkpoint, {"other/kernel": [2, 3]}, allow_partial=allow_partial)
+
+
+def test_what_cannot_be_opened_is_an_error_of_the_flag(tmp_path):
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(FlagError, match=r"^--init_checkpoint: .*holds neit"),
+    ):
+        init_checkpoint.scaffold_fn(str(tmp_path))()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 4}, "num_attention_heads=12, --bert_config_file says 4"),
+        ({"hidden_act": "relu"}, "hidden_act='gelu', --bert_config_file says 'relu'"),
+    ],
+)
+def test_a_network_that_differs_in_what_no_shape_shows(checkpoint, tmp_path, change, message):
+    (tmp_path / "bert_config.json").write_text('{"vocab_size": 9}')
+    with tf.Graph().as_default():
+        model()
+        init_checkpoint.scaffold_fn(checkpoint, BertConfig(9), allow_partial=True)()
+        with pytest.raises(FlagError, match=f"{checkpoint} is of a network with {message}"):
+            init_checkpoint.scaffold_fn(checkpoint, BertConfig(9, **change))()

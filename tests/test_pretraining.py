@@ -163,6 +163,8 @@ def test_precision_of_the_complete_training_graph(kind, optimizer, micro_batch_s
             summary_dir="unused",
         )
         products = [n for n in nodes(graph) if "MatMul" in n.op or n.op in ("Einsum", "XlaDotV2")]
+        # Older TensorFlows have one for a loss's second derivative in a loop, which nothing uses.
+        products = [n for n in products if "WithLogits_grad/" not in n.name]
         # Forward: 6 matrix and 2 batch products a layer, the pooler, 3 in the heads; backward: one
         # for each of the two operands.
         assert len(products) == 3 * (8 + 1 + 3)
@@ -436,7 +438,7 @@ def test_gradients_are_clipped_once_by_their_global_norm(given):
     [
         ({"optimizer": "lamb"}, optimization.LAMBOptimizer),
         (
-            {"optimizer": "lamb", "lamb_bias_correction": True},
+            {"optimizer": "lamb", "optimizer_options": {"bias_correction": True}},
             functools.partial(optimization.LAMBOptimizer, bias_correction=True),
         ),
         ({"optimizer": "adamw"}, optimization.AdamWeightDecayOptimizer),

@@ -30,10 +30,11 @@ def test_links_lead_somewhere():
 
 
 def test_flags_named_are_flags():
+    import run_classifier
     import run_pretraining
     from input_pipelines import create_pretraining_data, create_vocabulary
 
-    known = set(run_pretraining.define_flags())
+    known = {*run_pretraining.define_flags(), *run_classifier.define_flags()}
     for module in (create_pretraining_data, create_vocabulary):
         with open(module.__file__, encoding="utf-8") as source:
             known.update(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source.read()))

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,29 +15,19 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tiny_run import bert_config, metrics_of, variables_of, words, write_records
 
 import run_pretraining
 from bert_estimator.recipes import embedded
-from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from bert_estimator.tpu import checkpoints
-from input_pipelines.instances import CreationSettings
 from input_pipelines.order import record_order
-from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles, record_offsets
 
 SCRIPT = os.path.abspath(run_pretraining.__file__)
 SEED = 12345  # the default of --random_seed
 BATCH = 8
-WORDS = [f"w{i}" for i in range(40)]
-BERT_CONFIG = {
-    "vocab_size": len(WORDS) + len(SPECIAL_TOKENS),
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 16,
-    "hidden_act": "relu",  # GELU is compiled anew in every run, for seconds
-}
+WORDS = words(40)
+BERT_CONFIG = bert_config(len(WORDS))
 PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 
 
@@ -43,36 +35,10 @@ PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 def data(tmp_path_factory):
     """A directory with records, vocabulary and a network's configuration."""
     path = tmp_path_factory.mktemp("data")
-    vocab_file = str(path / "vocab.txt")
-    write_vocab([*SPECIAL_TOKENS, *WORDS], vocab_file)
-    documents = [
-        [" ".join(WORDS[(7 * d + 3 * s + w) % 40] for w in range(4)) for s in range(5)]
-        for d in range(12)
-    ]
-    write_pretraining_records(
-        documents,
-        FullTokenizer(vocab_file),
-        vocab_file,
-        [str(path / "train.tfrecord")],
-        CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3),
-    )
+    write_records(path, "train.tfrecord", WORDS)
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
     (path / "gelu.json").write_text(json.dumps({**BERT_CONFIG, "hidden_act": "gelu"}))
     return path
-
-
-@pytest.fixture(autouse=True)
-def untouched_logger():
-    """main() sets TensorFlow's logger up: the next test gets it as it was."""
-    logger = tf.get_logger()
-    state = logger.level, logger.propagate, list(logger.filters)
-    handlers = list(logger.handlers)
-    formatters = [handler.formatter for handler in handlers]
-    yield
-    logger.level, logger.propagate, logger.filters[:] = state
-    logger.handlers[:] = handlers
-    for handler, formatter in zip(handlers, formatters, strict=True):
-        handler.setFormatter(formatter)
 
 
 def command(data, output_dir, **changes):
@@ -108,11 +74,6 @@ def steps_of(output_dir):
     return sorted(map(int, found))
 
 
-def metrics_of(output_dir):
-    with open(os.path.join(output_dir, "metrics.jsonl"), encoding="utf-8") as reader:
-        return [json.loads(line) for line in reader]
-
-
 def training_metrics(output_dir):
     """The logged steps of training, without how fast they were."""
     timed = ("per_sec", "input_wait", "eta_secs")
@@ -121,12 +82,6 @@ def training_metrics(output_dir):
         for record in metrics_of(output_dir)
         if "loss" in record
     ]
-
-
-def variables_of(output_dir, step):
-    """All variables of a checkpoint: weights, slots, the step."""
-    reader = tf.train.load_checkpoint(os.path.join(output_dir, f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_identical(found, expected):
@@ -161,7 +116,18 @@ def assert_identical(found, expected):
             "--micro_batch_size=5: must divide --train_batch_size=32",
         ),
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
-        (["--optimizer=lam"], "--optimizer=lam: must be one of lamb, adamw; did you mean lamb?"),
+        (
+            ["--optimizer=lam"],
+            "--optimizer=lam: must be one of lamb, adamw, lars, adafactor; did you mean lamb?",
+        ),
+        (
+            ["--optimizer=lars", "--bfloat16_first_moments"],
+            "--bfloat16_first_moments=True: needs --optimizer=lamb or adamw, not lars",
+        ),
+        (
+            ["--optimizer=adamw", "--lamb_bias_correction"],
+            "--lamb_bias_correction=True: needs --optimizer=lamb, not adamw",
+        ),
         (["--init_checkpoint=no/model.ckpt"], "--init_checkpoint=no/model.ckpt: there is no such"),
         (["--tpu_name=pod"], "--tpu_name=pod: names a TPU, but --use_tpu is not given; add it"),
         (
@@ -222,7 +188,9 @@ def test_help_names_every_flag(capsys, flag):
 
 
 def resolve(tmp_path, *flags):
-    return run_pretraining.resolve(["run_pretraining.py", f"--output_dir={tmp_path}", *flags])
+    argv = ["run_pretraining.py", f"--output_dir={tmp_path}", *flags]
+    (config,) = run_pretraining.resolve(argv)
+    return config
 
 
 @pytest.mark.parametrize(
@@ -265,6 +233,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "eval_input_file": None,
         "bert_config_file": f"{data}/bert_config.json",
         "init_checkpoint": None,
+        "allow_partial_init": False,
         "max_seq_length": 128,
         "max_predictions_per_seq": 20,
         "do_train": True,
@@ -272,6 +241,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "train_batch_size": 32,
         "eval_batch_size": 8,
         "learning_rate": 5e-5,
+        "learning_rate_decay_power": 1.0,
         "num_train_steps": 100000,
         "num_warmup_steps": 10000,
         "save_checkpoints_steps": 1000,
@@ -280,12 +250,19 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "use_tpu": False,
         "tpu_name": None,
         "num_tpu_cores": None,
+        "num_cores_per_replica": 1,
         "precision": "float32",
         "optimizer": "adamw",
         "micro_batch_size": None,
         "random_seed": SEED,
         "legacy_schedule_jump": False,
         "lamb_bias_correction": False,
+        "bfloat16_first_moments": False,
+        "recompute": False,
+        "recipe": None,
+        "scale": None,
+        "stage": None,
+        "bert_config": None,
     }
     assert resolve(tmp_path, *flags, "--optimizer=lamb").optimizer == "lamb"
 
@@ -545,11 +522,11 @@ sys.exit(run_pretraining.main(["run_pretraining.py", *sys.argv[1:]]))
 """
 
 
-def start(*arguments):
+def start(*arguments, environment=()):
     """Starts Python with arguments; what it prints is for `end`."""
     return subprocess.Popen(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT)},
+        env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT), **dict(environment)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -709,3 +686,45 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(
         assert_identical(variables_of(tmp_path / name, 18), expected)
         assert training_metrics(tmp_path / name) == training_metrics(tmp_path / "whole")
         assert_last_checkpoint(tmp_path / name, 18)
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
+    program, out = tmp_path / "program", tmp_path / "out"
+    assert main(command(data, out, export_program=program)) == 0
+    assert f"run_program {program}" in capsys.readouterr().out
+    assert main(command(data, out, export_program=program, use_tpu=None)) == 2
+    assert f"--export_program={program}: needs --use_tpu" in capsys.readouterr().err
+    from bert_estimator.tpu import run_program
+
+    assert run_program.main([str(program), "--steps=2", "--tpu_name=rehearse:1"]) == 0
+    first = float(re.search(r"loss: (\S+) at the first step", capsys.readouterr().out).group(1))
+    assert main(command(data, out, num_train_steps=3, do_train=True, iterations_per_loop=1)) == 0
+    assert first == pytest.approx(metrics_of(out)[0]["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_hosts_equal_one(data, tmp_path):
+    """The chief writes the run; the other host keeps its own log; both train and evaluate."""
+    pytest.importorskip("jax", minversion="0.8")
+    flags = {"tpu_name": "rehearse:2", "save_checkpoints_steps": 10}
+    assert main(command(data, tmp_path / "alone", **flags)) == 0
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    hosts = [
+        start(
+            SCRIPT, *command(data, tmp_path / "two", **flags),
+            environment={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
+        )
+        for task in ({"type": "chief", "index": 0}, {"type": "worker", "index": 0})
+    ]  # fmt: skip
+    for code, err in map(end, hosts):
+        assert code == 0, err
+    found, expected = (variables_of(tmp_path / name, 10) for name in ("two", "alone"))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    assert steps_of(tmp_path / "two") == [0, 10]
+    for path in (tmp_path / "two", tmp_path / "two" / "host-1"):
+        assert [record["step"] for record in metrics_of(path) if "eval_loss" in record] == [0, 10]

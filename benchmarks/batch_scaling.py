@@ -1,0 +1,300 @@
+"""Large batches without tuning: held-out loss against batch for LAMB, AdamW and LARS.
+
+    python -m benchmarks.batch_scaling
+
+repeats the experiment of "Training BERT in 76 minutes" (You et al., 2020, section 4) at the size of
+two CPU cores: a network of two layers on the embedded corpus, always the same number of examples.
+Each optimizer gets one learning rate, tuned at the smallest batch with one seed and a quarter of
+the examples; for the other batches the rate goes with the square root of the batch, and the warm-up
+has the same number of steps, a fifth of them at the largest batch (section 4.1 of the paper).
+
+A last part has two stages as the paper has them, 9/10 of the examples at a short length and 1/10 at
+a longer one, the second with and without a warm-up of its own.
+
+Each run is a process of `run_pretraining.py` and a row of results/batch_scaling.csv, written when
+it ends; runs that are in the file are not made again. All of it takes about four hours on two
+cores. It writes docs/batch_scaling.svg and prints README.md's tables.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from benchmarks import svg_chart
+from input_pipelines import default_data
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "benchmarks", "results", "batch_scaling.csv")
+PICTURE = os.path.join(ROOT, "docs", "batch_scaling.svg")
+COLUMNS = [
+    "part", "optimizer", "batch", "learning_rate", "warmup_steps", "steps", "seed",
+    "masked_lm_loss", "masked_lm_accuracy", "train_secs",
+]  # fmt: skip
+KEY = COLUMNS[:7]
+
+# No dropout: of so short a training only its noise would be seen.
+BERT_CONFIG = dict(
+    vocab_size=2000,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=256,
+    max_position_embeddings=64,
+    initializer_range=0.05,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+LENGTH, LONG_LENGTH = 16, 64
+PREDICTIONS = {LENGTH: 3, LONG_LENGTH: 10}
+BATCHES = (32, 128, 512, 2048, 4096)
+EXAMPLES = 100 * BATCHES[-1]
+WARMUP_STEPS = 20
+SEEDS = (1, 2, 3)
+# Where the search for an optimizer's rate at the smallest batch begins.
+FIRST_RATES = {"lamb": 4e-3, "adamw": 1e-3, "lars": 1.6e-2}
+STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES // 10)}
+STAGE_2_WARMUP = 0.128  # the share that NVIDIA's reading of the paper has: 200 of 1563 steps
+MICRO_BATCH = 256
+DIVERGED = "diverged"
+
+
+class Study:
+    """The table of runs made, and how to make one.
+
+    Args:
+      path: the CSV file; rows in it already are taken as they are.
+      directory: where data is made, and runs keep their files while they last.
+    """
+
+    def __init__(self, path, directory):
+        self.rows = []
+        self._path = path
+        self._directory = directory
+        if os.path.exists(path):
+            with open(path, newline="", encoding="utf-8") as reader:
+                self.rows = list(csv.DictReader(reader))
+
+    def row(self, **key):
+        """Returns the row of a run, which is made if it is not in the table."""
+        values = [str(key[name]) for name in KEY]
+        for row in self.rows:
+            if [row[name] for name in KEY] == values:
+                return row
+        with tempfile.TemporaryDirectory(dir=self._directory) as output_dir:
+            results = self.train(output_dir, LENGTH, None, **key)
+        return self.add(key, results)
+
+    def add(self, key, results):
+        """Appends a row to the table and to its file; returns it."""
+        row = {name: str(value) for name, value in {**key, **results}.items()}
+        self.rows.append(row)
+        with open(self._path, "w", newline="", encoding="utf-8") as writer:
+            table = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(self.rows)
+        print(", ".join(f"{name} {row[name]}" for name in COLUMNS), flush=True)
+        return row
+
+    def train(
+        self, output_dir, length, init_checkpoint, *, optimizer, batch, learning_rate,
+        warmup_steps, steps, seed, **_,
+    ):  # fmt: skip
+        """Runs the script once; returns the columns of its results."""
+        data = default_data.make(
+            os.path.join(self._directory, f"length_{length}"),
+            vocab_size=BERT_CONFIG["vocab_size"],
+            max_seq_length=length,
+            max_predictions_per_seq=PREDICTIONS[length],
+            dupe_factor=5,
+            seed=1,
+        )
+        config_file = os.path.join(self._directory, "bert_config.json")
+        with open(config_file, "w", encoding="utf-8") as writer:
+            json.dump(BERT_CONFIG, writer)
+        flags = {
+            "input_file": ",".join(data.train_files),
+            "eval_input_file": ",".join(data.held_out_files),
+            "bert_config_file": config_file,
+            "output_dir": output_dir,
+            "max_seq_length": length,
+            "max_predictions_per_seq": PREDICTIONS[length],
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+            "train_batch_size": batch,
+            "micro_batch_size": min(batch, MICRO_BATCH),
+            "num_warmup_steps": warmup_steps,
+            "num_train_steps": steps,
+            "random_seed": seed,
+            "eval_batch_size": 256,
+            "max_eval_steps": 1000,
+            "save_checkpoints_steps": steps,
+            "iterations_per_loop": 100,
+        }
+        if init_checkpoint:
+            flags["init_checkpoint"] = init_checkpoint
+        command = [sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
+        command += [f"--{name}={value}" for name, value in flags.items()]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode == 1 and re.search("NaN|not finite", done.stderr):
+            return {"masked_lm_loss": DIVERGED, "masked_lm_accuracy": "", "train_secs": ""}
+        if done.returncode:
+            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+        with open(os.path.join(output_dir, "metrics.jsonl"), encoding="utf-8") as reader:
+            last = [json.loads(line) for line in reader][-1]
+        return {
+            "masked_lm_loss": round(last["eval_masked_lm_loss"], 4),
+            "masked_lm_accuracy": round(last["eval_masked_lm_accuracy"], 4),
+            "train_secs": re.search(r"Training took (\d+) s", done.stdout).group(1),
+        }
+
+
+def loss(row):
+    """The held-out masked-LM loss of a row in nats; infinite for a run that diverged."""
+    return math.inf if row["masked_lm_loss"] == DIVERGED else float(row["masked_lm_loss"])
+
+
+def tuned_rate(study, optimizer):
+    """The best rate at the smallest batch among powers of two times the first one.
+
+    The search begins with three rates and goes on at the better end until the best is inside.
+    """
+    first, found = FIRST_RATES[optimizer], {}
+
+    def measure(power):
+        if power not in found:
+            found[power] = loss(
+                study.row(
+                    part="tune",
+                    optimizer=optimizer,
+                    batch=BATCHES[0],
+                    learning_rate=f"{first * 2.0**power:.6g}",
+                    warmup_steps=WARMUP_STEPS,
+                    steps=EXAMPLES // 4 // BATCHES[0],
+                    seed=SEEDS[0],
+                )
+            )
+
+    best = 0
+    while not {best - 1, best, best + 1} <= set(found):
+        for power in (best - 1, best, best + 1):
+            measure(power)
+        best = min(found, key=found.get)
+    return first * 2.0**best
+
+
+def scaled_rate(base, batch):
+    """The square-root rule: a batch four times as large has twice the rate."""
+    return f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
+
+
+def run_scaling(study, optimizer, seed, base):
+    """One optimizer at all batches, with one seed."""
+    for batch in BATCHES:
+        study.row(
+            part="scale",
+            optimizer=optimizer,
+            batch=batch,
+            learning_rate=scaled_rate(base, batch),
+            warmup_steps=WARMUP_STEPS,
+            steps=EXAMPLES // batch,
+            seed=seed,
+        )
+
+
+def run_stages(study, directory, seed, base):
+    """LAMB's two stages with one seed: a row for stage 2 with a warm-up, one without."""
+
+    def key(stage, warmup_steps):
+        _, batch, examples = STAGES[stage]
+        return dict(
+            part=f"stage {stage}",
+            optimizer="lamb",
+            batch=batch,
+            learning_rate=scaled_rate(base, batch),
+            warmup_steps=warmup_steps,
+            steps=examples // batch,
+            seed=seed,
+        )
+
+    second = [key(2, 0), key(2, round(STAGE_2_WARMUP * STAGES[2][2] / STAGES[2][1]))]
+    rows = [[row[name] for name in KEY] for row in study.rows]
+    missing = [k for k in second if [str(k[name]) for name in KEY] not in rows]
+    if not missing:
+        return
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        first = key(1, WARMUP_STEPS)
+        first_dir = os.path.join(folder, "1")
+        study.train(first_dir, STAGES[1][0], None, **first)
+        checkpoint = os.path.join(first_dir, f"model.ckpt-{first['steps']}")
+        for number, each in enumerate(missing):
+            results = study.train(
+                os.path.join(folder, f"2_{number}"), STAGES[2][0], checkpoint, **each
+            )
+            study.add(each, results)
+
+
+def losses_by_batch(rows, optimizer):
+    """Batch -> losses of the seeds, of those batches that were run."""
+    found = {}
+    for row in rows:
+        if row["part"] == "scale" and row["optimizer"] == optimizer:
+            found.setdefault(int(row["batch"]), []).append(loss(row))
+    return {batch: found[batch] for batch in sorted(found)}
+
+
+def table(rows):
+    """Returns README.md's tables: loss by batch and optimizer, and the two second stages."""
+    lines = ["| batch | steps | " + " | ".join(FIRST_RATES) + " |", "|---|---|" + "---|" * 3]
+    by_optimizer = {name: losses_by_batch(rows, name) for name in FIRST_RATES}
+    for batch in BATCHES:
+        cells = [_cell(by_batch[batch]) for by_batch in by_optimizer.values()]
+        lines.append(f"| {batch} | {EXAMPLES // batch} | " + " | ".join(cells) + " |")
+    lines += ["", "| stage 2 | held-out masked-LM loss |", "|---|---|"]
+    stage_2 = [row for row in rows if row["part"] == "stage 2"]
+    for warmup in sorted({int(row["warmup_steps"]) for row in stage_2}):
+        losses = [loss(row) for row in stage_2 if int(row["warmup_steps"]) == warmup]
+        name = f"{warmup} steps of warm-up" if warmup else "no warm-up"
+        lines.append(f"| {name} | {_cell(losses)} |")
+    return "\n".join(lines)
+
+
+def _cell(losses):
+    """The median with the extremes, and how many runs diverged."""
+    finite = [each for each in losses if math.isfinite(each)]
+    parts = []
+    if finite:
+        parts.append(f"{statistics.median(finite):.3f} ({min(finite):.3f} to {max(finite):.3f})")
+    if len(finite) < len(losses):
+        parts.append(f"{len(losses) - len(finite)} of {len(losses)} diverged")
+    return "; ".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", default=RESULTS)
+    parser.add_argument("--picture", default=PICTURE)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        study = Study(arguments.results, directory)
+        rates = {optimizer: tuned_rate(study, optimizer) for optimizer in FIRST_RATES}
+        for seed in SEEDS:
+            run_stages(study, directory, seed, rates["lamb"])
+            for optimizer, rate in rates.items():
+                run_scaling(study, optimizer, seed, rate)
+    svg_chart.write(
+        arguments.picture,
+        "held-out masked-LM loss (nats) against batch, equal numbers of examples",
+        {name: losses_by_batch(study.rows, name) for name in FIRST_RATES},
+    )
+    print(table(study.rows))
+
+
+if __name__ == "__main__":
+    main()

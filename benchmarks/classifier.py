@@ -1,0 +1,103 @@
+"""Fine-tuning on the embedded tasks, from the main job's checkpoint and from scratch, over seeds.
+
+    python -m benchmarks.classifier
+
+runs the main job once, unless it lies in runs/pretraining, then `run_classifier.py --use_tpu
+--precision=bfloat16` for each task, start and seed, one after the other, each in a process and a
+directory of its own, and writes results/classifier.csv. A run that is in the file already is not
+made again. Prints the table of README.md.
+"""
+
+import argparse
+import csv
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import run_classifier
+from benchmarks.main_job import ROOT, machine
+
+RESULTS = os.path.join(ROOT, "benchmarks", "results", "classifier.csv")
+COLUMNS = [
+    "task", "start", "seed", "accuracy", "majority", "bag_of_words", "train_secs", "machine",
+]  # fmt: skip
+STARTS = ("main job", "scratch")
+
+
+def run(task, start, seed):
+    """Runs the script once; returns a row of the table."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, os.path.join(ROOT, "run_classifier.py"), f"--task_name={task}",
+            "--use_tpu", "--precision=bfloat16", f"--random_seed={seed}",
+            f"--output_dir={directory}", *(["--init_checkpoint="] if start == "scratch" else []),
+        ]  # fmt: skip
+        out = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    print(out.stdout, flush=True)
+    assert ("from scratch" in out.stdout) == (start == "scratch")
+
+    def found(pattern):
+        return float(re.search(pattern, out.stdout).group(1))
+
+    return {
+        "task": task,
+        "start": start,
+        "seed": seed,
+        "accuracy": found(r"Evaluation at step \d+: accuracy ([\d.]+)"),
+        "majority": found(r"accuracy of majority class: ([\d.]+)"),
+        "bag_of_words": found(r"accuracy of bag of words: ([\d.]+)"),
+        "train_secs": found(r"Training took (\d+) s"),
+        "machine": machine(),
+    }
+
+
+def table(rows):
+    """Returns the rows as README.md's table: a line a task and start, over its seeds."""
+    lines = [
+        "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for task, start in dict.fromkeys((row["task"], row["start"]) for row in rows):
+        own = [row for row in rows if (row["task"], row["start"]) == (task, start)]
+        values, secs = ([float(row[n]) for row in own] for n in ("accuracy", "train_secs"))
+        majority, bag_of_words = (float(own[0][name]) for name in ("majority", "bag_of_words"))
+        lines.append(
+            f"| {task} | {start} | {len(own)} | {statistics.median(values):.3f} "
+            f"({min(values):.3f} to {max(values):.3f}) | {majority:.3f} | {bag_of_words:.3f} | "
+            f"{min(secs):.0f} to {max(secs):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=run_classifier.EMBEDDED_TASKS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--results", default=RESULTS)
+    arguments = parser.parse_args()
+    if not os.path.exists(os.path.join(ROOT, "runs", "pretraining", "checkpoint")):
+        command = [sys.executable, "run_pretraining.py", "--use_tpu", "--precision=bfloat16"]
+        subprocess.run(command, check=True, cwd=ROOT)
+    rows = []
+    if os.path.exists(arguments.results):
+        with open(arguments.results, newline="", encoding="utf-8") as reader:
+            rows = list(csv.DictReader(reader))
+    done = {(row["task"], row["start"], int(row["seed"])) for row in rows}
+    for task in arguments.tasks:
+        for start in STARTS:
+            for seed in arguments.seeds:
+                if (task, start, seed) in done:
+                    continue
+                rows.append(run(task, start, seed))
+                with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
+                    table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+                    table_writer.writeheader()
+                    table_writer.writerows(rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What the XLA runtime's loop costs: training through TPUEstimator against the bare compiled step.
+
+    python -m benchmarks.loop_overhead
+
+trains a network on the embedded corpus through `TPUEstimator.train`. Between its loops it calls the
+same step, compiled by itself, as often as a loop has steps, on batches that are on the devices
+already, and waits for the last call alone. The two take turns in one process, so that what else the
+machine does falls on both. On a CPU glibc's allocator is told to keep what it has: else every call
+of the bare step takes its memory from the system anew, which costs it more than the loop. Every
+round adds a row to results/loop_overhead.csv, in place of those of an earlier run with the same
+settings. BERT-base takes about ten minutes on two cores.
+"""
+
+import argparse
+import csv
+import itertools
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+
+import tensorflow.compat.v1 as tf
+
+from benchmarks import main_job
+from bert_estimator import pretraining, tpu
+from bert_estimator.bert_config import PRESETS, BertConfig
+from bert_estimator.tpu import devices, exported_program
+from bert_estimator.tpu.core_mesh import CoreMesh
+from input_pipelines import default_data, pretraining_input
+
+RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "loop_overhead.csv")
+SETTINGS = ["tpu_name", "network", "length", "batch", "precision", "steps"]
+COLUMNS = [
+    *SETTINGS, "round", "loop_secs", "bare_secs", "input_wait", "load", "python", "tensorflow",
+    "jax", "machine",
+]  # fmt: skip
+_VOCAB_SIZE = 30522
+_KEEPS_MEMORY = {
+    "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**11),
+}  # fmt: skip
+
+
+class BareStep:
+    """A compiled step by itself.
+
+    Args:
+      program: an `ExportedProgram`.
+      cores: the devices, as many as it has cores.
+    """
+
+    def __init__(self, program, cores):
+        mesh = CoreMesh(cores)
+        self._step = program.lowered.compile(mesh)
+        self._state = mesh.put(program.state, mesh.of_state(program.lowered.state))
+        self._batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
+        self.secs(1)  # compiles it
+
+    def secs(self, steps):
+        """Returns the seconds of a step, over so many of them."""
+        start, given = time.perf_counter(), []
+        for batch in itertools.islice(itertools.cycle(self._batches), steps):
+            outputs, self._state = self._step(self._state, batch)
+            given.append(outputs)
+        devices.import_jax().block_until_ready((given, self._state))
+        return (time.perf_counter() - start) / steps
+
+
+def measure(estimator, input_fn, cores, steps, rounds):
+    """Lets training and the bare step take turns.
+
+    Args:
+      estimator: a `TPUEstimator` on `cores` that has loops of `steps` steps, and logs each of them.
+      input_fn: its training data.
+      rounds: how often either is timed.
+
+    Returns:
+      list of dicts, one a round: `loop_secs` and `bare_secs` of a step, and `input_wait`, the share
+      of the loop's time that the steps waited for input.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        estimator.export_training_program(input_fn, directory)
+        bare = BareStep(exported_program.load(directory), cores)
+    rows, loops = [], itertools.count(1)
+
+    def after_log(record):
+        # The loop before is not timed: its batches were drawn while the bare step ran.
+        if next(loops) % 2 == 0:
+            secs = {"loop_secs": 1 / record["steps_per_sec"], "bare_secs": bare.secs(steps)}
+            rows.append({**secs, "input_wait": record["input_wait"]})
+
+    estimator.train(input_fn, hooks=[tpu.LogListener(after_log)], steps=2 * rounds * steps)
+    return rows
+
+
+def pretraining_job(arguments, directory):
+    """Returns (estimator, input_fn) of the network and the data that the flags ask for."""
+    data = default_data.make(
+        os.path.join(directory, "data"),
+        vocab_size=2000,
+        max_seq_length=arguments.length,
+        max_predictions_per_seq=20,
+        dupe_factor=1,
+        seed=1,
+    )
+    input_fn = pretraining_input.input_fn_builder(
+        data.train_files, arguments.length, 20, is_training=True, precision=arguments.precision
+    )
+    model_dir = os.path.join(directory, "model")
+    model_fn = pretraining.model_fn_builder(
+        BertConfig.preset(arguments.network, _VOCAB_SIZE), "lamb", 1e-4, 10**6, 10**3,
+        precision_name=arguments.precision, summary_dir=model_dir,
+    )  # fmt: skip
+    estimator = tpu.TPUEstimator(
+        model_fn,
+        config=tpu.RunConfig(
+            master=arguments.tpu_name,
+            model_dir=model_dir,
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            log_step_count_steps=arguments.steps,
+            tpu_config=tpu.TPUConfig(iterations_per_loop=arguments.steps),
+        ),
+        train_batch_size=arguments.batch,
+    )
+    return estimator, input_fn
+
+
+def table(rows):
+    """Returns a line for each run, of its rounds' medians."""
+    lines = [
+        "| cores | network, length, batch | precision | s a step: loop (min to max) | "
+        "bare (min to max) | overhead | input wait |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for settings in dict.fromkeys(_settings(row) for row in rows):
+        own = [row for row in rows if _settings(row) == settings]
+        tpu_name, network, length, batch, precision, _ = settings
+        loop, bare, wait = (
+            [float(row[name]) for row in own] for name in ("loop_secs", "bare_secs", "input_wait")
+        )
+        overhead = statistics.median(loop) / statistics.median(bare) - 1
+        lines.append(
+            f"| {tpu_name} | {network}, {length}, {batch} | {precision} | {_range(loop)} | "
+            f"{_range(bare)} | {overhead:+.1%} | {statistics.median(wait):.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def _settings(row):
+    return tuple(str(row[name]) for name in SETTINGS)
+
+
+def _range(secs):
+    return f"{statistics.median(secs):.4g} ({min(secs):.4g} to {max(secs):.4g})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tpu_name", default="rehearse:1", help=devices.ALLOWED)
+    parser.add_argument("--network", default="base", choices=PRESETS)
+    parser.add_argument("--length", type=int, default=128, help="tokens of an example")
+    parser.add_argument("--batch", type=int, default=4, help="examples of a global batch")
+    parser.add_argument("--precision", default="float32", choices=pretraining_input.PRECISIONS)
+    parser.add_argument("--steps", type=int, default=8, help="steps of a loop")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--results", default=RESULTS)
+    arguments = parser.parse_args()
+    if not _KEEPS_MEMORY.items() <= os.environ.items():  # it is read when a process starts
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **_KEEPS_MEMORY})
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cores = devices.find(arguments.tpu_name)
+    with tempfile.TemporaryDirectory() as directory:
+        estimator, input_fn = pretraining_job(arguments, directory)
+        rounds = measure(estimator, input_fn, cores, arguments.steps, arguments.rounds)
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    versions = {
+        "load": f"{os.getloadavg()[1]:.1f}",
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "jax": devices.import_jax().__version__,
+        "machine": f"{len(cores)} x {cores[0].device_kind}, {main_job.machine()}",
+    }
+    rows = []
+    if os.path.exists(arguments.results):
+        with open(arguments.results, newline="", encoding="utf-8") as reader:
+            rows = [row for row in csv.DictReader(reader) if _settings(row) != _settings(settings)]
+    for number, measured in enumerate(rounds, 1):
+        rounded = {name: f"{value:.5g}" for name, value in measured.items()}
+        rows.append({**settings, "round": number, **rounded, **versions})
+    os.makedirs(os.path.dirname(arguments.results), exist_ok=True)
+    with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
+        table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+        table_writer.writeheader()
+        table_writer.writerows(rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

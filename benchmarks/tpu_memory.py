@@ -1,0 +1,182 @@
+"""What fits on a TPU, found by its compiler: the tables of "Before you pay for a pod" in README.md.
+
+    python -m benchmarks.tpu_memory
+
+compiles BERT-Large's training step for a whole TPU v3 pod, and then searches the largest batch of a
+core for networks, lengths and precisions on v2 and v3, each compilation one after the other in a
+process of its own: `run_pretraining.py --compile_only`. It needs no TPU, and takes hours. Every
+compilation adds a row to results/tpu_memory.csv and is not made again, so it can be stopped and
+started at will. --table prints the tables of what is there.
+
+Batches tried are those of at most four significant bits: 1 to 16, 18, 20, ... 32, 36, 40, ...
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "benchmarks", "results")
+CSV = os.path.join(RESULTS, "tpu_memory.csv")
+COLUMNS = [
+    "topology", "network", "length", "variant", "batch_per_core", "fits", "total", "usable",
+    "weights", "optimizer_state", "temporaries", "compiler", "secs",
+]  # fmt: skip
+
+NETWORKS = {
+    "base": dict(),
+    "large": dict(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    ),
+}
+PREDICTIONS = {128: 20, 512: 77}
+VARIANTS = {
+    "bfloat16": ["--precision=bfloat16"],
+    "float32": ["--precision=float32"],
+    "bfloat16, recompute": ["--precision=bfloat16", "--recompute"],
+}
+# The 76-minute run's two stages, on its pod, and one of them on four chips: what a core needs does
+# not depend on how many there are.
+POD = "v3:32x32"
+STAGES = {128: (32, 7037, 3125), 512: (16, 1562, 312)}  # batch of a core, steps, warm-up
+SAME_ON_FOUR_CHIPS = ("v3:2x2", "large", 128, "bfloat16", 32)
+
+SEARCHED = list(itertools.product(("v3:2x2", "v2:2x2"), NETWORKS, PREDICTIONS, VARIANTS))
+CORES = {"v2:2x2": 8, "v3:2x2": 8, POD: 2048}
+FIRST_GUESS = 32
+CANDIDATES = sorted({m << e for m in range(8, 16) for e in range(8)} | set(range(1, 8)))
+
+
+def compile_step(topology, network, length, variant, batch, steps=1000, warmup=100):
+    """Compiles; returns (the report, seconds it took)."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = os.path.join(directory, "bert_config.json")
+        with open(config, "w", encoding="utf-8") as writer:
+            json.dump({"vocab_size": 30522, **NETWORKS[network]}, writer)
+        command = [
+            sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
+            "--compile_only", f"--tpu_topology={topology}", f"--bert_config_file={config}",
+            f"--output_dir={directory}", "--optimizer=lamb", f"--max_seq_length={length}",
+            f"--max_predictions_per_seq={PREDICTIONS[length]}",
+            f"--train_batch_size={batch * CORES[topology]}", f"--num_train_steps={steps}",
+            f"--num_warmup_steps={warmup}", *VARIANTS[variant],
+        ]  # fmt: skip
+        start = time.time()
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+        secs = time.time() - start
+        path = os.path.join(directory, "compile_report.json")
+        if not os.path.exists(path):
+            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+        print(done.stdout, flush=True)
+        with open(path, encoding="utf-8") as reader:
+            return json.load(reader), secs
+
+
+def row_of(cell, report, secs):
+    """Returns the CSV's row of a compilation."""
+    memory = report["memory"]
+    sizes = {k: f"{memory[k] / 2**30:.3f}" for k in COLUMNS if k in memory}
+    return {
+        **dict(zip(COLUMNS, cell, strict=False)),
+        **{"fits": report["fits"], "usable": f"{report['usable_hbm'] / 2**30:.3f}"},
+        **{"compiler": report["compiler"], "secs": round(secs)},
+        **sizes,
+    }
+
+
+def next_batch(tried):
+    """Returns the batch of a core to try next, or None where the largest is known.
+
+    Args:
+      tried: rows of one cell.
+    """
+    fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
+    beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
+    between = [n for n in CANDIDATES if fit < n < min(beyond, default=CANDIDATES[-1] + 1)]
+    if not tried:
+        return FIRST_GUESS
+    if not between:
+        return None
+    # All but weights and state grows with the batch; of the nearest try, in memory.
+    near = min(tried, key=lambda r: abs(float(r["total"]) - float(r["usable"])))
+    fixed = float(near["weights"]) + float(near["optimizer_state"])
+    room = (float(near["usable"]) - fixed) / (float(near["total"]) - fixed)
+    return min(between, key=lambda n: abs(n - int(near["batch_per_core"]) * room))
+
+
+def largest(tried):
+    """Returns the largest batch known to fit, with a + where larger ones have not been ruled out;
+    an empty text where nothing is known."""
+    if not tried:
+        return ""
+    fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
+    return f"{fit}" if next_batch(tried) is None else f"{fit}+"
+
+
+def rows_of(rows, cell):
+    keys = COLUMNS[: len(cell)]
+    return [r for r in rows if [r[k] for k in keys] == [str(value) for value in cell]]
+
+
+def table(rows):
+    """Returns README.md's table of the largest batches of a core."""
+    lines = [
+        "| network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS) + " |",
+        "|---|" + "---|" * 2 * len(VARIANTS),
+    ]
+    for network, length in itertools.product(NETWORKS, PREDICTIONS):
+        found = [
+            largest(rows_of(rows, (topology, network, length, variant)))
+            for variant in VARIANTS
+            for topology in ("v2:2x2", "v3:2x2")
+        ]
+        lines.append(f"| {network}, {length} | " + " | ".join(found) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
+    arguments = parser.parse_args()
+    rows = []
+    if os.path.exists(CSV):
+        with open(CSV, newline="", encoding="utf-8") as reader:
+            rows = list(csv.DictReader(reader))
+
+    def add(cell, **settings):
+        """Compiles a cell that is not there yet; returns its report."""
+        print(*cell, flush=True)
+        report, secs = compile_step(*cell, **settings)
+        is_new = not os.path.exists(CSV)
+        with open(CSV, "a", newline="", encoding="utf-8") as writer:
+            csv_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+            if is_new:
+                csv_writer.writeheader()
+            csv_writer.writerow(row_of(cell, report, secs))
+        rows.append({k: str(v) for k, v in row_of(cell, report, secs).items()})
+        return report
+
+    if not arguments.table:
+        for length, (batch, steps, warmup) in STAGES.items():
+            cell = (POD, "large", length, "bfloat16", batch)
+            if not rows_of(rows, cell):
+                report = add(cell, steps=steps, warmup=warmup)
+                path = os.path.join(RESULTS, f"compile_report_large_{length}.json")
+                with open(path, "w", encoding="utf-8") as writer:
+                    writer.write(json.dumps(report, indent=2) + "\n")
+        if not rows_of(rows, SAME_ON_FOUR_CHIPS):
+            add(SAME_ON_FOUR_CHIPS)
+        for cell in SEARCHED:
+            while (batch := next_batch(rows_of(rows, cell))) is not None:
+                add((*cell, batch))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

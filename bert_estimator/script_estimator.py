@@ -1,0 +1,88 @@
+"""The network and the TPUEstimator that a script's flags ask for."""
+
+from bert_estimator import flags, sharding, tpu
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.tpu import devices, xla_program
+
+_STEPS_A_SUMMARY = 10
+_MOST_STEPS_A_LOG_LINE = 100
+
+
+def read_bert_config(config):
+    """Reads --bert_config_file; raises FlagError if it is none such."""
+    try:
+        return BertConfig.from_json_file(config.bert_config_file)
+    except ValueError as error:
+        raise flags.FlagError(f"--bert_config_file: {error}") from None
+
+
+def check_length(config, bert_config):
+    """Raises FlagError if the network has too few positions for --max_seq_length."""
+    flags.check(
+        config.max_seq_length <= bert_config.max_position_embeddings,
+        "max_seq_length",
+        config.max_seq_length,
+        f"cannot be more than the network's max_position_embeddings, which is "
+        f"{bert_config.max_position_embeddings}",
+    )
+
+
+def make(config, model_fn):
+    """Returns the `TPUEstimator` of the shared flags.
+
+    Args:
+      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+      model_fn: the model.
+
+    Raises:
+      FlagError: the cores asked for cannot be reached, or do not divide a batch.
+    """
+    tpu_name = config.tpu_name or (devices.default_master() if config.use_tpu else "")
+    per_replica, shards = config.num_cores_per_replica, None
+    if config.num_tpu_cores:
+        shards = config.num_tpu_cores // per_replica
+    if tpu_name:
+        try:
+            cores = len(devices.find(tpu_name))
+            xla_program.check_tensorflow()
+        except RuntimeError as error:
+            raise flags.FlagError(f"--tpu_name={tpu_name}: {error}") from None
+        flags.check(
+            cores % per_replica == 0,
+            "num_cores_per_replica",
+            per_replica,
+            f"does not divide the {cores} cores of --tpu_name={tpu_name}",
+        )
+        source = f"the {cores} cores of --tpu_name={tpu_name}"
+        if per_replica > 1:
+            source += f", {per_replica} a replica"
+        flags.check_divides(config, cores // per_replica, source)
+        flags.check(
+            config.num_tpu_cores in (None, cores),
+            "num_tpu_cores",
+            config.num_tpu_cores,
+            f"--tpu_name={tpu_name} has {cores} cores; leave the flag out",
+        )
+    return tpu.TPUEstimator(
+        model_fn=model_fn,
+        config=tpu.RunConfig(
+            master=tpu_name,
+            model_dir=config.output_dir,
+            tf_random_seed=config.random_seed,
+            save_checkpoints_steps=config.save_checkpoints_steps,
+            log_step_count_steps=min(_MOST_STEPS_A_LOG_LINE, config.iterations_per_loop),
+            tpu_config=tpu.TPUConfig(
+                iterations_per_loop=config.iterations_per_loop,
+                num_shards=shards,
+                num_cores_per_replica=per_replica,
+                experimental_host_call_every_n_steps=_STEPS_A_SUMMARY,
+            ),
+        ),
+        params={},
+        use_tpu=config.use_tpu,
+        train_batch_size=config.train_batch_size,
+        eval_batch_size=config.eval_batch_size,
+        predict_batch_size=getattr(config, "predict_batch_size", None),
+        units_per_example={"tokens": config.max_seq_length},
+        sharding=sharding.BERT,
+    )

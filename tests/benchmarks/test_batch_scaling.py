@@ -1,0 +1,91 @@
+"""The batch-scaling study: its rules, its search, its resumption; runs themselves are replaced."""
+
+import csv
+import math
+import xml.etree.ElementTree
+
+import pytest
+
+from benchmarks import batch_scaling, svg_chart
+
+
+class Replaced(batch_scaling.Study):
+    """A study whose runs cost nothing: the loss is the distance of the rate from a best one."""
+
+    best = 1e-3
+
+    def __init__(self, path):
+        super().__init__(str(path), str(path.parent))
+        self.trained = []
+
+    def train(self, output_dir, length, init_checkpoint, **key):
+        self.trained.append((length, init_checkpoint, key))
+        loss = abs(math.log2(float(key["learning_rate"]) / self.best))
+        if loss > 4:
+            return {"masked_lm_loss": "diverged", "masked_lm_accuracy": "", "train_secs": ""}
+        return {"masked_lm_loss": loss, "masked_lm_accuracy": 0.5, "train_secs": 1}
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Replaced(tmp_path / "results.csv")
+
+
+def test_every_batch_gets_all_examples_and_a_hundred_steps_or_more():
+    for batch in batch_scaling.BATCHES:
+        assert batch_scaling.EXAMPLES % batch == 0
+        assert batch_scaling.EXAMPLES // batch >= 100
+        assert batch % min(batch, batch_scaling.MICRO_BATCH) == 0
+
+
+def test_the_rate_goes_with_the_root_of_the_batch():
+    rates = [float(batch_scaling.scaled_rate(1e-3, batch)) for batch in (32, 128, 2048)]
+    assert rates == [1e-3, 2e-3, 8e-3]
+
+
+@pytest.mark.parametrize("power", [-7, -1, 0, 3])
+def test_the_search_ends_where_both_neighbours_are_worse(study, power):
+    study.best = batch_scaling.FIRST_RATES["lamb"] * 2.0**power
+    if power == -7:
+        study.best *= 2**4  # what is too far from the best diverges
+    assert batch_scaling.tuned_rate(study, "lamb") == study.best
+    assert {key["steps"] for _, _, key in study.trained} == {batch_scaling.EXAMPLES // 4 // 32}
+
+
+def test_runs_in_the_file_are_not_made_again(study, tmp_path):
+    batch_scaling.run_scaling(study, "lars", 2, 1e-3)
+    assert [key["batch"] for _, _, key in study.trained] == list(batch_scaling.BATCHES)
+    assert all(k["batch"] * k["steps"] == batch_scaling.EXAMPLES for _, _, k in study.trained)
+    again = Replaced(tmp_path / "results.csv")
+    batch_scaling.run_scaling(again, "lars", 2, 1e-3)
+    assert again.trained == [] and again.rows == study.rows
+    batch_scaling.run_scaling(again, "lars", 3, 1e-3)
+    assert len(again.trained) == len(batch_scaling.BATCHES)
+
+
+def test_the_second_stage_starts_from_the_first_with_and_without_a_warmup(study, tmp_path):
+    batch_scaling.run_stages(study, str(tmp_path), 1, 1e-3)
+    (_, start, first), (length, *plain), (_, *warm) = study.trained
+    assert start is None and length == batch_scaling.LONG_LENGTH
+    assert plain[0] == warm[0] and plain[0].endswith(f"1/model.ckpt-{first['steps']}")
+    assert (plain[1]["warmup_steps"], warm[1]["warmup_steps"]) == (0, 5)
+    batch_scaling.run_stages(study, str(tmp_path), 1, 1e-3)
+    assert len(study.trained) == 3
+
+
+def test_table_and_picture(study, tmp_path):
+    study.best = batch_scaling.FIRST_RATES["lamb"]
+    for seed in batch_scaling.SEEDS:
+        batch_scaling.run_stages(study, str(tmp_path), seed, study.best)
+        for optimizer in batch_scaling.FIRST_RATES:
+            batch_scaling.run_scaling(study, optimizer, seed, study.best * 2.0)
+    with open(tmp_path / "results.csv", newline="", encoding="utf-8") as reader:
+        assert len(list(csv.DictReader(reader))) == 3 * 3 * 5 + 3 * 2
+    lines = batch_scaling.table(study.rows).splitlines()
+    assert lines[2] == "| 32 | 12800 | " + " | ".join(["1.000 (1.000 to 1.000)"] * 3) + " |"
+    assert lines[6] == "| 4096 | 100 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
+    assert "| 5 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
+    curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
+    svg_chart.write(tmp_path / "picture.svg", "title", curves)
+    root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
+    assert "title" in "".join(root.itertext())

@@ -1,0 +1,50 @@
+"""The search of the largest batch that fits."""
+
+import pytest
+
+from benchmarks import tpu_memory
+
+
+def search(fits, total):
+    """Searches with a pretended compiler; returns the rows of its trials."""
+    rows = []
+    while (batch := tpu_memory.next_batch(rows)) is not None:
+        rows.append(
+            {
+                "batch_per_core": str(batch),
+                "fits": str(fits(batch)),
+                "total": str(total(batch)),
+                "usable": "15.5",
+                "weights": "1.3",
+                "optimizer_state": "2.7",
+            }
+        )
+        assert len(rows) < 12
+    return rows
+
+
+@pytest.mark.parametrize("gib_a_row", [0.007, 0.05, 0.2, 0.9, 2.0, 20.0])
+def test_the_largest_batch_is_found_whatever_the_totals_say(gib_a_row):
+    """The compiler saves memory where it is short: its totals are not a line."""
+
+    def fits(batch):
+        return 5 + gib_a_row * batch <= 15.5
+
+    rows = search(fits, lambda batch: 5 + gib_a_row * batch * (1 if fits(batch) else 1.5))
+    expected = max((n for n in tpu_memory.CANDIDATES if fits(n)), default=0)
+    assert tpu_memory.largest(rows) == str(expected)
+
+
+def test_what_is_not_known_yet():
+    assert tpu_memory.largest([]) == ""
+    (first, *_) = search(lambda batch: batch < 200, lambda batch: 5 + batch / 20)
+    assert tpu_memory.largest([first]) == "32+"
+
+
+def test_the_table_has_a_column_for_each_tpu_and_variant():
+    keys = ("topology", "network", "length", "variant")
+    row = dict(zip(keys, ("v3:2x2", "large", "128", "bfloat16"), strict=True))
+    trials = search(lambda batch: batch < 20, lambda batch: 5 + batch / 2)
+    lines = tpu_memory.table([{**row, **trial} for trial in trials]).splitlines()
+    assert lines[0].startswith("| network, length | v2, bfloat16 | v3, bfloat16 | v2, float32 |")
+    assert lines[4] == "| large, 128 |  | 18 |  |  |  |  |"
