@@ -136,8 +136,10 @@ def match(source, shapes, new_head=None, allow_partial=False):
             + "\nUse the configuration it was made with; or --allow_partial_init, to start these "
             "variables anew and leave those of the checkpoint unused"
         )
+    slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
     return [
         *((name, shape, RESTORED if name in fitting else NEW) for name, shape in shapes.items()),
         *((name, source.shapes[name], UNUSED) for name in unused),
-        *((name, "", UNUSED) for name in source.left_out),
+        *((f"optimizer's slots: {len(slots)}", "", UNUSED) for _ in slots[:1]),
+        *((name, "", UNUSED) for name in source.left_out if name not in slots),
     ]
