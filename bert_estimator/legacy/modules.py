@@ -78,7 +78,11 @@ def names_of(module):
 
 
 def _member(home, name):
-    module = importlib.import_module(home)
+    try:
+        module = importlib.import_module(home)
+    except AttributeError as error:
+        # Not to be taken for a name that is missing in it.
+        raise ImportError(f"{home} cannot be imported: {error}") from error
     try:
         return getattr(module, name)
     except AttributeError:

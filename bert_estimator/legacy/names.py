@@ -17,7 +17,7 @@ _TPU_ESTIMATOR = (
 MODULES = {
     "tensorflow": [(V1, "* __internal__ __version__ __git_version__ __compiler_version__")],
     "tensorflow.compat": [(V1 + ".compat", "*")],
-    "tensorflow.compat.v2": [(V2, "* __internal__ __version__")],
+    "tensorflow.compat.v2": [(V2, "* __internal__ __operators__ __version__")],
     "tensorflow.compat.v2.summary": [
         # Writes the same events without the tensorboard package.
         ("bert_estimator.tpu.summary", "scalar histogram text"),

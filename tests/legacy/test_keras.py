@@ -1,0 +1,67 @@
+"""`tf.keras` in a TF1 script: layers and losses of the tf_keras package, in a model_fn."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+
+def model_fn(features, labels, mode, params):
+    hidden = tf.keras.layers.Dense(4, activation=tf.keras.activations.tanh, name="hidden")
+    drop = tf.keras.layers.Dropout(0.5)
+    output = tf.layers.Dense(1, name="output")
+    x = drop(hidden(features), training=mode == tf.estimator.ModeKeys.TRAIN)
+    loss = tf.losses.mean_squared_error(labels, output(x))
+    optimizer = tf.contrib.tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.05))
+    return tf.contrib.tpu.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss, tf.train.get_global_step()))
+
+def input_fn(params):
+    features = tf.constant([[1.0, 2.0], [3.0, 4.0], [0.5, 0.0], [1.0, 1.0]])
+    data = tf.data.Dataset.from_tensors((features, tf.reduce_sum(features, 1, keepdims=True)))
+    return data.repeat()
+
+estimator = tf.contrib.tpu.TPUEstimator(
+    model_fn,
+    config=tf.contrib.tpu.RunConfig(model_dir=sys.argv[1], tf_random_seed=1),
+    use_tpu=False, train_batch_size=4, eval_batch_size=4)
+estimator.train(input_fn, steps=1)
+before = estimator.evaluate(input_fn, steps=1)["loss"]
+estimator.train(input_fn, steps=100)
+assert estimator.evaluate(input_fn, steps=1)["loss"] < 0.5 * before
+print(sorted(name for name in estimator.get_variable_names() if "Adam" not in name))
+"""
+
+
+def run(tmp_path, **environment):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "bert_estimator.legacy", str(script), str(tmp_path / "model")],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+def test_keras_layers_train_under_their_names_of_tensorflow_1(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = "['beta1_power', 'beta2_power', 'global_step', 'hidden/bias', 'hidden/kernel', "
+    assert done.stdout.splitlines()[-1] == names + "'output/bias', 'output/kernel']"
+
+
+def test_without_tf_keras_the_error_says_what_to_install(tmp_path):
+    (tmp_path / "tf_keras.py").write_text("raise ImportError('none here')", encoding="utf-8")
+    done = run(tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in done.stderr
