@@ -169,6 +169,7 @@ def _estimator(config, bert_config):
             precision_name=config.precision,
             micro_batch_size=config.micro_batch_size,
             recompute=config.recompute,
+            use_one_hot_embeddings=config.use_one_hot_embeddings,
             random_seed=config.random_seed,
             initial_checkpoint=config.init_checkpoint,
             allow_partial_init=config.allow_partial_init,

@@ -2,11 +2,11 @@
 
     python -m benchmarks.tpu_memory
 
-compiles BERT-Large's training step for a whole TPU v3 pod, and then searches the largest batch of a
-core for networks, lengths and precisions on v2 and v3, each compilation one after the other in a
-process of its own: `run_pretraining.py --compile_only`. It needs no TPU, and takes hours. Every
-compilation adds a row to results/tpu_memory.csv and is not made again, so it can be stopped and
-started at will. --table prints the tables of what is there.
+compiles BERT-Large's training step for a whole TPU v3 pod; then with each option that saves memory;
+and then searches the largest batch of a core for networks, lengths and precisions on v2 and v3,
+each compilation one after the other in a process of its own: `run_pretraining.py --compile_only`.
+It needs no TPU, and takes hours. Every compilation adds a row to results/tpu_memory.csv and is not
+made again, so it can be stopped and started at will. --table prints the tables of what is there.
 
 Batches tried are those of at most four significant bits: 1 to 16, 18, 20, ... 32, 36, 40, ...
 """
@@ -47,10 +47,26 @@ POD = "v3:32x32"
 STAGES = {128: (32, 7037, 3125), 512: (16, 1562, 312)}  # batch of a core, steps, warm-up
 SAME_ON_FOUR_CHIPS = ("v3:2x2", "large", 128, "bfloat16", 32)
 
+# What to do when it doesn't fit: the second stage's step, each option alone.
+STAGE_2 = ("v3:2x2", "large", 512, 16)
+REMEDIES = {
+    "bfloat16": [],
+    "float32": [],
+    "--use_one_hot_embeddings": ["--use_one_hot_embeddings"],
+    "--bfloat16_first_moments": ["--bfloat16_first_moments"],
+    "--optimizer=adafactor": ["--optimizer=adafactor"],
+    "--micro_batch_size=4": ["--micro_batch_size=4"],
+    "bfloat16, recompute": [],
+}
+
 SEARCHED = list(itertools.product(("v3:2x2", "v2:2x2"), NETWORKS, PREDICTIONS, VARIANTS))
 CORES = {"v2:2x2": 8, "v3:2x2": 8, POD: 2048}
 FIRST_GUESS = 32
 CANDIDATES = sorted({m << e for m in range(8, 16) for e in range(8)} | set(range(1, 8)))
+
+
+def flags_of(variant):
+    return VARIANTS.get(variant) or ["--precision=bfloat16", *REMEDIES[variant]]
 
 
 def compile_step(topology, network, length, variant, batch, steps=1000, warmup=100):
@@ -65,7 +81,7 @@ def compile_step(topology, network, length, variant, batch, steps=1000, warmup=1
             f"--output_dir={directory}", "--optimizer=lamb", f"--max_seq_length={length}",
             f"--max_predictions_per_seq={PREDICTIONS[length]}",
             f"--train_batch_size={batch * CORES[topology]}", f"--num_train_steps={steps}",
-            f"--num_warmup_steps={warmup}", *VARIANTS[variant],
+            f"--num_warmup_steps={warmup}", *flags_of(variant),
         ]  # fmt: skip
         start = time.time()
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
@@ -140,6 +156,22 @@ def table(rows):
     return "\n".join(lines)
 
 
+def remedies_table(rows):
+    """Returns README.md's table of what saves memory, for the recipe's second stage."""
+    topology, network, length, batch = STAGE_2
+    lines = [
+        "| BERT-Large, 512 tokens, 16 a core | weights | optimizer state "
+        "| activations and temporaries | total, GiB | fits v3 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for variant in REMEDIES:
+        for row in rows_of(rows, (topology, network, length, variant, batch)):
+            sizes = (row[k] for k in ("weights", "optimizer_state", "temporaries", "total"))
+            fits = "yes" if row["fits"] == "True" else "no"
+            lines.append(f"| {variant} | " + " | ".join([*sizes, fits]) + " |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
@@ -172,10 +204,15 @@ def main():
                     writer.write(json.dumps(report, indent=2) + "\n")
         if not rows_of(rows, SAME_ON_FOUR_CHIPS):
             add(SAME_ON_FOUR_CHIPS)
+        topology, network, length, batch = STAGE_2
+        for variant in REMEDIES:
+            cell = (topology, network, length, variant, batch)
+            if not rows_of(rows, cell):
+                add(cell)
         for cell in SEARCHED:
             while (batch := next_batch(rows_of(rows, cell))) is not None:
                 add((*cell, batch))
-    print(table(rows))
+    print(remedies_table(rows), table(rows), sep="\n\n")
 
 
 if __name__ == "__main__":

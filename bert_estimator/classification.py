@@ -15,6 +15,7 @@ first token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
 """
 
 import dataclasses
+import functools
 import re
 
 import tensorflow.compat.v1 as tf
@@ -51,6 +52,8 @@ def model_fn_builder(
     rule=None,
     *,
     precision_name="float32",
+    recompute=False,
+    use_one_hot_embeddings=False,
     random_seed=0,
     initial_checkpoint=None,
     allow_partial_init=False,
@@ -67,11 +70,18 @@ def model_fn_builder(
       head: `Head`.
       rule: `update.UpdateRule`; None where nothing is trained.
       precision_name: "float32" or "bfloat16": what the network computes in.
+      recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
       random_seed: seed of dropout.
       initial_checkpoint: checkpoint whose weights training starts from, or None; the head starts
         anew where it has none. See `init_checkpoint.scaffold_fn`.
       allow_partial_init: whether any variable may start anew, or stay unused.
     """
+    make_model = functools.partial(
+        modeling.BertModel,
+        bert_config,
+        recompute=recompute,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+    )
 
     def scaffold_fn(**options):
         return init_checkpoint.scaffold_fn(
@@ -87,10 +97,10 @@ def model_fn_builder(
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
-                return _loss_fn(bert_config, head, precision_name, features, random_seed, step)
+                return _loss_fn(make_model, head, precision_name, features, random_seed, step)
 
             return rule.train_spec(make_loss_fn, features, scaffold_fn())
-        logits = _logits(bert_config, head, precision_name, features, None)
+        logits = _logits(make_model, head, precision_name, features, None)
         if mode == tpu.ModeKeys.PREDICT:
             return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
         losses = _losses(head, logits, features["label_ids"])
@@ -137,11 +147,10 @@ def layerwise_rate_scale(decay, num_hidden_layers):
     return rate_scale
 
 
-def _logits(bert_config, head, precision_name, features, dropout):
+def _logits(make_model, head, precision_name, features, dropout):
     """float32 [B, L]."""
     with precision.scope(precision_name):
-        model = modeling.BertModel(
-            bert_config,
+        model = make_model(
             is_training=dropout is not None,
             input_ids=features["input_ids"],
             input_mask=features["input_mask"],
@@ -154,8 +163,8 @@ def _logits(bert_config, head, precision_name, features, dropout):
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
             weights = modeling.weight(
                 "output_weights",
-                [head.num_labels, bert_config.hidden_size],
-                bert_config.initializer_range,
+                [head.num_labels, model.config.hidden_size],
+                model.config.initializer_range,
             )
             bias = tf.get_variable(
                 "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
@@ -189,7 +198,7 @@ def _class_weights(head, features):
     return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
 
 
-def _loss_fn(bert_config, head, precision_name, features, random_seed, step):
+def _loss_fn(make_model, head, precision_name, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     weights = update.example_weights(features)
     num_examples = update.global_sum(weights)
@@ -200,7 +209,7 @@ def _loss_fn(bert_config, head, precision_name, features, random_seed, step):
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
-        logits = _logits(bert_config, head, precision_name, micro_features, dropout)
+        logits = _logits(make_model, head, precision_name, micro_features, dropout)
         label_ids = micro_features["label_ids"]
         micro_weights = update.example_weights(micro_features)
         losses = _losses(head, logits, label_ids) * micro_weights

@@ -51,6 +51,8 @@ class FineTuning:
                 classification.Head(data.kind, num_labels, data.metrics, weights or None),
                 rule,
                 precision_name=config.precision,
+                recompute=config.recompute,
+                use_one_hot_embeddings=config.use_one_hot_embeddings,
                 random_seed=config.random_seed,
                 initial_checkpoint=config.init_checkpoint,
                 allow_partial_init=config.allow_partial_init,

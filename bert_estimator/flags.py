@@ -66,6 +66,14 @@ def define(values, output_dir):
     string("precision", "float32", f"What the network computes in: {', '.join(PRECISIONS)}.")
     string("optimizer", None, f"One of {', '.join(OPTIMIZERS)}.")
     integer("micro_batch_size", None, "Most rows computed at a time within a step; all by default.")
+    boolean(
+        "recompute", False, "Compute each layer again for its gradient: less memory, more work."
+    )
+    boolean(
+        "use_one_hot_embeddings",
+        False,
+        "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
+    )
     integer("random_seed", 12345, "Seed of weights, dropout and the order of the data.")
 
 

@@ -8,6 +8,8 @@ Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids
 up a batch, which count nothing. It may be absent.
 """
 
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, init_checkpoint, modeling, precision, tpu, update
@@ -24,6 +26,7 @@ def model_fn_builder(
     precision_name="float32",
     micro_batch_size=None,
     recompute=False,
+    use_one_hot_embeddings=False,
     random_seed=0,
     initial_checkpoint=None,
     allow_partial_init=False,
@@ -44,7 +47,7 @@ def model_fn_builder(
       learning_rate: the peak, reached after `num_warmup_steps`; 0 at `num_train_steps`.
       precision_name: "float32" or "bfloat16": what the network computes in.
       micro_batch_size: rows of a core's batch computed at a time; None: all of them.
-      recompute: compute each layer again for its gradient, instead of keeping its activations.
+      recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
       random_seed: seed of dropout.
       initial_checkpoint: checkpoint whose weights training starts from, or None; see
         `init_checkpoint.scaffold_fn`.
@@ -54,7 +57,12 @@ def model_fn_builder(
       legacy_schedule_jump: google-research/bert's schedule, which jumps at the end of warm-up.
       optimizer_options: dict of further arguments of the optimizer's class.
     """
-
+    make_model = functools.partial(
+        modeling.BertModel,
+        bert_config,
+        recompute=recompute,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+    )
     rule = update.UpdateRule(
         optimizer,
         learning_rate,
@@ -75,7 +83,7 @@ def model_fn_builder(
     def model_fn(features, labels, mode, params):
         del labels, params
         if mode == tpu.ModeKeys.EVAL:
-            tensors = _per_position(bert_config, precision_name, features, None)
+            tensors = _per_position(make_model, precision_name, features, None)
             return tpu.TPUEstimatorSpec(
                 mode,
                 loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
@@ -87,7 +95,7 @@ def model_fn_builder(
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
         def make_loss_fn(step):
-            return _loss_fn(bert_config, precision_name, recompute, features, random_seed, step)
+            return _loss_fn(make_model, precision_name, features, random_seed, step)
 
         return rule.train_spec(make_loss_fn, features, scaffold_fn())
 
@@ -117,17 +125,15 @@ def metric_fn(
     }
 
 
-def _per_position(bert_config, precision_name, features, dropout, recompute=False):
+def _per_position(make_model, precision_name, features, dropout):
     """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP."""
     with precision.scope(precision_name):
-        model = modeling.BertModel(
-            bert_config,
+        model = make_model(
             is_training=dropout is not None,
             input_ids=features["input_ids"],
             input_mask=features["input_mask"],
             token_type_ids=features["segment_ids"],
             dropout=dropout,
-            recompute=recompute,
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
         next_sentence_logits = heads.next_sentence_logits(model)
@@ -151,7 +157,7 @@ def _per_position(bert_config, precision_name, features, dropout, recompute=Fals
     }
 
 
-def _loss_fn(bert_config, precision_name, recompute, features, random_seed, step):
+def _loss_fn(make_model, precision_name, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     num_masked = update.global_sum(_masked_lm_weights(features))
     num_examples = update.global_sum(update.example_weights(features))
@@ -159,7 +165,7 @@ def _loss_fn(bert_config, precision_name, recompute, features, random_seed, step
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
-        tensors = _per_position(bert_config, precision_name, micro_features, dropout, recompute)
+        tensors = _per_position(make_model, precision_name, micro_features, dropout)
 
         def share(values, weights, total):
             return tf.reduce_sum(tf.cast(values, tf.float32) * weights) / total

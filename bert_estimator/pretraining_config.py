@@ -46,7 +46,6 @@ def define_flags():
         ),
         ("lamb_bias_correction", "LAMB with Adam's bias correction."),
         ("bfloat16_first_moments", "Store the first moments of LAMB or AdamW as bfloat16."),
-        ("recompute", "Compute each layer again for its gradient: less memory, more work."),
     ):
         absl_flags.DEFINE_boolean(name, False, text, flag_values=values)
     absl_flags.DEFINE_float(
@@ -92,6 +91,7 @@ class Config:
     optimizer: str
     micro_batch_size: int | None
     recompute: bool
+    use_one_hot_embeddings: bool
     random_seed: int
     legacy_schedule_jump: bool
     lamb_bias_correction: bool

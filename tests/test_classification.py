@@ -143,6 +143,16 @@ def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dro
     assert weights["output_weights"].shape == (1 if kind == "regression" else 3, 8)
 
 
+@pytest.mark.parametrize("option", ["recompute", "use_one_hot_embeddings"])
+def test_what_saves_memory_or_time_changes_no_number(option):
+    loss, report, weights = train_once("classification")
+    other_loss, other_report, other_weights = train_once("classification", **{option: True})
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-5)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("kind", classification.KINDS)
 def test_micro_batches_equal_the_batch(kind):
     loss, report, weights = train_once(kind)

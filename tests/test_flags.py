@@ -54,6 +54,8 @@ def test_defaults_are_those_of_google_research_bert():
         "precision": "float32",
         "optimizer": None,
         "micro_batch_size": None,
+        "recompute": False,
+        "use_one_hot_embeddings": False,
         "random_seed": 12345,
     }
 

@@ -259,6 +259,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "lamb_bias_correction": False,
         "bfloat16_first_moments": False,
         "recompute": False,
+        "use_one_hot_embeddings": False,
         "recipe": None,
         "scale": None,
         "stage": None,

@@ -48,3 +48,10 @@ def test_the_table_has_a_column_for_each_tpu_and_variant():
     lines = tpu_memory.table([{**row, **trial} for trial in trials]).splitlines()
     assert lines[0].startswith("| network, length | v2, bfloat16 | v3, bfloat16 | v2, float32 |")
     assert lines[4] == "| large, 128 |  | 18 |  |  |  |  |"
+
+
+def test_the_table_of_what_saves_memory():
+    values = ("v3:2x2", "large", "512", "--optimizer=adafactor", "16", "True", "11.2", "15.48")
+    row = dict(zip(tpu_memory.COLUMNS, (*values, "1.25", "0.01", "9.3"), strict=False))
+    (*_, line) = tpu_memory.remedies_table([row]).splitlines()
+    assert line == "| --optimizer=adafactor | 1.25 | 0.01 | 9.3 | 11.2 | yes |"
