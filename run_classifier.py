@@ -3,7 +3,7 @@
     python run_classifier.py --use_tpu --precision=bfloat16
 
 fine-tunes the checkpoint of run_pretraining.py, if it is there, on a labelled task made from what
-every Python carries, in about two minutes on two cores, and prints the accuracy beside baselines.
+every Python carries, within a minute or two on two cores, and prints the accuracy beside baselines.
 With --task_name and --data_dir it is google-research/bert's run_classifier.py, for all of GLUE and
 XNLI; with --train_file, --eval_file and --predict_file it reads one's own TSV, CSV or JSONL files.
 """

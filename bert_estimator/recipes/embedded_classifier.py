@@ -1,7 +1,7 @@
 """The plan of `python run_classifier.py` with no task given: a task from every CPython's text.
 
 Command   python run_classifier.py --use_tpu --precision=bfloat16
-Cost      about two minutes of training on two CPU cores (`python -m benchmarks.classifier`)
+Cost      half a minute of training on two CPU cores (`python -m benchmarks.classifier`)
 Start     the main job's checkpoint in runs/pretraining, if it is there; else from scratch
 
 The network is the main job's, as the checkpoint demands. Chosen by trying: at this small rate the
