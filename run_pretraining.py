@@ -93,6 +93,8 @@ def run(config):
     if config.do_train:
         digest = manifest.digest(records["input_file"].files)
         directory.check_config(config.settings(), digest)
+        vocab_file = data.vocab_file if config.embedded else None
+        directory.write_network(bert_config.to_dict(), vocab_file)
         directory.write_config(config.settings(), config.sources, digest)
 
     def input_fn(files, is_training):

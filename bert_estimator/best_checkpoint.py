@@ -10,6 +10,8 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.run_directory import NETWORK_FILES
+
 _DIRECTORY = "best"
 _FILE = "best.json"
 
@@ -17,8 +19,9 @@ _FILE = "best.json"
 class BestCheckpoint(tf.train.CheckpointSaverListener):
     """A saving listener for `TPUEstimator.train`.
 
-    The best checkpoint so far is copied to `<output_dir>/best`, where later ones do not replace it;
-    `best.json` there says which it is, and is written last.
+    The best checkpoint so far is copied to `<output_dir>/best`, where later ones do not replace it,
+    with what lies beside it and says of which network it is; `best.json` there says which it is,
+    and is written last.
 
     Args:
       output_dir: the directory of the run.
@@ -67,6 +70,10 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         os.makedirs(self._directory, exist_ok=True)
         for path in glob.glob(glob.escape(checkpoint) + ".*"):
             shutil.copy(path, self._directory)
+        for name in NETWORK_FILES:
+            path = os.path.join(os.path.dirname(checkpoint), name)
+            if os.path.exists(path):
+                shutil.copy(path, self._directory)
         return os.path.basename(checkpoint)
 
     def _remove_others(self):

@@ -29,13 +29,14 @@ class FineTuning:
 
     def __init__(self, config, bert_config, data, input_fn_builder):
         self._config = config
+        self._bert_config = bert_config
         self._data = data
         self._input_fn_builder = input_fn_builder
         self._directory = RunDirectory(config.output_dir)
         rule = None
         if config.do_train:
             self._directory.check_config(config.settings, data.digest())
-            rule = self._update_rule(bert_config)
+            rule = self._update_rule()
         num_labels = len(data.labels) or 1
         weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
         flags.check(
@@ -77,6 +78,7 @@ class FineTuning:
                 )
             )
         start_step = self._estimator.global_step()
+        directory.write_network(self._bert_config.to_dict(), self._data.vocab_file)
         directory.write_config(config.settings, config.sources, self._data.digest())
         directory.forget_metrics_after(start_step)
         if start_step >= self._num_train_steps() or any(each.exhausted for each in listeners):
@@ -170,7 +172,7 @@ class FineTuning:
         config = self._config
         return int(len(self._data.train) / config.train_batch_size * config.num_train_epochs)
 
-    def _update_rule(self, bert_config):
+    def _update_rule(self):
         config, num_train_steps = self._config, self._num_train_steps()
         flags.check(
             num_train_steps > 0,
@@ -186,7 +188,7 @@ class FineTuning:
             min(int(num_train_steps * config.warmup_proportion), num_train_steps - 1),
             micro_batch_size=config.micro_batch_size,
             rate_scale=classification.layerwise_rate_scale(
-                config.layerwise_lr_decay, bert_config.num_hidden_layers
+                config.layerwise_lr_decay, self._bert_config.num_hidden_layers
             ),
             summary_dir=config.output_dir,
         )

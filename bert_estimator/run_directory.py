@@ -1,7 +1,9 @@
-"""What a run leaves behind besides checkpoints: config.json, metrics.jsonl, curves.svg.
+"""What a run leaves behind besides checkpoints: config.json, metrics.jsonl, curves.svg, and more.
 
 config.json holds every resolved flag with its source, versions and the command. metrics.jsonl has a
 line for each logged step of training and for each evaluation. curves.svg draws them.
+bert_config.json and vocab.txt (vocab.model where it is SentencePiece's) lie beside the checkpoints,
+as in google-research/bert's archives: whoever opens one needs nothing else.
 """
 
 import json
@@ -23,6 +25,10 @@ _MAY_DIFFER = frozenset(
         "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
     ]
 )  # fmt: skip
+
+
+# The files that `RunDirectory.write_network` makes.
+NETWORK_FILES = ("bert_config.json", "vocab.txt", "vocab.model")
 
 
 class RunDirectory:
@@ -97,6 +103,37 @@ class RunDirectory:
             "cores": os.cpu_count(),
         }
         _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
+
+    def write_network(self, network, vocab_file=None):
+        """Keeps what the checkpoints are of, beside them.
+
+        Args:
+          network: dict of the keys of bert_config.json.
+          vocab_file: the vocabulary to copy, or None where it is not known.
+
+        Raises:
+          FlagError: the directory's checkpoints are of another network.
+        """
+        config_file, word_piece, sentence_piece = (
+            os.path.join(self.path, name) for name in NETWORK_FILES
+        )
+        if self.holds_checkpoint() and os.path.exists(config_file):
+            with open(config_file, encoding="utf-8") as reader:
+                before = json.load(reader)
+            for key, value in network.items():
+                if before.get(key, value) != value:
+                    raise FlagError(
+                        f"--bert_config_file: {self.path} holds a run of a network with "
+                        f"{key}={before[key]!r}, not {value!r}. Use that value to go on with it, "
+                        "or another --output_dir"
+                    )
+        _write_atomically(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
+        if vocab_file is not None:
+            import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
+
+            kept = sentence_piece if vocab_file.endswith(".model") else word_piece
+            tf.io.gfile.copy(vocab_file, kept + ".tmp", overwrite=True)
+            os.replace(kept + ".tmp", kept)  # whole, even where it is the file that was copied
 
     def forget_metrics_after(self, step):
         """Drops the metrics of steps after `step`, which a resumed run writes again; all of them

@@ -45,6 +45,15 @@ def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
     assert (tmp_path / "best" / "model.ckpt-20.index").read_text() == "20"
 
 
+def test_the_network_is_kept_with_the_best(tmp_path, run):
+    for name in ("bert_config.json", "vocab.txt"):
+        (tmp_path / name).write_text(name)
+    _, save = run([0.5, 0.7])
+    save(10), save(20)
+    for name in ("bert_config.json", "vocab.txt"):
+        assert (tmp_path / "best" / name).read_text() == name
+
+
 def test_what_has_no_weights_yet_is_not_evaluated(run):
     _, save = run([])
     assert save(0) is False

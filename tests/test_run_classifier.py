@@ -12,6 +12,9 @@ import pytest
 from tiny_run import bert_config, metrics_of, variables_of, words
 
 import run_classifier
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.interchange import network_variables, open_source, tf1_checkpoint
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from bert_estimator.tpu import checkpoints
@@ -285,6 +288,22 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     assert steps == sorted(set(steps)) and steps[-1] == 12
     assert main(flags) == 0
     assert "Nothing left to train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "lars"])
+def test_a_runs_directory_converts_with_nothing_else(data, tmp_path, capsys, optimizer):
+    flags = command(data, tmp_path / "run", optimizer=optimizer, num_train_epochs=0.4)
+    assert main([*flags, "--keep_best_checkpoint", "--do_train"]) == 0
+    for run in ("run", "run/best"):
+        target = tmp_path / f"{run}-converted"
+        assert interchange.main(["interchange", str(tmp_path / run), str(target)]) == 0
+        assert "Weights read back bit for bit" in capsys.readouterr().out
+        assert (target / "vocab.txt").read_text() == (data / "vocab.txt").read_text()
+    source, target = (open_source(str(tmp_path / name)) for name in ("run", "run-converted"))
+    assert source.config == target.config == BertConfig(**BERT_CONFIG)
+    heads = network_variables.head_shapes(source.config, 2)[network_variables.CLASSIFIER]
+    assert source.shapes == {**network_variables.encoder_shapes(source.config), **heads}
+    assert "global_step" in source.left_out and len(source.left_out) > len(source.shapes)
 
 
 def test_seeds_are_summarised(data, tmp_path, capsys):

@@ -81,6 +81,35 @@ def test_an_unreadable_config_is_refused(tmp_path, text):
         run.check_config(SETTINGS)
 
 
+def test_the_network_lies_beside_the_checkpoints(tmp_path):
+    run = directory(tmp_path / "run")
+    (tmp_path / "words").write_text("a\n")
+    run.write_network({"vocab_size": 9, "hidden_size": 8}, str(tmp_path / "words"))
+    assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {
+        "vocab_size": 9,
+        "hidden_size": 8,
+    }
+    assert (tmp_path / "run/vocab.txt").read_text() == "a\n"
+    run.write_network({"vocab_size": 7}, f"{run.path}/vocab.txt")  # its own copy; a new network
+    (tmp_path / "pieces.model").write_text("b")
+    run.write_network({"vocab_size": 7}, str(tmp_path / "pieces.model"))
+    run.write_network({"vocab_size": 7})
+    assert sorted(os.listdir(run.path)) == ["bert_config.json", "vocab.model", "vocab.txt"]
+    assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {"vocab_size": 7}
+
+
+def test_a_run_does_not_go_on_with_another_network(tmp_path):
+    directory(tmp_path).write_network({"num_attention_heads": 2})
+    run = directory(tmp_path, step=5)
+    run.write_network({"num_attention_heads": 2, "a_key_of_a_later_version": 1})
+    message = (
+        rf"--bert_config_file: {tmp_path} holds a run of a network with num_attention_heads=2, "
+        "not 4. Use that value"
+    )
+    with pytest.raises(FlagError, match=message):
+        run.write_network({"num_attention_heads": 4})
+
+
 def test_metrics_after_the_checkpoint_are_forgotten(tmp_path):
     run = directory(tmp_path, step=4)
     assert run.metrics() == []

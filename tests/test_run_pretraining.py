@@ -18,6 +18,8 @@ import tensorflow.compat.v1 as tf
 from tiny_run import bert_config, metrics_of, variables_of, words, write_records
 
 import run_pretraining
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.recipes import embedded
 from bert_estimator.tpu import checkpoints
 from input_pipelines.order import record_order
@@ -361,6 +363,14 @@ def test_a_directory_of_another_run_is_refused(rerun, capsys, changes, message):
     assert steps_of(output_dir) == [0, 4, 8, 10]
 
 
+def test_the_directory_of_a_run_converts(data, finished, tmp_path, capsys):
+    assert interchange.main(["interchange", finished[0], str(tmp_path / "hf")]) == 0
+    out = capsys.readouterr().out
+    assert "Weights read back bit for bit" in out and "no vocab.txt beside the source" in out
+    with open(f"{finished[0]}/bert_config.json", encoding="utf-8") as reader:
+        assert BertConfig(**json.load(reader)) == BertConfig(**BERT_CONFIG)
+
+
 def test_initial_weights_come_from_a_checkpoint(data, finished, tmp_path, capsys):
     flags = {"init_checkpoint": f"{finished[0]}/model.ckpt-10", "precision": "bfloat16"}
     assert main([*command(data, tmp_path / "new", **flags), "--do_eval"]) == 0
@@ -395,6 +405,7 @@ def test_the_embedded_default_from_text_to_curves(tmp_path, capsys):
     out = capsys.readouterr().out
     for text in ("Held-out text at step 20", "at the start: ", "unigram baseline of the same"):
         assert text in out
+    assert (tmp_path / "vocab.txt").read_text() == (tmp_path / "data/vocab.txt").read_text()
 
 
 # Data that cannot be trained on
