@@ -202,6 +202,29 @@ def test_eight_cores_predict_what_one_does(data, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("tpu_name", [None, "rehearse:2"])
+def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_name):
+    """At a rate this small the trained weights are still those that training started from."""
+    if tpu_name:
+        request.getfixturevalue("xla_runtime")
+    config = BertConfig(**BERT_CONFIG)
+    generator = np.random.default_rng(4)
+    weights = {
+        name: np.float32(generator.normal(0, 0.1, shape))
+        for name, shape in network_variables.encoder_shapes(config).items()
+    }
+    (tmp_path / "start").mkdir()
+    tf1_checkpoint.write(str(tmp_path / "start"), config, None, weights)
+    start = dict(init_checkpoint=tmp_path / "start", learning_rate=1e-9, num_train_epochs=0.2)
+    flags = command(data, tmp_path / "run", tpu_name=tpu_name, **start)
+    assert main([*flags, "--do_train"]) == 0
+    found = variables_of(tmp_path / "run", 2)
+    for name, value in weights.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-7, err_msg=name)
+    assert found["output_weights"].std() > 0.01
+    assert np.abs(found["bert/pooler/dense/kernel/adam_m"]).max() > 0  # it was trained
+
+
 LOADS_A_SAVED_MODEL = """
 import sys
 import numpy as np
