@@ -145,6 +145,8 @@ def check(config):
         for name in ("vocab_file", "bert_config_file"):
             flags.check(getattr(config, name), name, None, "is needed, unless the task is embedded")
         _check_data_flags(config)
+    if flags.find_hosts().number > 1:
+        raise flags.FlagError("TF_CONFIG names several hosts; this script runs on one: unset it")
     flags.check_writable_directory("output_dir", config.output_dir)
 
 
@@ -192,8 +194,6 @@ def run(config):
 
 def _run_once(config):
     """Does one run; returns what evaluation found, as a dict of floats."""
-    if flags.find_hosts().number > 1:
-        raise flags.FlagError("TF_CONFIG names several hosts; this script runs on one: unset it")
     RunDirectory(config.output_dir).check_config(config.settings)
 
     # Loaded only now, since it takes seconds: wrong flags have been reported by here.
