@@ -1,6 +1,7 @@
 """One fine-tuning run in its directory: train, evaluate, predict, and what is left on disk."""
 
 import itertools
+import json
 import os
 import time
 
@@ -135,25 +136,42 @@ class FineTuning:
     def export(self):
         """Writes a SavedModel with the signature `serving_default`: ids in, predictions out.
 
-        Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]. The
-        vocabulary and the labels go along, in `assets.extra`: the text is tokenized outside.
+        Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
+        outputs those of `classification.model_fn_builder`. TensorFlow's graphs have no operation
+        for Unicode's normal forms, so text is tokenized outside of it. What that needs goes along,
+        in `assets.extra`, and `input_pipelines.predictor` reads it there: the vocabulary, and
+        `task.json`, with the keys
+
+            kind           one of `classification.KINDS`
+            labels         in the order of the outputs' columns; a line each in labels.txt too
+            is_pair        whether an example is a pair of texts
+            vocab_file     name of the vocabulary beside it; SentencePiece if it ends in .model
+            do_lower_case  whether text is lower-cased
         """
-        config = self._config
+        config, data = self._config, self._data
         shape = [None, config.max_seq_length]
 
         def receiver():
             ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
             return tpu.serving.ServingInputReceiver(ids, ids)
 
-        labels_file = os.path.join(config.output_dir, "labels.txt")
-        _write_lines(labels_file, self._data.labels)
+        vocab_file = os.path.basename(data.vocab_file)
+        task = {
+            "kind": data.kind,
+            "labels": data.labels,
+            "is_pair": data.is_pair,
+            "vocab_file": vocab_file,
+            "do_lower_case": data.do_lower_case,
+        }
+        extra = {
+            name: os.path.join(config.output_dir, name) for name in ("labels.txt", "task.json")
+        }
+        _write_lines(extra["labels.txt"], data.labels)
+        _write_lines(extra["task.json"], [json.dumps(task, indent=2)])
         path = self._estimator.export_saved_model(
             os.path.join(config.output_dir, "export"),
             receiver,
-            assets_extra={
-                os.path.basename(self._data.vocab_file): self._data.vocab_file,
-                "labels.txt": labels_file,
-            },
+            assets_extra={vocab_file: data.vocab_file, **extra},
             checkpoint_path=path_of_best(config.output_dir),
         )
         print(f"SavedModel: {path.decode()}")

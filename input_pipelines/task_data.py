@@ -20,7 +20,8 @@ class TaskData:
       metrics: names of metrics; by the first of them the best checkpoint is chosen.
       train: to train on, or None.
       evaluate, predict: name -> features; the name is "" where there is one file.
-      vocab_file: the vocabulary that made the features.
+      is_pair: whether an example is a pair of texts.
+      vocab_file, do_lower_case: the vocabulary that made the features, and how text met it.
     """
 
     kind: str
@@ -29,7 +30,9 @@ class TaskData:
     train: Features | None
     evaluate: dict[str, Features]
     predict: dict[str, Features]
+    is_pair: bool
     vocab_file: str
+    do_lower_case: bool
 
     def digest(self) -> str:
         """What tells the training data from other data, the labels' order included; "" if none."""
@@ -78,7 +81,9 @@ def load(
             name: features(examples.prediction_examples(task, name))
             for name in (task.predict if predict else ())
         },
+        task.columns.text_b is not None,
         vocab_file,
+        tokenizer.do_lower_case,
     )
 
 
@@ -89,4 +94,6 @@ def of_embedded(
     train = Features(task.train, tokenizer, max_seq_length)
     held_out = Features(task.held_out, tokenizer, max_seq_length)
     sides = train, {"": held_out}, {"": held_out}
-    return TaskData("classification", task.labels, ("accuracy",), *sides, vocab_file)
+    is_pair = task.train[0].text_b is not None
+    of_text = is_pair, vocab_file, tokenizer.do_lower_case
+    return TaskData("classification", task.labels, ("accuracy",), *sides, *of_text)

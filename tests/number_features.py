@@ -8,6 +8,7 @@ class Numbers:
     """A tokenizer of numbers: "7 8" is [7, 8]."""
 
     cls_id, sep_id = 101, 102
+    do_lower_case = True
 
     def encode(self, text):
         return [int(word) for word in text.split()]

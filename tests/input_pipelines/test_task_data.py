@@ -35,6 +35,7 @@ def test_labels_are_discovered_in_the_training_file(task):
     assert data.evaluate[""].labels.tolist() == [0, 1, 1, 1]
     assert data.predict[""].labels is None and len(data.predict[""]) == 4
     assert data.majority() == 0.75
+    assert (data.is_pair, data.vocab_file, data.do_lower_case) == (True, "vocab.txt", True)
 
 
 def test_only_what_is_asked_for_is_read(task):
@@ -55,5 +56,5 @@ def test_an_embedded_task_is_predicted_for_on_its_held_out_side():
         "?", ("no", "yes"), [Example("1", None, 1)], [Example("2", None, 0), Example("3", None, 1)]
     )
     data = task_data.of_embedded(task, Numbers(), "vocab.txt", 8)
-    assert len(data.train) == 1 and data.labels == ("no", "yes")
+    assert len(data.train) == 1 and data.labels == ("no", "yes") and not data.is_pair
     assert data.evaluate[""] is data.predict[""] and data.majority() == 0.5
