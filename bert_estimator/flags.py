@@ -40,7 +40,7 @@ def define(values, output_dir):
         flags.DEFINE_boolean(name, default, text, flag_values=values)
 
     string("output_dir", output_dir, "Where checkpoints, events, metrics and curves go.")
-    string("bert_config_file", None, "JSON file with the sizes of the network.")
+    string("bert_config_file", None, "The network: bert_config.json, or transformers' config.json.")
     string(
         "init_checkpoint",
         None,

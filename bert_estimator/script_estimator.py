@@ -2,6 +2,7 @@
 
 from bert_estimator import flags, sharding, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import hugging_face
 from bert_estimator.tpu import devices, xla_program
 
 _STEPS_A_SUMMARY = 10
@@ -9,9 +10,13 @@ _MOST_STEPS_A_LOG_LINE = 100
 
 
 def read_bert_config(config):
-    """Reads --bert_config_file; raises FlagError if it is none such."""
+    """Reads --bert_config_file, a bert_config.json or the config.json of transformers; raises
+    FlagError if it is none such."""
+    path = config.bert_config_file
     try:
-        return BertConfig.from_json_file(config.bert_config_file)
+        if hugging_face.is_config(path):
+            return hugging_face.read_config(path)
+        return BertConfig.from_json_file(path)
     except ValueError as error:
         raise flags.FlagError(f"--bert_config_file: {error}") from None
 

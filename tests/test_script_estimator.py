@@ -1,5 +1,7 @@
 """The estimator that flags ask for, and what of them cannot be."""
 
+import json
+import pathlib
 import types
 
 import pytest
@@ -84,4 +86,23 @@ def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
     with pytest.raises(FlagError, match=r"--bert_config_file: .*: expected a JSON object"):
+        script_estimator.read_bert_config(types.SimpleNamespace(bert_config_file=str(path)))
+
+
+@pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
+def test_a_network_of_either_format_is_read(model, act):
+    name = "bert_config.json" if model == "tf1" else "config.json"
+    path = pathlib.Path(__file__).parent / "interchange" / "data" / model / name
+    config = types.SimpleNamespace(bert_config_file=str(path))
+    bert_config = script_estimator.read_bert_config(config)
+    values = json.loads(path.read_text())
+    assert bert_config.hidden_act == act
+    assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
+
+
+def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "roberta"}')
+    message = f"^--bert_config_file: {path}: model_type='roberta', but the network has 'bert' only"
+    with pytest.raises(FlagError, match=message):
         script_estimator.read_bert_config(types.SimpleNamespace(bert_config_file=str(path)))

@@ -1,4 +1,4 @@
-"""Zip archives, as google-research/bert's models are published."""
+"""Zip archives, as google-research/bert's models are published; where they are unpacked."""
 
 import atexit
 import functools
@@ -26,6 +26,13 @@ def extracted(path):
     return _extracted(path, stat.st_mtime_ns, stat.st_size)
 
 
+def temporary_folder():
+    """Returns a new directory that lasts as long as the process."""
+    folder = tempfile.mkdtemp(prefix="bert_estimator_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.cache
 def _extracted(path, *_):
     if not zipfile.is_zipfile(path):
@@ -33,8 +40,7 @@ def _extracted(path, *_):
             f"{path}: is no zip archive. Give an archive, a directory, or a checkpoint's path "
             "without .index or .data"
         )
-    folder = tempfile.mkdtemp(prefix="bert_estimator_archive_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder()
     try:
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]

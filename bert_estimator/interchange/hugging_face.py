@@ -1,4 +1,4 @@
-"""Hugging Face's BERT: config.json, model.safetensors and vocab.txt in a directory.
+"""Hugging Face's BERT: config.json, model.safetensors and vocab.txt (or tokenizer.json).
 
 transformers calls tensors by its modules' attributes, and stores a dense layer's weights as
 [outputs, inputs], where TensorFlow's kernel is [inputs, outputs]. Heads:
@@ -16,13 +16,15 @@ import re
 import shutil
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import network_variables, safetensors_files
+from bert_estimator.interchange import archive, network_variables, safetensors_files
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.source import HUGGING_FACE, Source
 
 CONFIG, VOCABULARY, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
+_WHOLE_TOKENIZER = "tokenizer.json"
 
 _ARCHITECTURES = {
     (MASKED_LM, NEXT_SENTENCE): "BertForPreTraining",
@@ -75,6 +77,12 @@ def is_model(folder):
     return any(os.path.exists(os.path.join(folder, name)) for name in files)
 
 
+def is_config(path):
+    """Whether a JSON file is a configuration of transformers, which says of what model it is."""
+    with tf.io.gfile.GFile(path, "r") as reader:
+        return '"model_type"' in reader.read()
+
+
 def open_directory(folder, path):
     """Opens a model.
 
@@ -105,7 +113,6 @@ def open_directory(folder, path):
     if unknown:
         raise ValueError(f"{path}: holds tensors that are unknown here: {', '.join(unknown)}")
     network_variables.check(config, shapes, path)
-    vocabulary = os.path.join(folder, VOCABULARY)
     return Source(
         path=path,
         format=HUGGING_FACE,
@@ -113,7 +120,7 @@ def open_directory(folder, path):
         read=read,
         left_out=tuple(stored[name] for name in left_out),
         config=config,
-        vocab_file=vocabulary if os.path.exists(vocabulary) else None,
+        vocab_file=_vocab_file(folder),
     )
 
 
@@ -190,6 +197,30 @@ def tensor_name(name):
     for pattern, replacement in _RENAMED:
         name = re.sub(pattern, replacement, name)
     return name.replace("/", ".")
+
+
+def _vocab_file(folder):
+    """Returns the path of vocab.txt, or of one made of tokenizer.json, which is all that
+    transformers 5 writes; None where there is no vocabulary, or one of another kind than words."""
+    vocab_file, path = (os.path.join(folder, name) for name in (VOCABULARY, _WHOLE_TOKENIZER))
+    if os.path.exists(vocab_file):
+        return vocab_file
+    if not os.path.exists(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as reader:
+            values = json.load(reader)
+        if values["model"]["type"] != "WordPiece":
+            return None
+        added = {token["content"]: token["id"] for token in values["added_tokens"]}
+        tokens = {number: token for token, number in {**values["model"]["vocab"], **added}.items()}
+        lines = [tokens[number] + "\n" for number in range(len(tokens))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: cannot be read as a tokenizer: {error!r}") from None
+    vocab_file = os.path.join(archive.temporary_folder(), VOCABULARY)
+    with open(vocab_file, "w", encoding="utf-8") as writer:
+        writer.writelines(lines)
+    return vocab_file
 
 
 def _current_name(name, names):

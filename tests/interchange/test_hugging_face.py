@@ -1,8 +1,6 @@
 """Hugging Face's BERT, against what transformers wrote and computed."""
 
 import json
-import os
-import subprocess
 
 import fixtures
 import numpy as np
@@ -144,6 +142,39 @@ def test_a_decoder_of_its_own_is_refused(tmp_path):
         open_source(str(folder))
 
 
+def tokenizer_json(kind, vocab, added):
+    tokens = [{"content": token, "id": number} for token, number in added.items()]
+    return json.dumps({"model": {"type": kind, "vocab": vocab}, "added_tokens": tokens})
+
+
+def with_tokenizer(tmp_path, text):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_vocabulary_in_tokenizer_json(tmp_path):
+    """As transformers 5 saves it; the numbers count, not the order, and added tokens are of it."""
+    vocab = {"été": 2, "[PAD]": 0, "##s": 1}
+    added = {"[PAD]": 0, "[NEW]": 3}
+    folder = with_tokenizer(tmp_path, tokenizer_json("WordPiece", vocab, added))
+    with open(open_source(str(folder)).vocab_file, encoding="utf-8") as reader:
+        assert reader.read() == "[PAD]\n##s\nété\n[NEW]\n"
+
+
+def test_a_tokenizer_of_another_kind_gives_no_vocabulary(tmp_path):
+    folder = with_tokenizer(tmp_path, tokenizer_json("Unigram", [["a", -1.0]], {}))
+    assert open_source(str(folder)).vocab_file is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", tokenizer_json("WordPiece", {"a": 1}, {})])
+def test_a_tokenizer_that_is_none(tmp_path, text):
+    folder = with_tokenizer(tmp_path, text)
+    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: cannot be read as a tokeniz"):
+        open_source(str(folder))
+
+
 def without(*names):
     return lambda tensors: {k: v for k, v in tensors.items() if k not in names}
 
@@ -199,20 +230,15 @@ def test_the_casing_is_told_by_the_vocabulary(tmp_path, words, lower):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "TRANSFORMERS_PYTHON" not in os.environ,
-    reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",
-)
+@fixtures.needs_transformers
 @pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
 def test_transformers_loads_what_is_written_here(model, tmp_path):
     source = open_source(str(fixtures.DATA / model))
     # As after training: other weights than transformers ever saw.
     weights = {k: np.float32(1.1) * v for k, v in fixtures.weights_of(source).items()}
     hugging_face.write(str(tmp_path), source.config, source.vocab_file, weights)
-    oracle = os.path.join(os.path.dirname(__file__), "transformers_oracle.py")
     batch, out = fixtures.DATA / model / "batch.npz", tmp_path / "logits.npz"
-    python = os.environ["TRANSFORMERS_PYTHON"]
-    subprocess.run([python, oracle, "logits", tmp_path, batch, out], check=True)
+    fixtures.transformers("logits", tmp_path, batch, out)
     ours, theirs = outputs(tmp_path), np.load(out)
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-5, err_msg=name)
