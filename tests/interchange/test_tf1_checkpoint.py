@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 
 import fixtures
 import numpy as np
@@ -102,19 +101,13 @@ def test_damaged_checkpoints(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("TF115_PYTHON" not in os.environ, reason="TF115_PYTHON names no TF 1.15")
+@fixtures.needs_tensorflow_1
 def test_tensorflow_1_restores_what_is_written_here(tmp_path):
     source = open_source(str(fixtures.TF1))
     weights = fixtures.weights_of(source)
     tf1_checkpoint.write(str(tmp_path), source.config, source.vocab_file, weights)
-    oracle = os.path.join(os.path.dirname(__file__), "tf115_oracle.py")
-    out = str(tmp_path / "list.json")
-    command = [os.environ["TF115_PYTHON"], oracle, "list", str(tmp_path / "bert_model.ckpt"), out]
-    # TensorFlow 2 leaves a variable behind that would make 1.15 behave like it.
-    env = {name: value for name, value in os.environ.items() if name != "TF2_BEHAVIOR"}
-    subprocess.run(command, check=True, env=env)
-    with open(out, encoding="utf-8") as reader:
-        assert json.load(reader) == {
-            name: [list(value.shape), float(np.sum(value, dtype=np.float64))]
-            for name, value in weights.items()
-        }
+    fixtures.tensorflow_1("list", tmp_path / "bert_model.ckpt", tmp_path / "list.json")
+    assert json.loads((tmp_path / "list.json").read_text()) == {
+        name: [list(value.shape), float(np.sum(value, dtype=np.float64))]
+        for name, value in weights.items()
+    }

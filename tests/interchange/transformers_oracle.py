@@ -3,11 +3,16 @@
 In an environment of its own (pip install torch transformers safetensors):
 
     python tests/interchange/transformers_oracle.py make tests/interchange/data
+    python tests/interchange/transformers_oracle.py classifier MODEL_DIRECTORY HIDDEN_ACT
+    python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
 
-`make` writes tiny random models and, for each, `batch.npz` and `logits.npz`.
+`make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
+model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
+with the directory's tokenizer, `logits` computes what its model says to a batch.
 """
 
+import json
 import os
 import sys
 
@@ -40,11 +45,7 @@ def make(folder):
         config = transformers.BertConfig(
             vocab_size=len(VOCABULARY), num_hidden_layers=2, max_position_embeddings=24, **sizes
         )
-        model = getattr(transformers, kind)(config).eval()
-        with torch.no_grad():
-            for key, parameter in model.named_parameters():
-                # Large enough that every tensor matters.
-                parameter.normal_(1.0 if key.endswith("LayerNorm.weight") else 0.0, 0.3)
+        model = enlarged(getattr(transformers, kind)(config))
         model.save_pretrained(directory)
         with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as writer:
             writer.write("\n".join(VOCABULARY) + "\n")
@@ -58,6 +59,44 @@ def make(folder):
         batch = {key: value.astype(np.int32) for key, value in batch.items()}
         np.savez(os.path.join(directory, "batch.npz"), **batch)
         np.savez(os.path.join(directory, "logits.npz"), **logits(directory, batch))
+
+
+def enlarged(model):
+    """The model with random weights, large enough that every tensor and the activation matter."""
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            parameter.normal_(1.0 if key.endswith("LayerNorm.weight") else 0.0, 0.3)
+    return model
+
+
+def classifier(directory, hidden_act):
+    torch.manual_seed(11)
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY),
+        num_hidden_layers=2,
+        hidden_size=32,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=24,
+        num_labels=3,
+        hidden_act=hidden_act,
+    )
+    enlarged(transformers.BertForSequenceClassification(config)).save_pretrained(directory)
+    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
+    transformers.BertTokenizer(vocabulary).save_pretrained(directory)
+
+
+def ids(directory, pairs, length):
+    """`input_ids`, `input_mask`, `segment_ids` int32 [pair, length]."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    first, second = zip(*pairs, strict=True)
+    out = tokenizer(list(first), list(second), padding="max_length", max_length=length)
+    names = {
+        "input_ids": "input_ids",
+        "input_mask": "attention_mask",
+        "segment_ids": "token_type_ids",
+    }
+    return {ours: np.array(out[theirs], np.int32) for ours, theirs in names.items()}
 
 
 def logits(directory, batch):
@@ -88,7 +127,13 @@ def logits(directory, batch):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "make":
-        make(sys.argv[2])
+    command, folder, *rest = sys.argv[1:]
+    if command == "make":
+        make(folder)
+    elif command == "classifier":
+        classifier(folder, *rest)
+    elif command == "ids":
+        with open(rest[0], encoding="utf-8") as reader:
+            np.savez(rest[2], **ids(folder, json.load(reader), int(rest[1])))
     else:
-        np.savez(sys.argv[4], **logits(sys.argv[2], np.load(sys.argv[3])))
+        np.savez(rest[1], **logits(folder, np.load(rest[0])))

@@ -1,0 +1,180 @@
+"""Others' weights fine-tuned here and given back: what comes out is what was trained."""
+
+import json
+
+import fixtures
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import variables_of
+
+import run_classifier
+from bert_estimator.interchange import __main__ as command
+from bert_estimator.interchange import logits, open_source
+from bert_estimator.tokenization import FullTokenizer
+from input_pipelines.examples import Example
+from input_pipelines.features import Features
+
+LENGTH, STEPS, RATE = 16, 6, 1e-3
+LABELS = ("no", "perhaps", "yes")
+
+
+def pairs(number, seed):
+    """Pairs of texts, of the words of the models' vocabularies, cased or not, and one more."""
+    generator = np.random.default_rng(seed)
+    for _ in range(number):
+        words = [f"Word{i}" for i in generator.integers(36, size=8)]
+        end = generator.integers(1, 5)
+        yield " ".join(words[:end]), " ".join(words[4:])
+
+
+PREDICTED = list(pairs(13, seed=2))
+
+
+def fine_tune(model, vocab_file, tmp_path, **changes):
+    """Trains the model of a directory for some steps; returns the run's directory."""
+    train = [f"{a}\t{b}\t{LABELS[i % 3]}" for i, (a, b) in enumerate(pairs(8 * STEPS, seed=1))]
+    for name, header, lines in (
+        ("train", "sentence1\tsentence2\tlabel", train),
+        ("test", "sentence1\tsentence2", ["\t".join(pair) for pair in PREDICTED]),
+    ):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *lines]) + "\n")
+    (config,) = (p for p in model.iterdir() if p.name in ("config.json", "bert_config.json"))
+    flags = {
+        "init_checkpoint": model,
+        "bert_config_file": config,
+        "vocab_file": vocab_file,
+        "train_file": tmp_path / "train.tsv",
+        "predict_file": tmp_path / "test.tsv",
+        "output_dir": tmp_path / "run",
+        "max_seq_length": LENGTH,
+        "train_batch_size": 8,
+        "num_train_epochs": 1,
+        "learning_rate": RATE,
+        "do_train": True,
+        "do_eval": False,
+        "do_export": True,
+        **changes,
+    }
+    argv = [f"--{name}={value}" for name, value in flags.items()]
+    assert run_classifier.main(["run_classifier.py", *argv]) == 0
+    return tmp_path / "run"
+
+
+def convert(source, target):
+    """As on the command line: a run needs no flag besides, its network lies in its directory."""
+    assert command.main(["interchange", str(source), str(target)]) == 0
+
+
+def batch_of(vocab_file, do_lower_case=True):
+    """The ids that PREDICTED are here."""
+    examples = [Example(a, b, None) for a, b in PREDICTED]
+    features = Features(examples, FullTokenizer(str(vocab_file), do_lower_case), LENGTH)
+    batch = features.batch(np.arange(len(PREDICTED)))
+    del batch["is_real_example"]
+    return batch
+
+
+def exported_logits(run, batch):
+    """What the run's SavedModel says."""
+    (path,) = (run / "export").iterdir()
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tf.saved_model.load(session, [tf.saved_model.SERVING], str(path))
+        signature = model.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: value for name, value in batch.items()}
+        return session.run(signature.outputs["logits"].name, feed)
+
+
+def assert_fine_tuned(trained, initial):
+    """That the weights are the initial ones, a few steps later: not equal, and not new ones."""
+    # Without bias correction AdamW's first steps are up to 0.1 / sqrt(0.001) = 3.2 rates long.
+    furthest = 3.2 * STEPS * RATE
+    for name, value in initial.items():
+        if name in trained:
+            assert 0 < np.max(np.abs(trained[name] - value)) < furthest, name
+
+
+def assert_close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "do_lower_case"), [("hf_classifier", True), ("hf_pretraining", True), ("tf1", False)]
+)
+def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case):
+    """`hf_classifier` has a head of as many labels, which is trained on; the others get a new one.
+    `hf_pretraining` has the exact GELU."""
+    model = fixtures.DATA / name
+    initial = fixtures.weights_of(open_source(str(model)))
+    vocab_file = model / "vocab.txt"
+    run = fine_tune(model, vocab_file, tmp_path, do_lower_case=do_lower_case)
+    trained = variables_of(run, STEPS)
+    assert_fine_tuned(trained, initial)
+    convert(run, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "tf1")
+
+    head = {"output_weights": [3, initial["bert/pooler/dense/bias"].size], "output_bias": [3]}
+    shapes = {k: list(v.shape) for k, v in initial.items() if k.startswith("bert/")}
+    prefix = str(tmp_path / "tf1" / "bert_model.ckpt")
+    assert dict(tf.train.list_variables(prefix)) == {**shapes, **head}
+    for key in (*shapes, *head):
+        value = tf.train.load_variable(prefix, key)
+        np.testing.assert_array_equal(value, trained[key], err_msg=key)
+
+    batch = batch_of(vocab_file, do_lower_case)
+    expected = exported_logits(run, batch)
+    for folder in ("hf", "tf1"):
+        source = open_source(str(tmp_path / folder))
+        found = logits.compute(source.config, fixtures.weights_of(source), batch)
+        assert_close(found["classifier_logits"], expected)
+        with open(source.vocab_file, "rb") as reader:
+            assert reader.read() == vocab_file.read_bytes()
+
+
+@pytest.mark.slow
+@fixtures.needs_transformers
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_transformers_model_fine_tuned_here_is_the_same_there(tmp_path, hidden_act):
+    model, fine_tuned, out = (tmp_path / name for name in ("model", "fine_tuned", "out.npz"))
+    fixtures.transformers("classifier", model, hidden_act)
+    source = open_source(str(model))
+    batch = batch_of(source.vocab_file)  # made of the directory's tokenizer.json
+    np.savez(tmp_path / "batch.npz", **batch)
+    initial = fixtures.weights_of(source)
+    fixtures.transformers("logits", model, tmp_path / "batch.npz", out)
+    expected = logits.compute(source.config, initial, batch)["classifier_logits"]
+    assert_close(np.load(out)["classifier_logits"], expected)
+
+    run = fine_tune(model, source.vocab_file, tmp_path, do_predict=True)
+    assert_fine_tuned(variables_of(run, STEPS), initial)
+    convert(run, fine_tuned)
+    # From text to logits there, by the directory's own tokenizer.
+    (tmp_path / "pairs.json").write_text(json.dumps(PREDICTED))
+    fixtures.transformers(
+        "ids", fine_tuned, tmp_path / "pairs.json", LENGTH, tmp_path / "theirs.npz"
+    )
+    for name, value in np.load(tmp_path / "theirs.npz").items():
+        np.testing.assert_array_equal(value, batch[name], err_msg=name)
+    fixtures.transformers("logits", fine_tuned, tmp_path / "theirs.npz", out)
+    theirs = np.load(out)["classifier_logits"]
+    assert_close(theirs, exported_logits(run, batch))
+    probabilities = np.exp(theirs) / np.exp(theirs).sum(axis=1, keepdims=True)
+    assert_close(probabilities, np.loadtxt(run / "test_results.tsv", delimiter="\t"))
+
+
+@pytest.mark.slow
+@fixtures.needs_tensorflow_1
+def test_tensorflow_1_checkpoint_fine_tuned_here_is_restored_there(tmp_path):
+    """Through Hugging Face's format, so that every transpose is undone."""
+    model = tmp_path / "model"
+    fixtures.tensorflow_1("make", model)
+    run = fine_tune(model, model / "vocab.txt", tmp_path, do_lower_case=False)
+    convert(run, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "tf1")
+    fixtures.tensorflow_1("list", tmp_path / "tf1" / "bert_model.ckpt", tmp_path / "list.json")
+    trained = fixtures.weights_of(open_source(str(run)))
+    assert json.loads((tmp_path / "list.json").read_text()) == {
+        name: [list(value.shape), float(np.sum(value, dtype=np.float64))]
+        for name, value in trained.items()
+    }
+    assert {"output_weights", "output_bias"} == {k for k in trained if not k.startswith("bert/")}
