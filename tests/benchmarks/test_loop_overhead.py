@@ -3,8 +3,6 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-pytest.importorskip("jax", minversion="0.8")
-
 from benchmarks import loop_overhead
 from bert_estimator import tpu
 from bert_estimator.tpu import devices
@@ -22,6 +20,7 @@ def input_fn(params):
     return tf.data.Dataset.from_tensors({"x": tf.ones([params["batch_size"]])}).repeat()
 
 
+@pytest.mark.usefixtures("xla_runtime")
 def test_every_round_times_both(tmp_path, monkeypatch):
     calls = []
 
