@@ -236,7 +236,6 @@ def _load(config):
         f"{bert_config.vocab_size}; give the two that belong together",
     )
     does_evaluate = config.do_eval or config.keep_best_checkpoint or config.early_stopping_patience
-    flag = "data_dir" if config.task_name else "train_file"
     try:
         if config.task_name:
             task = tasks.named(config.task_name, config.language).of(config.data_dir)
@@ -260,7 +259,7 @@ def _load(config):
             predict=config.do_predict,
         )
     except ValueError as error:
-        raise flags.FlagError(f"--{flag}: {error}") from None
+        raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
     for name, features in {"training": data.train, **data.evaluate, **data.predict}.items():
         if features is not None and features.num_cut:
             print(
@@ -269,6 +268,15 @@ def _load(config):
             )
     majority = data.majority()
     return bert_config, data, {} if majority is None else {"majority class": majority}
+
+
+def _flag_at_fault(config, error):
+    """Returns the flag of the file that an error begins with."""
+    if config.task_name:
+        return "data_dir"
+    files = ("train_file", "eval_file", "predict_file")
+    found = (name for name in files if str(error).startswith(f"{getattr(config, name)}:"))
+    return next(found, "train_file")
 
 
 def _load_embedded(config):

@@ -121,11 +121,11 @@ class BertConfig:
         Raises:
             ValueError: as `from_dict`, or the file does not hold a JSON object.
         """
-        with tf.io.gfile.GFile(path, "r") as reader:
-            text = reader.read()
+        with tf.io.gfile.GFile(path, "rb") as reader:
+            data = reader.read()
         try:
-            json_object = json.loads(text)
-        except json.JSONDecodeError as error:
+            json_object = json.loads(data)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not JSON: {error}.") from None
         if not isinstance(json_object, dict):
             raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")

@@ -36,7 +36,8 @@ class FineTuning:
         self._directory = RunDirectory(config.output_dir)
         rule = None
         if config.do_train:
-            self._directory.check_config(config.settings, data.digest())
+            flag = next((f for f in ("data_dir", "train_file") if getattr(config, f)), "task_name")
+            self._directory.check_config(config.settings, data.digest(), flag)
             rule = self._update_rule()
         num_labels = len(data.labels) or 1
         weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
@@ -82,10 +83,15 @@ class FineTuning:
         directory.write_network(self._bert_config.to_dict(), self._data.vocab_file)
         directory.write_config(config.settings, config.sources, self._data.digest())
         directory.forget_metrics_after(start_step)
-        if start_step >= self._num_train_steps() or any(each.exhausted for each in listeners):
+        ended_by = None
+        if start_step >= self._num_train_steps():
+            ended_by = "num_train_epochs"
+        elif any(each.exhausted for each in listeners):
+            ended_by = "early_stopping_patience"
+        if ended_by:
             print(
-                f"Nothing left to train: {config.output_dir} is at step {start_step}. Give another "
-                "--output_dir to start anew."
+                f"Nothing left to train: {config.output_dir} is at step {start_step}. Give a "
+                f"larger --{ended_by} to go on, or another --output_dir to start anew."
             )
             return
         start = time.perf_counter()

@@ -18,10 +18,10 @@ from bert_estimator.flags import FlagError
 # These may differ between runs that go on in one directory: how long, how often reported, where.
 _MAY_DIFFER = frozenset(
     [
-        "output_dir", "do_train", "do_eval", "num_train_steps", "max_eval_steps",
-        "eval_batch_size", "eval_input_file", "save_checkpoints_steps", "iterations_per_loop",
-        "do_predict", "do_export", "predict_batch_size", "eval_file", "predict_file", "num_seeds",
-        "keep_best_checkpoint", "early_stopping_patience",
+        "output_dir", "do_train", "do_eval", "num_train_steps", "num_train_epochs",
+        "max_eval_steps", "eval_batch_size", "eval_input_file", "save_checkpoints_steps",
+        "iterations_per_loop", "do_predict", "do_export", "predict_batch_size", "eval_file",
+        "predict_file", "num_seeds", "keep_best_checkpoint", "early_stopping_patience",
         "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
     ]
 )  # fmt: skip
@@ -48,7 +48,7 @@ class RunDirectory:
         """Whether training has begun here: without a checkpoint there is nothing to go on with."""
         return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in os.listdir(self.path))
 
-    def check_config(self, settings, records=None):
+    def check_config(self, settings, records=None, records_flag="input_file"):
         """Checks that the settings are those of the run that the directory holds, if it holds one.
 
         A directory without a checkpoint holds none: a run that ended before its first step, for a
@@ -57,6 +57,7 @@ class RunDirectory:
         Args:
           settings: dict of flag name -> resolved value.
           records: what tells the training records from others, or None where it is not known yet.
+          records_flag: the flag that names them, for the message.
 
         Raises:
           FlagError: a flag that the numbers depend on, or the records, differ from the directory's
@@ -81,8 +82,8 @@ class RunDirectory:
                 )
         if records is not None and config.get("records", records) != records:
             raise FlagError(
-                f"--input_file: {self.path} holds a run on other records than these. Use those to "
-                "go on with it, or another --output_dir"
+                f"--{records_flag}: {self.path} holds a run on other records than these. Use those "
+                "to go on with it, or another --output_dir"
             )
 
     def write_config(self, settings, sources, records):

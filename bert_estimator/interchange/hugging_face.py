@@ -79,8 +79,8 @@ def is_model(folder):
 
 def is_config(path):
     """Whether a JSON file is a configuration of transformers, which says of what model it is."""
-    with tf.io.gfile.GFile(path, "r") as reader:
-        return '"model_type"' in reader.read()
+    with tf.io.gfile.GFile(path, "rb") as reader:
+        return b'"model_type"' in reader.read()
 
 
 def open_directory(folder, path):
