@@ -1,15 +1,15 @@
-"""Fine-tuning from its command line: flags, whole runs, predictions in order, exact resume."""
+"""Fine-tuning from its command line: flags, whole runs, predictions in order."""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from tiny_run import bert_config, metrics_of, variables_of, words
+from tiny_run import bert_config, metrics_of, pairs, variables_of, words, write_pairs
+from tiny_run import classifier_flags as command
 
 import run_classifier
 from bert_estimator.bert_config import BertConfig
@@ -17,7 +17,6 @@ from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange import network_variables, open_source, tf1_checkpoint
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from bert_estimator.tpu import checkpoints
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
@@ -32,17 +31,6 @@ BERT_CONFIG = bert_config(
 )
 
 
-def rows(number, seed):
-    """Pairs of texts; the label is whether the first one is of words below w15."""
-    generator = np.random.default_rng(seed)
-    for _ in range(number):
-        is_low = generator.integers(2)
-        first = generator.integers(15, size=3) + 15 * (1 - is_low)
-        second = generator.integers(30, size=3)
-        texts = (" ".join(WORDS[w] for w in words) for words in (first, second))
-        yield *texts, "low" if is_low else "high"
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A directory with a network's configuration, its vocabulary and one's own files."""
@@ -50,31 +38,10 @@ def data(tmp_path_factory):
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(path / "vocab.txt"))
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
     for name, number, seed in (("train", 96, 1), ("dev", 21, 2)):
-        lines = ["sentence1\tsentence2\tlabel", *("\t".join(row) for row in rows(number, seed))]
-        (path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    lines = ["sentence1,sentence2", *(f'"{a}",{b}' for a, b, _ in rows(13, 3))]
+        write_pairs(path / f"{name}.tsv", pairs(number, seed))
+    lines = ["sentence1,sentence2", *(f'"{a}",{b}' for a, b, _ in pairs(13, 3))]
     (path / "test.csv").write_text("\n".join(lines) + "\n")
     return path
-
-
-def command(data, output_dir, **changes):
-    """Flags of a short run on the data; a change to None leaves the flag out."""
-    values = {
-        "train_file": data / "train.tsv",
-        "eval_file": data / "dev.tsv",
-        "vocab_file": data / "vocab.txt",
-        "bert_config_file": data / "bert_config.json",
-        "output_dir": output_dir,
-        "max_seq_length": 10,
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
-        "num_train_epochs": 1,
-        "save_checkpoints_steps": 4,
-        "iterations_per_loop": 2,
-        "use_tpu": True,
-        **changes,
-    }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 def main(flags):
@@ -157,7 +124,7 @@ def test_train_evaluate_and_predict(data, tmp_path, capsys):
     probabilities = np.array([[float(cell) for cell in line.split("\t")] for line in lines])
     assert probabilities.shape == (13, 2)  # 13 is no multiple of the batch
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
-    truth = [row[2] for row in rows(13, 3)]
+    truth = [row[2] for row in pairs(13, 3)]
     # The task is easy enough to tell a right order of the lines from a wrong one.
     assert np.mean(np.array(["high", "low"])[probabilities.argmax(axis=1)] == truth) > 0.7
     assert "Predictions: " in out and "(13 lines: probabilities of high, low)" in out
@@ -167,7 +134,7 @@ def test_train_evaluate_and_predict(data, tmp_path, capsys):
     assert set(results) == {"accuracy", "macro_f1", "mean_loss", "loss", "global_step"}
     assert f"Evaluation at step 144: accuracy {float(results['accuracy']):.4f}" in out
     majority = re.search(r"accuracy of majority class: ([\d.]+)", out)
-    dev = [row[2] for row in rows(21, 2)]
+    dev = [row[2] for row in pairs(21, 2)]
     assert float(majority[1]) == pytest.approx(max(map(dev.count, dev)) / 21, abs=1e-4)
     assert float(results["accuracy"]) > float(majority[1]) + 0.1
     config = json.loads((output_dir / "config.json").read_text())
@@ -177,13 +144,6 @@ def test_train_evaluate_and_predict(data, tmp_path, capsys):
     assert main([*flags, "--do_train", "--do_predict"]) == 0
     assert f"Nothing left to train: {output_dir} is at step 144." in capsys.readouterr().out
     assert (output_dir / "test_results.tsv").read_text().splitlines() == lines
-    for changes, message in (
-        ({"learning_rate": 0.5}, "--learning_rate=0.5: "),
-        ({"train_file": data / "dev.tsv"}, f"--train_file={data}/dev.tsv: "),
-    ):
-        assert main([*command(data, output_dir, **changes), "--do_train"]) == 2
-        err = capsys.readouterr().err
-        assert message in err and f"{output_dir} holds a run with" in err
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -248,8 +208,8 @@ def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path,
         "vocab.txt",
     ]
     tokenizer = FullTokenizer(str(data / "vocab.txt"))
-    pairs = [Example(a, b, None) for a, b, _ in rows(13, 3)]
-    batch = Features(pairs, tokenizer, 10).batch(np.arange(13))
+    examples = [Example(a, b, None) for a, b, _ in pairs(13, 3)]
+    batch = Features(examples, tokenizer, 10).batch(np.arange(13))
     del batch["is_real_example"]
     np.savez(tmp_path / "ids.npz", **batch)
     arguments = [exported, str(tmp_path / "ids.npz"), str(tmp_path / "found.npy")]
@@ -260,7 +220,7 @@ def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path,
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label"])
 def test_numbers_and_several_labels(data, tmp_path, kind):
-    texts = [row[0] for row in rows(40, 5)]
+    texts = [row[0] for row in pairs(40, 5)]
     lines = [
         json.dumps({"text": text, "label": len(text) if kind == "regression" else text.split()[:2]})
         for text in texts
@@ -285,7 +245,7 @@ def test_numbers_and_several_labels(data, tmp_path, kind):
 
 def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
     header = "index\tsentence1\tsentence2\tgold_label\n"
-    body = [f"{i}\t{a}\t{b}\tneutral\n" for i, (a, b, _) in enumerate(rows(9, 6))]
+    body = [f"{i}\t{a}\t{b}\tneutral\n" for i, (a, b, _) in enumerate(pairs(9, 6))]
     for name in ("train", "dev_matched", "dev_mismatched"):
         (tmp_path / f"{name}.tsv").write_text(header + "".join(body))
     own = dict.fromkeys(("train_file", "eval_file"))
@@ -364,58 +324,6 @@ def test_flags_that_do_not_fit_the_data(data, tmp_path, capsys, changes, message
     err = capsys.readouterr().err
     assert f"run_classifier.py: {message.format(tmp_path / 'run', data)}" in err
     assert os.listdir(tmp_path / "run") == []
-
-
-def test_a_vocabulary_of_another_network(data, tmp_path, capsys):
-    (tmp_path / "small.json").write_text(json.dumps({**BERT_CONFIG, "vocab_size": 20}))
-    flags = command(data, tmp_path / "run", bert_config_file=tmp_path / "small.json")
-    assert main(flags) == 2
-    message = f"--vocab_file={data}/vocab.txt: has 35 tokens, but the network of --bert_config_file"
-    assert message in capsys.readouterr().err
-
-
-def test_a_wrong_label_to_evaluate_on(data, tmp_path, capsys):
-    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tmiddle\n")
-    assert main(command(data, tmp_path / "run", eval_file=tmp_path / "dev.tsv")) == 2
-    message = f"{tmp_path}/dev.tsv:2: the label is 'middle'; it must be one of high, low"
-    assert message in capsys.readouterr().err
-
-
-# Exact resume
-
-KILLED_AT_A_STEP = """
-import os, signal, sys
-import run_classifier
-from bert_estimator.run_directory import RunDirectory
-
-def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
-    add_metrics(self, record)
-    if record["step"] == 10:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-RunDirectory.add_metrics = add_metrics
-run_classifier.main(["run_classifier.py", *sys.argv[1:]])
-"""
-
-
-def test_a_killed_run_resumed_equals_an_uninterrupted_one(data, tmp_path):
-    def flags(name):
-        return [*command(data, tmp_path / name), "--do_train"]
-
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_A_STEP, *flags("killed")],
-        env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT)},
-        capture_output=True,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
-    assert checkpoints.newest_whole(str(tmp_path / "killed")).endswith("-8")
-    assert main(flags("killed")) == 0
-    assert main(flags("whole")) == 0
-    found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
-    assert sorted(found) == sorted(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_several_hosts(data, tmp_path, monkeypatch, capsys):

@@ -1,36 +1,29 @@
-"""The main job from its command line: flags, whole runs, failures in the middle, exact resume."""
+"""The main job from its command line: flags and whole runs."""
 
 import json
-import math
 import os
 import re
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tiny_run import bert_config, metrics_of, variables_of, words, write_records
+from scripts import PRETRAINING, end, start
+from tiny_run import bert_config, metrics_of, steps_of, variables_of, words, write_records
+from tiny_run import pretraining_flags as command
 
 import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.recipes import embedded
-from bert_estimator.tpu import checkpoints
-from input_pipelines.order import record_order
-from input_pipelines.record_reader import RecordFiles, record_offsets
 
 SCRIPT = os.path.abspath(run_pretraining.__file__)
 SEED = 12345  # the default of --random_seed
-BATCH = 8
 WORDS = words(40)
 BERT_CONFIG = bert_config(len(WORDS))
-PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 
 
 @pytest.fixture(scope="module")
@@ -39,57 +32,12 @@ def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
     write_records(path, "train.tfrecord", WORDS)
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
-    (path / "gelu.json").write_text(json.dumps({**BERT_CONFIG, "hidden_act": "gelu"}))
     return path
-
-
-def command(data, output_dir, **changes):
-    """Flags of a short run on the data; a change to None leaves the flag out."""
-    values = {
-        "input_file": data / "train.tfrecord",
-        "bert_config_file": data / "bert_config.json",
-        "output_dir": output_dir,
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 4,
-        "train_batch_size": BATCH,
-        "learning_rate": 1e-2,
-        "num_train_steps": 10,
-        "num_warmup_steps": 2,
-        "save_checkpoints_steps": 4,
-        "iterations_per_loop": 2,
-        "use_tpu": True,
-        "optimizer": "lamb",
-        **changes,
-    }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 def main(flags):
     """Runs the script in this process."""
     return run_pretraining.main(["run_pretraining.py", *flags])
-
-
-def steps_of(output_dir):
-    """The steps of the checkpoints in a directory."""
-    names = os.listdir(output_dir)
-    found = [name[len("model.ckpt-") : -len(".index")] for name in names if name.endswith(".index")]
-    return sorted(map(int, found))
-
-
-def training_metrics(output_dir):
-    """The logged steps of training, without how fast they were."""
-    timed = ("per_sec", "input_wait", "eta_secs")
-    return [
-        {name: value for name, value in record.items() if not name.endswith(timed)}
-        for record in metrics_of(output_dir)
-        if "loss" in record
-    ]
-
-
-def assert_identical(found, expected):
-    assert sorted(found) == sorted(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 # Flags
@@ -287,18 +235,6 @@ def finished(data, tmp_path_factory):
     return output_dir, ended
 
 
-@pytest.fixture
-def rerun(data, finished, tmp_path):
-    """Runs the command again on a copy of the finished run's directory, with changed flags."""
-    output_dir = str(tmp_path / "run")
-    shutil.copytree(finished[0], output_dir)
-
-    def run(**changes):
-        return main(command(data, output_dir, **{"precision": "bfloat16", **changes}))
-
-    return output_dir, run
-
-
 def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
     output_dir, ended = finished
     assert steps_of(output_dir) == [0, 4, 8, 10]
@@ -325,42 +261,6 @@ def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
     assert any(line.startswith("Held-out text at step 10: masked-LM loss ") for line in lines)
     assert "step 4/10  loss " in ended.stderr
     assert "tokens/s" in ended.stderr and "input wait" in ended.stderr and "ETA" in ended.stderr
-
-
-def test_a_second_run_says_that_nothing_is_left(rerun, capsys):
-    output_dir, run = rerun
-    before = training_metrics(output_dir)
-    assert run() == 0
-    out = capsys.readouterr().out
-    assert f"Nothing left to train: {output_dir} is at step 10. Give a larger --num_train_" in out
-    assert "Training took" not in out
-    assert "Held-out text at step 10" in out
-    assert steps_of(output_dir) == [0, 4, 8, 10]
-    assert training_metrics(output_dir) == before
-
-
-def test_a_longer_run_goes_on(rerun, capsys):
-    output_dir, run = rerun
-    assert run(num_train_steps=14, max_eval_steps=2, iterations_per_loop=1) == 0
-    assert steps_of(output_dir) == [0, 4, 8, 10, 14]
-    assert [r["step"] for r in training_metrics(output_dir)] == [2, 4, 6, 8, 10, 11, 12, 13, 14]
-    assert [r["step"] for r in metrics_of(output_dir) if "eval_loss" in r] == [0, 10, 14]
-    assert f"Checkpoint: {output_dir}/model.ckpt-14" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"learning_rate": 0.5}, "--learning_rate=0.5: {0} holds a run with --learning_rate=0.01."),
-        ({"precision": "float32"}, "--precision=float32: {0} holds a run with --precision=bf"),
-        ({"random_seed": 1}, "--random_seed=1: {0} holds a run with --random_seed=12345."),
-    ],
-)
-def test_a_directory_of_another_run_is_refused(rerun, capsys, changes, message):
-    output_dir, run = rerun
-    assert run(num_train_steps=20, **changes) == 2
-    assert message.format(output_dir) in capsys.readouterr().err
-    assert steps_of(output_dir) == [0, 4, 8, 10]
 
 
 def test_the_directory_of_a_run_converts(data, finished, tmp_path, capsys):
@@ -408,298 +308,6 @@ def test_the_embedded_default_from_text_to_curves(tmp_path, capsys):
     assert (tmp_path / "vocab.txt").read_text() == (tmp_path / "data/vocab.txt").read_text()
 
 
-# Data that cannot be trained on
-
-
-def copy_records(data, tmp_path, with_manifest=False):
-    """A copy of the records, without their manifest unless it is asked for."""
-    for name in os.listdir(data) if with_manifest else ["train.tfrecord"]:
-        shutil.copy(data / name, tmp_path / name)
-    return tmp_path / "train.tfrecord"
-
-
-def assert_fails_before_step_0(capsys, flags, *messages):
-    output_dir = next(f.removeprefix("--output_dir=") for f in flags if "output_dir" in f)
-    assert main(flags) == 2
-    err = capsys.readouterr().err
-    for message in messages:
-        assert message in err
-    # Nothing stands in the way of the right command.
-    assert os.listdir(output_dir) == []
-
-
-@pytest.mark.parametrize("with_manifest", [True, False])
-def test_wrong_lengths(data, tmp_path, capsys, with_manifest):
-    records = copy_records(data, tmp_path, with_manifest)
-    flags = command(data, tmp_path / "run", input_file=records)
-    for name, right, wrong in (("max_seq_length", 16, 12), ("max_predictions_per_seq", 4, 5)):
-        messages = (f"{name} is {right} in {records}", f"--{name} is {wrong}. Use {right}")
-        assert_fails_before_step_0(capsys, [*flags, f"--{name}={wrong}"], *messages)
-
-
-def test_a_file_cut_short_before_the_run(data, tmp_path, capsys):
-    records = copy_records(data, tmp_path)
-    offset = int(record_offsets(str(records))[-2])
-    os.truncate(records, os.path.getsize(records) - 5)
-    for name in ("input_file", "eval_input_file"):
-        flags = command(data, tmp_path / "run", **{name: records})
-        message = f"--{name}: {records}: record 90 (byte {offset}) goes on beyond the end"
-        assert_fails_before_step_0(capsys, flags, message)
-
-
-def test_another_vocabulary(data, tmp_path, capsys):
-    records = copy_records(data, tmp_path, with_manifest=True)
-    (tmp_path / "small.json").write_text(json.dumps({**BERT_CONFIG, "vocab_size": 20}))
-    flags = {"input_file": records, "bert_config_file": tmp_path / "small.json"}
-    message = f"vocab_size is 45 in {records}"
-    assert_fails_before_step_0(capsys, command(data, tmp_path / "run", **flags), message)
-
-
-def test_a_wrong_network(data, tmp_path, capsys):
-    path = tmp_path / "bert_config.json"
-    flags = command(data, tmp_path / "run", bert_config_file=path)
-    for text, message in (
-        ("{", f"--bert_config_file: {path}: not JSON"),
-        ("{}", f"--bert_config_file: {path}: the key 'vocab_size' is missing; add it."),
-        (
-            json.dumps({**BERT_CONFIG, "max_position_embeddings": 8}),
-            "--max_seq_length=16: cannot be more than the network's max_position_embeddings, which",
-        ),
-    ):
-        path.write_text(text)
-        assert_fails_before_step_0(capsys, flags, message)
-
-
-def test_ids_beyond_the_vocabulary(data, tmp_path, capsys):
-    records = copy_records(data, tmp_path)
-    (tmp_path / "small.json").write_text(json.dumps({**BERT_CONFIG, "vocab_size": 20}))
-    flags = {"input_file": records, "bert_config_file": tmp_path / "small.json"}
-    assert main([*command(data, tmp_path / "run", **flags), "--do_train"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert line.startswith(f"run_pretraining.py: error: {records}: record ")
-    assert "input_ids holds the id " in line
-
-
-def flip_bit(path, record):
-    """Damages a record of a file; returns its offset."""
-    offset = int(record_offsets(str(path))[record])
-    with open(path, "r+b") as file:
-        file.seek(offset + 50)
-        byte = file.read(1)[0]
-        file.seek(offset + 50)
-        file.write(bytes([byte ^ 4]))
-    return offset
-
-
-def record_of_step(step):
-    """Number of a record that training step `step` (from 1) reads, of the data's 91."""
-    return int(record_order(np.arange((step - 1) * BATCH, step * BATCH), 91, SEED)[3])
-
-
-@pytest.mark.parametrize("use_tpu", [True, False])
-def test_a_damaged_record(data, tmp_path, capsys, use_tpu):
-    records = copy_records(data, tmp_path)
-    record = record_of_step(7)
-    offset = flip_bit(records, record)
-    flags = command(data, tmp_path / "run", input_file=records, use_tpu=use_tpu)
-    assert main([*flags, "--do_train"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert line == (
-        f"run_pretraining.py: error: {records}: record {record} (byte {offset}) is damaged: its "
-        "checksum does not fit its data. Create the file again."
-    )
-    assert steps_of(tmp_path / "run") == [0, 4]
-    assert checkpoints.damage(str(tmp_path / "run" / "model.ckpt-4")) is None
-
-
-# Failures in the middle: processes of their own
-
-# Does something when a step has been logged, on the way through main().
-AT_A_STEP = """
-import os, signal, sys
-import run_pretraining
-from bert_estimator.run_directory import RunDirectory
-from input_pipelines.record_reader import RecordFiles
-
-def fail(*args):
-    raise RuntimeError("the disk has gone")
-
-def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
-    add_metrics(self, record)
-    if record["step"] == {step}:
-        {action}
-
-RunDirectory.add_metrics = add_metrics
-sys.exit(run_pretraining.main(["run_pretraining.py", *sys.argv[1:]]))
-"""
-
-
-def start(*arguments, environment=()):
-    """Starts Python with arguments; what it prints is for `end`."""
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT), **dict(environment)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def start_until(step, action, flags):
-    """Starts the script with a line of Python that is executed when a step has been logged."""
-    return start("-c", AT_A_STEP.format(step=step, action=action), *flags)
-
-
-def end(process, timeout_secs=240):
-    """Waits for a process; returns (exit code, what it printed on stderr)."""
-    try:
-        _, err = process.communicate(timeout=timeout_secs)
-    finally:
-        process.kill()
-    return process.returncode, err
-
-
-def assert_last_checkpoint(output_dir, step):
-    assert checkpoints.newest_whole(str(output_dir)) == f"{output_dir}/model.ckpt-{step}"
-    for number in steps_of(output_dir):
-        assert checkpoints.damage(f"{output_dir}/model.ckpt-{number}") is None
-
-
-@pytest.fixture(scope="module")
-def failing(data, tmp_path_factory):
-    """Runs that fail, by name: (directory, process). Started together: each keeps one core busy."""
-    started = {}
-
-    def begin(name, make_arguments):
-        path = tmp_path_factory.mktemp(name)
-        records = copy_records(data, path)
-        flags = command(data, path / "run", input_file=records, num_train_steps=100000)
-        started[name] = path, make_arguments([*flags, "--do_train"], records)
-
-    def with_a_nan(flags, records):
-        """A weight that is NaN, in a record of step 7."""
-        source = RecordFiles([str(data / "train.tfrecord")])
-        with tf.io.TFRecordWriter(str(records)) as writer:
-            for number in range(source.num_records):
-                example = tf.train.Example.FromString(source.read(number))
-                if number == record_of_step(7):
-                    example.features.feature["masked_lm_weights"].float_list.value[0] = math.nan
-                writer.write(example.SerializeToString())
-        return start(SCRIPT, *flags)
-
-    begin("input_fn", lambda flags, _: start_until(6, "RecordFiles.read = fail", flags))
-    begin("cut", lambda flags, path: start_until(6, f"os.truncate({str(path)!r}, 0)", flags))
-    begin("nan", with_a_nan)
-    yield started
-    for _, process in started.values():
-        process.kill()
-
-
-def assert_ended_after_step_6(path, code):
-    """After a failure of the infeed: some steps after the sixth, before it was noticed."""
-    assert code == 1
-    assert 4 in steps_of(path / "run")
-    assert 6 <= training_metrics(path / "run")[-1]["step"] < 100
-    assert_last_checkpoint(path / "run", steps_of(path / "run")[-1])
-
-
-def test_an_exception_inside_input_fn(failing):
-    path, process = failing["input_fn"]
-    code, err = end(process)
-    assert "RuntimeError: the disk has gone" in err[err.index("Traceback") :]
-    assert "CancelledError" not in err
-    assert_ended_after_step_6(path, code)
-
-
-def test_a_file_cut_short_while_it_is_read(failing):
-    path, process = failing["cut"]
-    code, err = end(process)
-    last = err.splitlines()[-1]
-    assert last.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
-    assert last.endswith("is damaged: its checksum does not fit its data. Create the file again.")
-    assert_ended_after_step_6(path, code)
-
-
-def test_a_loss_that_is_not_a_number(failing):
-    path, process = failing["nan"]
-    code, err = end(process)
-    assert code == 1
-    last = err.splitlines()[-1]
-    assert last.startswith("run_pretraining.py: error: The loss of step 7 is nan")
-    assert "Lower the learning rate" in last
-    assert_last_checkpoint(path / "run", 4)
-    assert [r["step"] for r in training_metrics(path / "run")] == [2, 4, 6]
-
-
-def test_a_signal_saves_and_ends_with_its_own_code(data, tmp_path):
-    codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
-    changes = {"num_train_steps": 10**6, "save_checkpoints_steps": 10**6}
-    processes = {
-        number: start(SCRIPT, *command(data, tmp_path / number.name, **changes), "--do_train")
-        for number in codes
-    }
-    try:
-        for number, process in processes.items():
-            output_dir = tmp_path / number.name
-            deadline = time.monotonic() + 120
-            while not (output_dir / "metrics.jsonl").exists() or len(metrics_of(output_dir)) < 3:
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
-            process.send_signal(number)
-            code, err = end(process, PROMPTLY_SECS)
-            assert code == codes[number]
-            assert f"{number.name}: finishing the current step, then saving." in err
-            assert "Traceback" not in err
-            step = steps_of(output_dir)[-1]
-            assert step == training_metrics(output_dir)[-1]["step"] >= 6
-            assert_last_checkpoint(output_dir, step)
-    finally:
-        for process in processes.values():
-            process.kill()
-
-
-# Exact resume
-
-
-@pytest.mark.parametrize(
-    ("use_tpu", "precision"), [(True, "bfloat16"), (False, "float32")], ids=["tpu", "local"]
-)
-def test_a_killed_run_resumed_equals_an_uninterrupted_one(
-    data, tmp_path, use_tpu, precision, capsys
-):
-    changes = {
-        "use_tpu": use_tpu,
-        "precision": precision,
-        "num_train_steps": 18,
-        "save_checkpoints_steps": 6,
-        "iterations_per_loop": 3,
-        "bert_config_file": data / ("gelu.json" if use_tpu else "bert_config.json"),
-    }
-
-    def flags(name):
-        return [*command(data, tmp_path / name, **changes), "--do_train"]
-
-    process = start_until(15, "os.kill(os.getpid(), signal.SIGKILL)", flags("killed"))
-    assert main(flags("whole")) == 0
-    assert end(process)[0] == -signal.SIGKILL
-    expected = variables_of(tmp_path / "whole", 18)
-    assert len([name for name in expected if "/adam_" in name]) > 40
-    assert steps_of(tmp_path / "killed") == [0, 6, 12]
-    assert [r["step"] for r in training_metrics(tmp_path / "killed")] == [3, 6, 9, 12, 15]
-
-    # As if the kill had come while the newest checkpoint was written.
-    shutil.copytree(tmp_path / "killed", tmp_path / "cut")
-    cut = tmp_path / "cut" / "model.ckpt-12.data-00000-of-00001"
-    os.truncate(cut, os.path.getsize(cut) // 2)
-    assert checkpoints.newest_whole(str(tmp_path / "cut")).endswith("-6")
-
-    for name in ("killed", "cut") if use_tpu else ("killed",):
-        assert main(flags(name)) == 0
-        assert_identical(variables_of(tmp_path / name, 18), expected)
-        assert training_metrics(tmp_path / name) == training_metrics(tmp_path / "whole")
-        assert_last_checkpoint(tmp_path / name, 18)
-
-
 @pytest.mark.usefixtures("xla_runtime")
 def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
     program, out = tmp_path / "program", tmp_path / "out"
@@ -727,7 +335,7 @@ def test_two_hosts_equal_one(data, tmp_path):
     cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
     hosts = [
         start(
-            SCRIPT, *command(data, tmp_path / "two", **flags),
+            PRETRAINING, command(data, tmp_path / "two", **flags),
             environment={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
         )
         for task in ({"type": "chief", "index": 0}, {"type": "worker", "index": 0})

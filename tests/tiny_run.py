@@ -1,8 +1,9 @@
-"""What the tests of whole runs share: a tiny network, records for it, and what a run leaves."""
+"""What the tests of whole runs share: a tiny network, data and flags for it, what a run leaves."""
 
 import json
 import os
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
@@ -48,6 +49,83 @@ def write_records(path, name, vocabulary, num_sentences=5, max_predictions_per_s
             max_seq_length=16, max_predictions_per_seq=max_predictions_per_seq, dupe_factor=3
         ),
     )
+
+
+def pairs(number, seed):
+    """Pairs of texts over `words(30)`; the label is whether the first one is of words below w15."""
+    generator = np.random.default_rng(seed)
+    for _ in range(number):
+        is_low = generator.integers(2)
+        first = generator.integers(15, size=3) + 15 * (1 - is_low)
+        second = generator.integers(30, size=3)
+        texts = (" ".join(f"w{word}" for word in words) for words in (first, second))
+        yield *texts, "low" if is_low else "high"
+
+
+def write_pairs(path, rows):
+    """Writes rows as of `pairs` into a TSV file."""
+    lines = ["sentence1\tsentence2\tlabel", *("\t".join(row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def pretraining_flags(data, output_dir, **changes):
+    """Flags of a short run_pretraining.py on a directory with `train.tfrecord` and
+    `bert_config.json`; a change to None leaves the flag out."""
+    values = {
+        "input_file": data / "train.tfrecord",
+        "bert_config_file": data / "bert_config.json",
+        "output_dir": output_dir,
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_steps": 10,
+        "num_warmup_steps": 2,
+        "save_checkpoints_steps": 4,
+        "iterations_per_loop": 2,
+        "use_tpu": True,
+        "optimizer": "lamb",
+        **changes,
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def classifier_flags(data, output_dir, **changes):
+    """The same for run_classifier.py, on `train.tsv`, `dev.tsv`, `vocab.txt` and the network."""
+    values = {
+        "train_file": data / "train.tsv",
+        "eval_file": data / "dev.tsv",
+        "vocab_file": data / "vocab.txt",
+        "bert_config_file": data / "bert_config.json",
+        "output_dir": output_dir,
+        "max_seq_length": 10,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 1,
+        "save_checkpoints_steps": 4,
+        "iterations_per_loop": 2,
+        "use_tpu": True,
+        **changes,
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def steps_of(output_dir):
+    """The steps of the checkpoints in a directory."""
+    names = os.listdir(output_dir)
+    found = [name[len("model.ckpt-") : -len(".index")] for name in names if name.endswith(".index")]
+    return sorted(map(int, found))
+
+
+def training_metrics(output_dir):
+    """The logged steps of training, without how fast they were."""
+    return [without_timing(record) for record in metrics_of(output_dir) if "loss" in record]
+
+
+def without_timing(record):
+    """A record of metrics.jsonl without how fast it came."""
+    timed = ("per_sec", "input_wait", "eta_secs")
+    return {name: value for name, value in record.items() if not name.endswith(timed)}
 
 
 def metrics_of(output_dir):

@@ -1,0 +1,270 @@
+"""Both scripts stopped in the middle, by errors, signals and kills; runs that go on.
+
+Each process spends seconds importing TensorFlow: those that fail by themselves run side by side.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, end, start
+from tiny_run import (
+    bert_config,
+    metrics_of,
+    pairs,
+    steps_of,
+    training_metrics,
+    variables_of,
+    without_timing,
+    words,
+    write_pairs,
+    write_records,
+)
+
+from bert_estimator.tpu import checkpoints
+
+PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
+
+
+@pytest.fixture(scope="module", params=SCRIPTS)
+def script(request):
+    return SCRIPTS[request.param]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with data for each script, by its name."""
+    made = {}
+    for script in SCRIPTS.values():
+        made[script.name] = tmp_path_factory.mktemp("data")
+        script.write_data(made[script.name])
+    return made
+
+
+# Failures in the middle: processes of their own
+
+
+def assert_last_checkpoint(output_dir, step):
+    assert checkpoints.newest_whole(str(output_dir)) == f"{output_dir}/model.ckpt-{step}"
+    for number in steps_of(output_dir):
+        assert checkpoints.damage(f"{output_dir}/model.ckpt-{number}") is None
+
+
+@pytest.fixture(scope="module")
+def failing(data, tmp_path_factory):
+    """Runs that fail, by script and what does: (directory, process). Started together: each keeps
+    one core busy."""
+    started = {}
+
+    def begin(script, name, action):
+        path = shutil.copytree(data[script.name], tmp_path_factory.mktemp(name) / "data")
+        flags = script.flags(path, path / "run", **script.steps(10**5))
+        action = action.format(path=path)
+        started[script, name] = path, start(script, [*flags, "--do_train"], 6, action)
+
+    for script in SCRIPTS.values():
+        begin(script, "input_fn", f"{script.reads} = fail")
+    begin(PRETRAINING, "cut", "os.truncate('{path}/train.tfrecord', 0)")
+    yield started
+    for _, process in started.values():
+        process.kill()
+
+
+def assert_ended_after_step_6(path, code):
+    """After a failure of the infeed: some steps after the sixth, before it was noticed."""
+    assert code == 1
+    assert 4 in steps_of(path / "run")
+    assert 6 <= training_metrics(path / "run")[-1]["step"] < 100
+    assert_last_checkpoint(path / "run", steps_of(path / "run")[-1])
+
+
+def test_an_exception_inside_input_fn(failing, script):
+    path, process = failing[script, "input_fn"]
+    code, err = end(process)
+    assert "RuntimeError: the disk has gone" in err[err.index("Traceback") :]
+    assert "CancelledError" not in err
+    assert_ended_after_step_6(path, code)
+
+
+def test_a_file_cut_short_while_it_is_read(failing):
+    path, process = failing[PRETRAINING, "cut"]
+    code, err = end(process)
+    last = err.splitlines()[-1]
+    assert last.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
+    assert last.endswith("is damaged: its checksum does not fit its data. Create the file again.")
+    assert_ended_after_step_6(path, code)
+
+
+def test_a_loss_that_is_not_a_number(script, data, tmp_path, capsys):
+    path = shutil.copytree(data[script.name], tmp_path / "data")
+    flags = script.flags(path, tmp_path / "run", **script.steps(20), **script.spoil(path))
+    assert script.main([*flags, "--do_train"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    value = "nan" if script is PRETRAINING else "inf"
+    assert last.startswith(f"{script.name}: error: The loss of step 7 is {value}")
+    assert "Lower the learning rate" in last
+    assert_last_checkpoint(tmp_path / "run", 4)
+    assert [r["step"] for r in training_metrics(tmp_path / "run")] == [2, 4, 6]
+
+
+def test_a_signal_saves_and_ends_with_its_own_code(script, data, tmp_path):
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
+    changes = {**script.steps(10**6), "save_checkpoints_steps": 10**6, "do_train": True}
+    processes = {
+        number: start(script, script.flags(data[script.name], tmp_path / number.name, **changes))
+        for number in codes
+    }
+    try:
+        for number, process in processes.items():
+            output_dir = tmp_path / number.name
+            deadline = time.monotonic() + 120
+            while not (output_dir / "metrics.jsonl").exists() or len(metrics_of(output_dir)) < 3:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(number)
+            code, err = end(process, PROMPTLY_SECS)
+            assert code == codes[number]
+            assert f"{number.name}: finishing the current step, then saving." in err
+            assert "Traceback" not in err
+            step = steps_of(output_dir)[-1]
+            assert step == training_metrics(output_dir)[-1]["step"] >= 6
+            assert_last_checkpoint(output_dir, step)
+    finally:
+        for process in processes.values():
+            process.kill()
+
+
+# Runs that go on
+
+
+@pytest.fixture(scope="module")
+def finished(script, data, tmp_path_factory):
+    """The directory of a finished run of eight steps, with its evaluation."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    assert script.main(script.flags(data[script.name], path, **script.steps(8))) == 0
+    return path
+
+
+@pytest.fixture
+def rerun(script, data, finished, tmp_path):
+    """Runs the command again on a copy of the finished run's directory, with changed flags."""
+    output_dir = shutil.copytree(finished, tmp_path / "run")
+
+    def run(**changes):
+        flags = {**script.steps(8), **changes}
+        return script.main(script.flags(data[script.name], output_dir, **flags))
+
+    return output_dir, run
+
+
+def test_a_second_run_says_that_nothing_is_left(script, rerun, capsys):
+    output_dir, run = rerun
+    before = training_metrics(output_dir)
+    assert run() == 0
+    out = capsys.readouterr().out
+    (flag,) = script.steps(8)
+    assert f"Nothing left to train: {output_dir} is at step 8. Give a larger --{flag} to go" in out
+    assert "Training took" not in out
+    assert "at step 8: " in out  # the evaluation
+    assert steps_of(output_dir) == [0, 4, 8]
+    assert training_metrics(output_dir) == before
+
+
+def test_a_longer_run_goes_on(script, rerun, capsys):
+    output_dir, run = rerun
+    assert run(**script.steps(12), iterations_per_loop=1) == 0
+    assert steps_of(output_dir) == [0, 4, 8, 12]
+    assert [r["step"] for r in training_metrics(output_dir)] == [2, 4, 6, 8, 9, 10, 11, 12]
+    at_start = [0] if script is PRETRAINING else []  # it evaluates before the first step, too
+    evaluated = [r["step"] for r in metrics_of(output_dir) if "eval_loss" in r]
+    assert evaluated == [*at_start, 8, 12]
+    assert f"Checkpoint: {output_dir}/model.ckpt-12" in capsys.readouterr().out
+
+
+def test_a_directory_of_another_run_is_refused(script, data, rerun, capsys):
+    output_dir, run = rerun
+    with open(output_dir / "config.json", encoding="utf-8") as reader:
+        before = {name: flag["value"] for name, flag in json.load(reader)["flags"].items()}
+    other_data = {script.data_flag: data[script.name] / "bert_config.json"}
+    for name, value in {**script.others, **other_data}.items():
+        assert run(**script.steps(20), **{name: value}) == 2
+        message = f"--{name}={value}: {output_dir} holds a run with --{name}={before[name]}."
+        assert message in capsys.readouterr().err
+    assert steps_of(output_dir) == [0, 4, 8]
+
+
+def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, tmp_path, capsys):
+    """The files' names are the same; what is in them is not."""
+    own = shutil.copytree(data[script.name], tmp_path / "data")
+    output_dir = shutil.copytree(finished, tmp_path / "run")
+    config = (output_dir / "config.json").read_text()
+    (output_dir / "config.json").write_text(config.replace(str(data[script.name]), str(own)))
+    flags = [*script.flags(own, output_dir, **script.steps(8)), "--do_train"]
+    assert script.main(flags) == 0
+    if script is PRETRAINING:
+        write_records(own, "train.tfrecord", words(40), num_sentences=6)
+    else:
+        write_pairs(own / "train.tsv", pairs(64, 4))
+    assert script.main(flags) == 2
+    message = f"--{script.data_flag}: {output_dir} holds a run on other records"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "changes"),
+    [
+        (PRETRAINING, {"use_tpu": True, "precision": "bfloat16"}),
+        (PRETRAINING, {"use_tpu": False}),
+        (CLASSIFIER, {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True}),
+    ],
+    ids=["pretraining-tpu", "pretraining-local", "classifier"],
+)
+def test_a_killed_run_resumed_equals_an_uninterrupted_one(data, tmp_path, script, changes):
+    own = shutil.copytree(data[script.name], tmp_path / "data")
+    is_thorough = script is PRETRAINING and changes["use_tpu"]  # what takes seconds is done once
+    if is_thorough:
+        network = bert_config(40, hidden_act="gelu")
+        (own / "bert_config.json").write_text(json.dumps(network))
+    changes = {
+        **script.steps(18),
+        "save_checkpoints_steps": 6,
+        "iterations_per_loop": 3,
+        "do_train": True,
+        **changes,
+    }
+
+    def flags(name):
+        return script.flags(own, tmp_path / name, **changes)
+
+    process = start(script, flags("killed"), 15, "os.kill(os.getpid(), signal.SIGKILL)")
+    try:
+        assert script.main(flags("whole")) == 0
+        assert end(process)[0] == -signal.SIGKILL
+    finally:
+        process.kill()
+    expected = variables_of(tmp_path / "whole", 18)
+    assert len([name for name in expected if "/adam_" in name]) > 40
+    assert steps_of(tmp_path / "killed") == [0, 6, 12]
+    assert [r["step"] for r in training_metrics(tmp_path / "killed")] == [3, 6, 9, 12, 15]
+
+    # As if the kill had come while the newest checkpoint was written.
+    shutil.copytree(tmp_path / "killed", tmp_path / "cut")
+    cut = tmp_path / "cut" / "model.ckpt-12.data-00000-of-00001"
+    os.truncate(cut, os.path.getsize(cut) // 2)
+    assert checkpoints.newest_whole(str(tmp_path / "cut")).endswith("-6")
+
+    for name in ("killed", "cut") if is_thorough else ("killed",):
+        assert script.main(flags(name)) == 0
+        found = variables_of(tmp_path / name, 18)
+        assert sorted(found) == sorted(expected)
+        for variable, value in expected.items():
+            np.testing.assert_array_equal(found[variable], value, err_msg=variable)
+        metrics, all_metrics = (
+            map(without_timing, metrics_of(tmp_path / n)) for n in (name, "whole")
+        )
+        assert list(metrics) == list(all_metrics)
+        assert_last_checkpoint(tmp_path / name, 18)

@@ -1,0 +1,188 @@
+"""Both scripts told of input that cannot work: what is wrong, where, before step 0 if they can."""
+
+import json
+import os
+import shutil
+
+import pytest
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step
+from tiny_run import bert_config, pretraining_flags, steps_of
+
+from bert_estimator.tpu import checkpoints
+from input_pipelines.record_reader import record_offsets
+
+
+@pytest.fixture(scope="module", params=SCRIPTS)
+def script(request):
+    return SCRIPTS[request.param]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with data for each script, by its name."""
+    made = {}
+    for script in SCRIPTS.values():
+        made[script.name] = tmp_path_factory.mktemp("data")
+        script.write_data(made[script.name])
+    return made
+
+
+@pytest.fixture
+def own_data(data, tmp_path):
+    """Function of a script: a copy of its data, for the test to damage."""
+    return lambda script: shutil.copytree(data[script.name], tmp_path / "data")
+
+
+def small_vocabulary(path, name="bert_config.json"):
+    (path / name).write_text(json.dumps({**bert_config(40), "vocab_size": 20}))
+
+
+def without_manifest(path):
+    os.remove(path / "manifest.train.tfrecord.json")
+
+
+def cut_records(path):
+    records = path / "train.tfrecord"
+    offset = int(record_offsets(str(records))[-2])
+    without_manifest(path)
+    os.truncate(records, os.path.getsize(records) - 5)
+    return {"offset": offset}
+
+
+def appends(name, row):
+    """Damage: another row at the end of a file, of 64 or 21 rows and a header."""
+
+    def append(path):
+        with open(path / name, "ab") as file:
+            file.write(row)
+
+    return append
+
+
+def few_columns(path):
+    """A file cut short: its last row has only one column and a part of the second."""
+    text = (path / "train.tsv").read_text()
+    (path / "train.tsv").write_text(text[: text.rindex("\t")])
+
+
+def no_damage(path):
+    pass
+
+
+BAD_INPUT = [
+    # name, script, damage, changed flags, messages
+    ("length", PRETRAINING, no_damage, {"max_seq_length": 12},
+     ["max_seq_length is 16 in {data}/train.tfrecord", "--max_seq_length is 12. Use 16"]),
+    ("length_of_records_alone", PRETRAINING, without_manifest, {"max_seq_length": 12},
+     ["max_seq_length is 16 in {data}/train.tfrecord", "--max_seq_length is 12. Use 16"]),
+    ("predictions", PRETRAINING, no_damage, {"max_predictions_per_seq": 5},
+     ["max_predictions_per_seq is 4 in {data}/train.tfrecord", "seq is 5. Use 4"]),
+    ("predictions_of_records_alone", PRETRAINING, without_manifest, {"max_predictions_per_seq": 5},
+     ["max_predictions_per_seq is 4 in {data}/train.tfrecord", "seq is 5. Use 4"]),
+    ("cut", PRETRAINING, cut_records, {},
+     ["--input_file: {data}/train.tfrecord: record 90 (byte {offset}) goes on beyond the end"]),
+    ("cut_to_evaluate", PRETRAINING, cut_records,
+     {"input_file": "{whole}/train.tfrecord", "eval_input_file": "{data}/train.tfrecord"},
+     ["--eval_input_file: {data}/train.tfrecord: record 90 (byte {offset}) goes on beyond"]),
+    ("vocabulary", PRETRAINING, small_vocabulary, {},
+     ["vocab_size is 45 in {data}/train.tfrecord"]),
+    ("vocabulary", CLASSIFIER, small_vocabulary, {},
+     ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network of --bert_config_file only"]),
+    ("no_vocabulary", CLASSIFIER, no_damage, {"vocab_file": "{data}/train.tsv"},
+     ["--vocab_file: {data}/train.tsv: no line up to the last, 65, holds [PAD], [UNK]"]),
+    ("length", CLASSIFIER, no_damage, {"max_seq_length": 17},
+     ["--max_seq_length=17: cannot be more than the network's max_position_embeddings"]),
+    ("cut", CLASSIFIER, few_columns, {},
+     ["--train_file: {data}/train.tsv:65: has no column 'label'; it has sentence1, sentence2. "]),
+    ("many_columns", CLASSIFIER, appends("train.tsv", b"a\tb\tlow\tx\n"), {},
+     ["--train_file: {data}/train.tsv:66: has more cells than the header names columns"]),
+    ("no_utf_8", CLASSIFIER, appends("train.tsv", b"a\t\xe9t\xe9\tlow\n"), {},
+     ["--train_file: {data}/train.tsv:66: not UTF-8 at byte 3 of the line"]),
+    ("no_label", CLASSIFIER, appends("train.tsv", b"a\tb\t\n"), {},
+     ["--train_file: {data}/train.tsv:66: the label is ''; it must be one of high, low"]),
+    ("label", CLASSIFIER, appends("dev.tsv", b"a\tb\tmiddle\n"), {},
+     ["--eval_file: {data}/dev.tsv:23: the label is 'middle'; it must be one of high, low"]),
+    ("no_utf_8_to_predict_for", CLASSIFIER, appends("dev.tsv", b"\xff\tb\tlow\n"),
+     {"eval_file": None, "do_train": True, "do_predict": True, "predict_file": "{data}/dev.tsv"},
+     ["--predict_file: {data}/dev.tsv:23: not UTF-8 at byte 1 of the line"]),
+    ("empty", CLASSIFIER, lambda path: os.truncate(path / "dev.tsv", 0), {},
+     ["--eval_file: {data}/dev.tsv: holds no examples"]),
+]  # fmt: skip
+
+
+def assert_fails_before_step_0(capsys, script, flags, output_dir, *messages):
+    assert script.main(flags) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"{script.name}: --")
+    for message in messages:
+        assert message in err
+    # Nothing stands in the way of the right command.
+    assert os.listdir(output_dir) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "damage", "changes", "messages"),
+    [pytest.param(*case, id=f"{case[0].module.__name__}-{name}") for name, *case in BAD_INPUT],
+)
+def test_wrong_input(data, own_data, tmp_path, capsys, script, damage, changes, messages):
+    names = {"data": own_data(script), "whole": data[script.name]}
+    names.update(damage(names["data"]) or {})
+    changes = {k: v.format(**names) if isinstance(v, str) else v for k, v in changes.items()}
+    flags = script.flags(names["data"], tmp_path / "run", **changes)
+    messages = [message.format(**names) for message in messages]
+    assert_fails_before_step_0(capsys, script, flags, tmp_path / "run", *messages)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "--bert_config_file: {path}: not JSON"),
+        (b'{"\xe9": 1}', "--bert_config_file: {path}: not JSON"),
+        (b"{}", "--bert_config_file: {path}: the key 'vocab_size' is missing; add it."),
+        (
+            json.dumps(bert_config(40, max_position_embeddings=8)).encode(),
+            "{length}: cannot be more than the network's max_position_embeddings, which is 8",
+        ),
+    ],
+)
+def test_a_wrong_network(script, data, tmp_path, capsys, content, message):
+    path = tmp_path / "bert_config.json"
+    path.write_bytes(content)
+    flags = script.flags(data[script.name], tmp_path / "run", bert_config_file=path)
+    length = next(flag for flag in flags if flag.startswith("--max_seq_length="))
+    message = message.format(path=path, length=length)
+    assert_fails_before_step_0(capsys, script, flags, tmp_path / "run", message)
+
+
+# Input that fails on the way: only pretraining reads as it trains
+
+
+def test_ids_beyond_the_vocabulary(own_data, tmp_path, capsys):
+    path = own_data(PRETRAINING)
+    without_manifest(path)
+    small_vocabulary(path)
+    assert PRETRAINING.main([*pretraining_flags(path, tmp_path / "run"), "--do_train"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
+    assert "input_ids holds the id " in line
+
+
+@pytest.mark.parametrize("use_tpu", [True, False])
+def test_a_damaged_record(own_data, tmp_path, capsys, use_tpu):
+    path = own_data(PRETRAINING)
+    records = path / "train.tfrecord"
+    without_manifest(path)
+    record = examples_of_step(7, 91)[3]
+    offset = int(record_offsets(str(records))[record])
+    content = bytearray(records.read_bytes())
+    content[offset + 50] ^= 4
+    records.write_bytes(content)
+    flags = pretraining_flags(path, tmp_path / "run", use_tpu=use_tpu)
+    assert PRETRAINING.main([*flags, "--do_train"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line == (
+        f"run_pretraining.py: error: {records}: record {record} (byte {offset}) is damaged: its "
+        "checksum does not fit its data. Create the file again."
+    )
+    assert steps_of(tmp_path / "run") == [0, 4]
+    assert checkpoints.damage(str(tmp_path / "run" / "model.ckpt-4")) is None
