@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-
-pytest.importorskip("jax", minversion="0.8")
-
 import toy
 
 from bert_estimator.tpu.device_summaries import DeviceSummaries
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 
 def test_every_kind_is_written_with_what_the_first_core_has(tmp_path):
