@@ -324,9 +324,9 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
 def test_two_hosts_equal_one(data, tmp_path):
     """The chief writes the run; the other host keeps its own log; both train and evaluate."""
-    pytest.importorskip("jax", minversion="0.8")
     flags = {"tpu_name": "rehearse:2", "save_checkpoints_steps": 10}
     assert main(command(data, tmp_path / "alone", **flags)) == 0
     with socket.socket() as listening:

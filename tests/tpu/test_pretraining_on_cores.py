@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-
-pytest.importorskip("jax", minversion="0.8")
-
 import toy
 
 from bert_estimator import pretraining
 from bert_estimator.bert_config import BertConfig
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 VOCAB, LENGTH, MASKED, ROWS, STEPS = 30522, 32, 5, 64, 50
 MASK_ID = 103
