@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_run import bert_config, metrics_of, pairs, variables_of, words, write_pairs
+from tiny_run import bert_config, metrics_of, pairs, steps_of, variables_of, words, write_pairs
 from tiny_run import classifier_flags as command
 
 import run_classifier
@@ -274,7 +274,10 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     steps = [r["step"] for r in metrics_of(output_dir) if "loss" in r]
     assert steps == sorted(set(steps)) and steps[-1] == 12
     assert main(flags) == 0
-    assert "Nothing left to train" in capsys.readouterr().out
+    message = "at step 12. Give a larger --early_stopping_patience to go on"
+    assert message in capsys.readouterr().out
+    assert main([*flags, "--early_stopping_patience=3"]) == 0
+    assert steps_of(output_dir)[-1] == 16
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "lars"])

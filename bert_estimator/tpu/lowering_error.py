@@ -11,7 +11,8 @@ _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 # Their results have as many rows as there are values of some kind.
 _OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
                       "UniqueWithCountsV2", "Where"}  # fmt: skip
-_LIBRARIES = (os.path.dirname(tf2.__file__) + os.sep, os.path.dirname(tf_slim.__file__) + os.sep)
+_FILES = (tf2.__file__, tf_slim.__file__, os.path.abspath(__file__))
+_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in _FILES)
 
 
 def explained(error, graph):

@@ -237,6 +237,11 @@ def _from_outside(outer, inner, present):
         return RuntimeError(
             f"{where}, a variable of the old kind: on a TPU make it with use_resource=True"
         )
+    if outer.op.type == "SummaryWriter":
+        return RuntimeError(
+            f"{where}, the writer of a summary, which no core can write: on a TPU write it in "
+            "host_call, or make it with tf.compat.v1.summary"
+        )
     return RuntimeError(
         f"{where}, a tensor from outside of the step: on a TPU what a step needs must come through "
         "its features and variables. A table of tf.lookup belongs into input_fn"

@@ -5,6 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
+from bert_estimator import tpu
+
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 LINES = {
@@ -47,3 +49,47 @@ def test_the_operation_and_its_line_are_named_before_step_0(tmp_path, name, mess
     with pytest.raises(RuntimeError, match=message):
         estimator.train(toy.input_fn, max_steps=1)
     assert toy.checkpoint_steps(tmp_path) == []
+
+
+SUMMARIES = {
+    "python": lambda x: tf.summary.scalar("s", tf.py_func(np.sum, [x], x.dtype, name="own")),
+    "picked": lambda x: tf.summary.histogram("s", tf.boolean_mask(x, x > 2)),
+    "text": lambda x: tf.summary.text("s", tf.as_string(x)),
+    "written": lambda x: tpu.summary.scalar("s", x[0], step=tf.train.get_global_step()),
+}
+
+
+def of_summary(name):
+    return rf"test_lowering_error\.py:{SUMMARIES[name].__code__.co_firstlineno}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("python", rf"no kernel for: own \(PyFunc\) in .*{of_summary('python')}\. .*host_call"),
+        ("picked", rf"length depends on values: .*\(Where\) in .*{of_summary('picked')}\. "),
+        ("written", rf"in .*{of_summary('written')}, the writer of a summary.* in host_call"),
+        ("text", None),
+    ],
+)
+def test_a_summary_of_what_no_core_can_compute(tmp_path, warned, name, message):
+    """It is told of as the loss is; text alone is left out, for the training's sake."""
+
+    def w_after(weight, features):
+        with tpu.summary.create_file_writer(str(tmp_path)).as_default():
+            made = SUMMARIES[name](features["x"])
+        # TensorFlow 1's summaries are found by the training, the others are part of the step.
+        with tf.control_dependencies([made] if name == "written" else []):
+            return weight + 1
+
+    estimator = toy.make_estimator(
+        tmp_path, toy.make_model_fn(w_after=w_after), master="rehearse:2", save_summary_steps=1
+    )
+    if message is None:
+        estimator.train(toy.input_fn, max_steps=2)
+        assert [tag for _, tag, _ in toy.events(tmp_path) if tag in ("s", "loss")] == ["loss"]
+        assert any(w.startswith("The summary s is not written") for w in warned())
+    else:
+        with pytest.raises(RuntimeError, match=message):
+            estimator.train(toy.input_fn, max_steps=2)
+        assert toy.checkpoint_steps(tmp_path) == []

@@ -1,5 +1,6 @@
 """Training under TPU rules: where it ends, what it saves, which error it tells."""
 
+import subprocess
 import time
 
 import numpy as np
@@ -150,6 +151,26 @@ def test_an_exception_in_a_py_function_keeps_its_message_and_its_place(tmp_path)
         estimator.train(py_input_fn(fails_at(6, ValueError("record 6 is broken"))), [visits], 10)
     assert visits.steps == [2, 4]  # the loop that it broke is not one
     assert checkpoint_steps(tmp_path) == [0, 2, 4]
+
+
+def test_a_source_that_is_killed_ends_the_loop_with_its_error(tmp_path):
+    visits = Visits()
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=4, iterations_per_loop=4)
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as source:
+
+        def read(i):
+            if i == 6:
+                source.kill()
+                source.stdout.read()
+            if not source.stdout.readline():
+                raise EOFError("the source of the data has gone")
+            return np.full([4], i, np.float32)
+
+        with pytest.raises(tf.errors.OpError, match="the source of the data has gone"):
+            estimator.train(py_input_fn(read), [visits], steps=20)
+    assert visits.steps == [4]
+    assert checkpoint_steps(tmp_path) == [0, 4]
+    wait_until(lambda: not threads("infeed"))
 
 
 def test_an_exception_in_a_generator_keeps_its_message(tmp_path):
