@@ -219,22 +219,12 @@ def _run_once(config):
 
 def _load(config):
     """Returns (network, data, baselines) of the files that the flags name."""
-    from bert_estimator import script_estimator, tokenization
+    from bert_estimator import script_estimator
     from input_pipelines import task_data, tasks
 
     bert_config = script_estimator.read_bert_config(config)
     script_estimator.check_length(config, bert_config)
-    try:
-        tokenizer = tokenization.open_tokenizer(config.vocab_file, config.do_lower_case)
-    except ValueError as error:
-        raise flags.FlagError(f"--vocab_file: {error}") from None
-    flags.check(
-        tokenizer.vocab_size <= bert_config.vocab_size,
-        "vocab_file",
-        config.vocab_file,
-        f"has {tokenizer.vocab_size} tokens, but the network of --bert_config_file only "
-        f"{bert_config.vocab_size}; give the two that belong together",
-    )
+    tokenizer = _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
     does_evaluate = config.do_eval or config.keep_best_checkpoint or config.early_stopping_patience
     try:
         if config.task_name:
@@ -270,6 +260,23 @@ def _load(config):
     return bert_config, data, {} if majority is None else {"majority class": majority}
 
 
+def _open_tokenizer(vocab_file, do_lower_case, bert_config):
+    from bert_estimator import tokenization
+
+    try:
+        tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
+    except ValueError as error:
+        raise flags.FlagError(f"--vocab_file: {error}") from None
+    flags.check(
+        tokenizer.vocab_size <= bert_config.vocab_size,
+        "vocab_file",
+        vocab_file,
+        f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
+        "the two that belong together",
+    )
+    return tokenizer
+
+
 def _flag_at_fault(config, error):
     """Returns the flag of the file that an error begins with."""
     if config.task_name:
@@ -281,7 +288,7 @@ def _flag_at_fault(config, error):
 
 def _load_embedded(config):
     """Returns (network, data, baselines) of the embedded task."""
-    from bert_estimator import script_estimator, tokenization
+    from bert_estimator import script_estimator
     from bert_estimator.bert_config import BertConfig
     from input_pipelines import bag_of_words, default_data, embedded_task, task_data
 
@@ -289,13 +296,14 @@ def _load_embedded(config):
     bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
     script_estimator.check_length(config, bert_config)
     # A copy stays with the run: a later main job may have another vocabulary.
-    vocab_file = os.path.join(config.output_dir, "vocab.txt")
+    extension = os.path.splitext(config.vocab_file or "")[1]
+    vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
     if not os.path.exists(vocab_file):
         if config.vocab_file:
             shutil.copy(config.vocab_file, vocab_file)
         else:
             default_data.write_vocabulary(vocab_file, vocab_size)
-    tokenizer = tokenization.FullTokenizer(vocab_file)
+    tokenizer = _open_tokenizer(vocab_file, config.do_lower_case, bert_config)
     task = embedded_task.load(config.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
     (held_out,) = data.evaluate.values()

@@ -92,6 +92,14 @@ def test_help_names_every_flag(capsys):
         assert f"--{name}" in out or f"--[no]{name}" in out
 
 
+def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys):
+    vocab_file = str(tmp_path / "lower.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(1900)], vocab_file)
+    flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_lower_case"]
+    assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
+    assert "Give --do_lower_case=true" in capsys.readouterr().err
+
+
 def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

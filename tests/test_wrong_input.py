@@ -87,7 +87,7 @@ BAD_INPUT = [
     ("vocabulary", PRETRAINING, small_vocabulary, {},
      ["vocab_size is 45 in {data}/train.tfrecord"]),
     ("vocabulary", CLASSIFIER, small_vocabulary, {},
-     ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network of --bert_config_file only"]),
+     ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network only"]),
     ("no_vocabulary", CLASSIFIER, no_damage, {"vocab_file": "{data}/train.tsv"},
      ["--vocab_file: {data}/train.tsv: no line up to the last, 65, holds [PAD], [UNK]"]),
     ("length", CLASSIFIER, no_damage, {"max_seq_length": 17},
