@@ -139,7 +139,7 @@ def check(config):
         or all(re.fullmatch(r"[0-9]*\.?[0-9]+", part) for part in config.class_weights.split(",")),
         "class_weights",
         config.class_weights,
-        "must be positive numbers with commas between them",
+        "must be numbers, none below 0, with commas between them",
     )
     if not config.embedded:
         for name in ("vocab_file", "bert_config_file"):

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from input_pipelines.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks import Columns, Task
 
@@ -109,7 +111,7 @@ def _label(task: Task, path: str, line: int, value) -> Label:
             number = float(value)
         except (TypeError, ValueError):
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= float(np.finfo(np.float32).max):
             raise TableError(f"{path}:{line}: the label is {value!r}; it must be a number")
         return number
     names = _label_names(value) if task.kind == "multi_label" else [_text(value)]

@@ -68,7 +68,7 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--num_train_epochs=0"], "--num_train_epochs=0.0: must be positive"),
         (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
         (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
-        (["--class_weights=1,x"], "--class_weights=1,x: must be positive numbers with commas"),
+        (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, none below 0"),
         (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
         (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
