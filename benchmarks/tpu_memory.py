@@ -8,7 +8,7 @@ each compilation one after the other in a process of its own: `run_pretraining.p
 It needs no TPU, and takes hours. Every compilation adds a row to results/tpu_memory.csv and is not
 made again, so it can be stopped and started at will. --table prints the tables of what is there.
 
-Batches tried are those of at most four significant bits: 1 to 16, 18, 20, ... 32, 36, 40, ...
+Batches tried are those of at most three significant bits: 1 to 8, 10, 12, 14, 16, 20, 24, 28, ...
 """
 
 import argparse
@@ -62,7 +62,8 @@ REMEDIES = {
 SEARCHED = list(itertools.product(("v3:2x2", "v2:2x2"), NETWORKS, PREDICTIONS, VARIANTS))
 CORES = {"v2:2x2": 8, "v3:2x2": 8, POD: 2048}
 FIRST_GUESS = 32
-CANDIDATES = sorted({m << e for m in range(8, 16) for e in range(8)} | set(range(1, 8)))
+CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(9)} | set(range(1, 4)))
+USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
 
 
 def flags_of(variant):
@@ -106,23 +107,26 @@ def row_of(cell, report, secs):
     }
 
 
-def next_batch(tried):
+def next_batch(tried, elsewhere=(), usable=None):
     """Returns the batch of a core to try next, or None where the largest is known.
 
     Args:
       tried: rows of one cell.
+      elsewhere: rows of the same step on another TPU, to guess the first batch from.
+      usable: GiB of a core of this cell's TPU; needed with `elsewhere`.
     """
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
     beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
     between = [n for n in CANDIDATES if fit < n < min(beyond, default=CANDIDATES[-1] + 1)]
-    if not tried:
-        return FIRST_GUESS
     if not between:
         return None
+    if not tried and not elsewhere:
+        return FIRST_GUESS
+    usable = float(tried[0]["usable"]) if tried else usable
     # All but weights and state grows with the batch; of the nearest try, in memory.
-    near = min(tried, key=lambda r: abs(float(r["total"]) - float(r["usable"])))
+    near = min(tried or elsewhere, key=lambda r: abs(float(r["total"]) - usable))
     fixed = float(near["weights"]) + float(near["optimizer_state"])
-    room = (float(near["usable"]) - fixed) / (float(near["total"]) - fixed)
+    room = (usable - fixed) / (float(near["total"]) - fixed)
     return min(between, key=lambda n: abs(n - int(near["batch_per_core"]) * room))
 
 
@@ -209,9 +213,14 @@ def main():
             cell = (topology, network, length, variant, batch)
             if not rows_of(rows, cell):
                 add(cell)
-        for cell in SEARCHED:
-            while (batch := next_batch(rows_of(rows, cell))) is not None:
-                add((*cell, batch))
+        for topology, *step in SEARCHED:
+            elsewhere = [r for other in USABLE for r in rows_of(rows, (other, *step))]
+
+            def missing(cell=(topology, *step), elsewhere=elsewhere, usable=USABLE[topology]):
+                return next_batch(rows_of(rows, cell), elsewhere, usable)
+
+            while (batch := missing()) is not None:
+                add((topology, *step, batch))
     print(remedies_table(rows), table(rows), sep="\n\n")
 
 

@@ -35,6 +35,13 @@ def test_the_largest_batch_is_found_whatever_the_totals_say(gib_a_row):
     assert tpu_memory.largest(rows) == str(expected)
 
 
+def test_the_first_guess_is_that_of_another_tpu():
+    """1.3 + 2.7 GiB, and 1/8 a row: of 7.5 GiB 28 rows are left, of 15.5 GiB 92."""
+    elsewhere = search(lambda batch: 4 + batch / 8 <= 15.5, lambda batch: 4 + batch / 8)
+    assert tpu_memory.next_batch([], elsewhere, 7.5) == 28
+    assert tpu_memory.next_batch([], [], 7.5) == tpu_memory.FIRST_GUESS
+
+
 def test_what_is_not_known_yet():
     assert tpu_memory.largest([]) == ""
     (first, *_) = search(lambda batch: batch < 200, lambda batch: 5 + batch / 20)
@@ -47,7 +54,7 @@ def test_the_table_has_a_column_for_each_tpu_and_variant():
     trials = search(lambda batch: batch < 20, lambda batch: 5 + batch / 2)
     lines = tpu_memory.table([{**row, **trial} for trial in trials]).splitlines()
     assert lines[0].startswith("| network, length | v2, bfloat16 | v3, bfloat16 | v2, float32 |")
-    assert lines[4] == "| large, 128 |  | 18 |  |  |  |  |"
+    assert lines[4] == "| large, 128 |  | 16 |  |  |  |  |"
 
 
 def test_the_table_of_what_saves_memory():
