@@ -80,7 +80,9 @@ class FineTuning:
                 )
             )
         start_step = self._estimator.global_step()
-        directory.write_network(self._bert_config.to_dict(), self._data.vocab_file)
+        directory.write_network(
+            self._bert_config.to_dict(), self._data.vocab_file, self._data.labels
+        )
         directory.write_config(config.settings, config.sources, self._data.digest())
         directory.forget_metrics_after(start_step)
         ended_by = None
@@ -149,7 +151,7 @@ class FineTuning:
         `task.json`, with the keys
 
             kind           one of `classification.KINDS`
-            labels         in the order of the outputs' columns; a line each in labels.txt too
+            labels         in the order of the outputs' columns
             is_pair        whether an example is a pair of texts
             vocab_file     name of the vocabulary beside it; SentencePiece if it ends in .model
             do_lower_case  whether text is lower-cased
@@ -169,15 +171,12 @@ class FineTuning:
             "vocab_file": vocab_file,
             "do_lower_case": data.do_lower_case,
         }
-        extra = {
-            name: os.path.join(config.output_dir, name) for name in ("labels.txt", "task.json")
-        }
-        _write_lines(extra["labels.txt"], data.labels)
-        _write_lines(extra["task.json"], [json.dumps(task, indent=2)])
+        task_file = os.path.join(config.output_dir, "task.json")
+        _write_lines(task_file, [json.dumps(task, indent=2)])
         path = self._estimator.export_saved_model(
             os.path.join(config.output_dir, "export"),
             receiver,
-            assets_extra={vocab_file: data.vocab_file, **extra},
+            assets_extra={vocab_file: data.vocab_file, "task.json": task_file},
             checkpoint_path=path_of_best(config.output_dir),
         )
         print(f"SavedModel: {path.decode()}")

@@ -28,7 +28,7 @@ _MAY_DIFFER = frozenset(
 
 
 # The files that `RunDirectory.write_network` makes.
-NETWORK_FILES = ("bert_config.json", "vocab.txt", "vocab.model")
+NETWORK_FILES = ("bert_config.json", "labels.txt", "vocab.txt", "vocab.model")
 
 
 class RunDirectory:
@@ -105,17 +105,18 @@ class RunDirectory:
         }
         _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
 
-    def write_network(self, network, vocab_file=None):
+    def write_network(self, network, vocab_file=None, labels=()):
         """Keeps what the checkpoints are of, beside them.
 
         Args:
           network: dict of the keys of bert_config.json.
           vocab_file: the vocabulary to copy, or None where it is not known.
+          labels: names of the classifier's outputs, for labels.txt, a line each; or none.
 
         Raises:
           FlagError: the directory's checkpoints are of another network.
         """
-        config_file, word_piece, sentence_piece = (
+        config_file, labels_file, word_piece, sentence_piece = (
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
         if self.holds_checkpoint() and os.path.exists(config_file):
@@ -129,6 +130,8 @@ class RunDirectory:
                         "or another --output_dir"
                     )
         _write_atomically(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
+        if labels:
+            _write_atomically(labels_file, "".join(f"{label}\n" for label in labels))
         if vocab_file is not None:
             import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
 

@@ -210,11 +210,7 @@ def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path,
     flags = command(data, output_dir, predict_file=data / "test.csv", num_train_epochs=0.5)
     assert main([*flags, "--do_train", "--do_predict", "--do_export"]) == 0
     exported = re.search(r"SavedModel: (.*)", capsys.readouterr().out)[1]
-    assert sorted(os.listdir(f"{exported}/assets.extra")) == [
-        "labels.txt",
-        "task.json",
-        "vocab.txt",
-    ]
+    assert sorted(os.listdir(f"{exported}/assets.extra")) == ["task.json", "vocab.txt"]
     tokenizer = FullTokenizer(str(data / "vocab.txt"))
     examples = [Example(a, b, None) for a, b, _ in pairs(13, 3)]
     batch = Features(examples, tokenizer, 10).batch(np.arange(13))

@@ -46,7 +46,7 @@ def convert(source, config, vocab_file, target, to):
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
     try:
-        WRITERS[to](partial, config, vocab_file, weights)
+        WRITERS[to](partial, config, vocab_file, weights, source.labels)
         differences = compare(config, weights, open_source(partial), target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -95,6 +95,7 @@ def open_directory(folder, path):
         than config.json says, or the network is one that cannot be built here.
     """
     config = read_config(os.path.join(folder, CONFIG))
+    labels = _read_labels(os.path.join(folder, CONFIG))
     stored_shapes, read_stored = safetensors_files.open_directory(folder)
     stored = {_current_name(name, stored_shapes): name for name in stored_shapes}
     heads = network_variables.head_shapes(config, 0).values()
@@ -121,10 +122,11 @@ def open_directory(folder, path):
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=_vocab_file(folder),
+        labels=labels,
     )
 
 
-def write(folder, config, vocab_file, weights):
+def write(folder, config, vocab_file, weights, labels=()):
     """Writes a directory that `transformers` opens with `from_pretrained`.
 
     Args:
@@ -132,6 +134,7 @@ def write(folder, config, vocab_file, weights):
       config: `BertConfig`.
       vocab_file: path to copy the vocabulary from, or None.
       weights: name -> float32 array, google-research/bert's names.
+      labels: names of the classifier's outputs; LABEL_0, LABEL_1, ... where there is none for each.
 
     Raises:
       ValueError: the weights are no BERT with heads that transformers has in one model.
@@ -157,7 +160,9 @@ def write(folder, config, vocab_file, weights):
         "torch_dtype": "float32",
     }
     if CLASSIFIER in heads:
-        labels = [f"LABEL_{i}" for i in range(shapes[CLASSIFIER][0])]
+        number = shapes[CLASSIFIER][0]
+        if len(labels) != number:
+            labels = [f"LABEL_{i}" for i in range(number)]
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
     _write_json(os.path.join(folder, CONFIG), values)
@@ -190,6 +195,16 @@ def read_config(path):
     known = BertConfig(vocab_size=30522).to_dict()  # the defaults of transformers are the same
     known.update({key: value for key, value in values.items() if key in known})
     return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
+
+
+def _read_labels(path):
+    """Returns the labels of a config.json that gives them names of their own, in their order."""
+    with open(path, encoding="utf-8") as reader:
+        names = json.load(reader).get("id2label")
+    if not isinstance(names, dict):
+        return ()
+    labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(len(names)))
+    return () if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels
 
 
 def tensor_name(name):

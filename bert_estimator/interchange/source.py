@@ -20,6 +20,7 @@ class Source:
       left_out: names of what is there and no weight: optimizer slots, counters, second copies.
       config: `BertConfig`, or None where none lies beside the weights.
       vocab_file: path, or None.
+      labels: names of the classifier's outputs in their order; empty where they are not known.
     """
 
     path: str
@@ -29,3 +30,4 @@ class Source:
     left_out: tuple = ()
     config: BertConfig | None = None
     vocab_file: str | None = None
+    labels: tuple = ()

@@ -12,6 +12,7 @@ from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tpu import checkpoints
 
 CONFIG, VOCABULARY, BASENAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+LABELS = "labels.txt"  # of run_classifier.py: one a line
 
 
 def exists(prefix):
@@ -72,10 +73,11 @@ def open_prefix(prefix, path):
         left_out=tuple(sorted(set(shapes) - set(weights))),
         config=BertConfig.from_json_file(config) if tf.io.gfile.exists(config) else None,
         vocab_file=vocabulary if tf.io.gfile.exists(vocabulary) else None,
+        labels=_read_labels(os.path.join(folder, LABELS)),
     )
 
 
-def write(folder, config, vocab_file, weights):
+def write(folder, config, vocab_file, weights, labels=()):
     """Writes a directory as google-research/bert publishes its models.
 
     Args:
@@ -83,7 +85,11 @@ def write(folder, config, vocab_file, weights):
       config: `BertConfig`.
       vocab_file: path to copy the vocabulary from, or None.
       weights: name -> float32 array.
+      labels: names of the classifier's outputs, or none.
     """
+    if labels:
+        with open(os.path.join(folder, LABELS), "w", encoding="utf-8") as writer:
+            writer.writelines(f"{label}\n" for label in labels)
     with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
         writer.write(config.to_json_string())
     if vocab_file is not None:
@@ -98,6 +104,13 @@ def write(folder, config, vocab_file, weights):
             tensors=values,
         )
         session.run(save, dict(zip(values, (np.float32(weights[n]) for n in names), strict=True)))
+
+
+def _read_labels(path):
+    if not tf.io.gfile.exists(path):
+        return ()
+    with tf.io.gfile.GFile(path, "r") as reader:
+        return tuple(reader.read().splitlines())
 
 
 def _is_no_weight(name, shapes):

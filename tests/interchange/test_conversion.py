@@ -111,8 +111,8 @@ def test_there_is_no_such_source(tmp_path, capsys):
     ],
 )
 def test_a_writer_that_errs_is_found_out(tmp_path, capsys, monkeypatch, spoil, message):
-    def write(folder, config, vocab_file, weights):
-        hugging_face.write(folder, config, vocab_file, weights)
+    def write(folder, config, vocab_file, weights, labels):
+        hugging_face.write(folder, config, vocab_file, weights, labels)
         if spoil == "weight":
             path = os.path.join(folder, "model.safetensors")
             tensors = safetensors.numpy.load_file(path)

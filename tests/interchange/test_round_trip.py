@@ -123,8 +123,11 @@ def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case
 
     batch = batch_of(vocab_file, do_lower_case)
     expected = exported_logits(run, batch)
+    with open(tmp_path / "hf" / "config.json", encoding="utf-8") as reader:
+        assert json.load(reader)["id2label"] == dict(zip("012", sorted(LABELS), strict=True))
     for folder in ("hf", "tf1"):
         source = open_source(str(tmp_path / folder))
+        assert source.labels == tuple(sorted(LABELS))
         found = logits.compute(source.config, fixtures.weights_of(source), batch)
         assert_close(found["classifier_logits"], expected)
         with open(source.vocab_file, "rb") as reader:
