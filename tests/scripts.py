@@ -130,6 +130,15 @@ CLASSIFIER = Script(
 SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER)}
 
 
+def write_data(tmp_path_factory):
+    """Returns a directory with data for each script, by its name."""
+    made = {}
+    for script in SCRIPTS.values():
+        made[script.name] = tmp_path_factory.mktemp("data")
+        script.write_data(made[script.name])
+    return made
+
+
 # The scripts as processes
 
 # Does something when a step has been logged, on the way through main().

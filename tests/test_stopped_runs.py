@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, end, start
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, end, start, write_data
 from tiny_run import (
     bert_config,
     metrics_of,
@@ -37,12 +37,7 @@ def script(request):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A directory with data for each script, by its name."""
-    made = {}
-    for script in SCRIPTS.values():
-        made[script.name] = tmp_path_factory.mktemp("data")
-        script.write_data(made[script.name])
-    return made
+    return write_data(tmp_path_factory)
 
 
 # Failures in the middle: processes of their own

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step, write_data
 from tiny_run import bert_config, pretraining_flags, steps_of
 
 from bert_estimator.tpu import checkpoints
@@ -19,12 +19,7 @@ def script(request):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A directory with data for each script, by its name."""
-    made = {}
-    for script in SCRIPTS.values():
-        made[script.name] = tmp_path_factory.mktemp("data")
-        script.write_data(made[script.name])
-    return made
+    return write_data(tmp_path_factory)
 
 
 @pytest.fixture
