@@ -2,9 +2,9 @@
 
     python -m benchmarks.tpu_memory
 
-compiles BERT-Large's training step for a whole TPU v3 pod; then with each option that saves memory;
-and then searches the largest batch of a core for networks, lengths and precisions on v2 and v3,
-each compilation one after the other in a process of its own: `run_pretraining.py --compile_only`.
+compiles BERT-Large's training step with each option that saves memory; and then searches the
+largest batch of a core for networks, lengths and precisions on v2 and v3, each compilation one
+after the other in a process of its own: `run_pretraining.py --compile_only`.
 It needs no TPU, and takes hours. Every compilation adds a row to results/tpu_memory.csv and is not
 made again, so it can be stopped and started at will. --table prints the tables of what is there.
 
@@ -41,11 +41,9 @@ VARIANTS = {
     "float32": ["--precision=float32"],
     "bfloat16, recompute": ["--precision=bfloat16", "--recompute"],
 }
-# The 76-minute run's two stages, on its pod, and one of them on four chips: what a core needs does
-# not depend on how many there are.
-POD = "v3:32x32"
-STAGES = {128: (32, 7037, 3125), 512: (16, 1562, 312)}  # batch of a core, steps, warm-up
-SAME_ON_FOUR_CHIPS = ("v3:2x2", "large", 128, "bfloat16", 32)
+# The 76-minute run's first stage on four chips: what a core needs does not depend on how many there
+# are, as benchmarks/results/tpu_plan/ shows for the whole pod.
+SAME_AS_IN_A_POD = ("v3:2x2", "large", 128, "bfloat16", 32)
 
 # What to do when it doesn't fit: the second stage's step, each option alone.
 STAGE_2 = ("v3:2x2", "large", 512, 16)
@@ -60,7 +58,7 @@ REMEDIES = {
 }
 
 SEARCHED = list(itertools.product(("v3:2x2", "v2:2x2"), NETWORKS, PREDICTIONS, VARIANTS))
-CORES = {"v2:2x2": 8, "v3:2x2": 8, POD: 2048}
+CORES = 8  # of either topology
 FIRST_GUESS = 32
 CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(9)} | set(range(1, 4)))
 USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
@@ -70,7 +68,7 @@ def flags_of(variant):
     return VARIANTS.get(variant) or ["--precision=bfloat16", *REMEDIES[variant]]
 
 
-def compile_step(topology, network, length, variant, batch, steps=1000, warmup=100):
+def compile_step(topology, network, length, variant, batch):
     """Compiles; returns (the report, seconds it took)."""
     with tempfile.TemporaryDirectory() as directory:
         config = os.path.join(directory, "bert_config.json")
@@ -81,8 +79,8 @@ def compile_step(topology, network, length, variant, batch, steps=1000, warmup=1
             "--compile_only", f"--tpu_topology={topology}", f"--bert_config_file={config}",
             f"--output_dir={directory}", "--optimizer=lamb", f"--max_seq_length={length}",
             f"--max_predictions_per_seq={PREDICTIONS[length]}",
-            f"--train_batch_size={batch * CORES[topology]}", f"--num_train_steps={steps}",
-            f"--num_warmup_steps={warmup}", *flags_of(variant),
+            f"--train_batch_size={batch * CORES}", "--num_train_steps=1000",
+            "--num_warmup_steps=100", *flags_of(variant),
         ]  # fmt: skip
         start = time.time()
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
@@ -185,10 +183,10 @@ def main():
         with open(CSV, newline="", encoding="utf-8") as reader:
             rows = list(csv.DictReader(reader))
 
-    def add(cell, **settings):
-        """Compiles a cell that is not there yet; returns its report."""
+    def add(cell):
+        """Compiles a cell that is not there yet."""
         print(*cell, flush=True)
-        report, secs = compile_step(*cell, **settings)
+        report, secs = compile_step(*cell)
         is_new = not os.path.exists(CSV)
         with open(CSV, "a", newline="", encoding="utf-8") as writer:
             csv_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
@@ -196,18 +194,10 @@ def main():
                 csv_writer.writeheader()
             csv_writer.writerow(row_of(cell, report, secs))
         rows.append({k: str(v) for k, v in row_of(cell, report, secs).items()})
-        return report
 
     if not arguments.table:
-        for length, (batch, steps, warmup) in STAGES.items():
-            cell = (POD, "large", length, "bfloat16", batch)
-            if not rows_of(rows, cell):
-                report = add(cell, steps=steps, warmup=warmup)
-                path = os.path.join(RESULTS, f"compile_report_large_{length}.json")
-                with open(path, "w", encoding="utf-8") as writer:
-                    writer.write(json.dumps(report, indent=2) + "\n")
-        if not rows_of(rows, SAME_ON_FOUR_CHIPS):
-            add(SAME_ON_FOUR_CHIPS)
+        if not rows_of(rows, SAME_AS_IN_A_POD):
+            add(SAME_AS_IN_A_POD)
         topology, network, length, batch = STAGE_2
         for variant in REMEDIES:
             cell = (topology, network, length, variant, batch)

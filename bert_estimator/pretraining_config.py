@@ -195,6 +195,7 @@ def _resolve_stages(settings, sources, given):
         f"{recipe} has the stages {', '.join(map(str, numbers))}",
     )
     use_embedded = settings["input_file"] is None and not settings["compile_only"]
+    chained = not settings["compile_only"]  # what is only compiled needs no weights
     configs, before = [], settings["init_checkpoint"]
     for number, stage in zip(numbers, stages, strict=True):
         own, own_sources = dict(settings, stage=number), dict(sources)
@@ -209,16 +210,17 @@ def _resolve_stages(settings, sources, given):
             if own[name] is not None:
                 length = str(own["max_seq_length"])
                 own[name] = own[name].replace("{max_seq_length}", length)
-        if number > 1:
+        if number > 1 and chained:
             own_sources["init_checkpoint"] = f"{recipe}: stage {number - 1}"
         own["output_dir"] = os.path.join(settings["output_dir"], f"stage_{number}")
         if settings["stage"] in (None, number):
             config = Config(**own, embedded=use_embedded, sources=own_sources)
             check(dataclasses.replace(config, init_checkpoint=settings["init_checkpoint"]))
             configs.append(dataclasses.replace(config, init_checkpoint=before))
-        before = os.path.join(own["output_dir"], f"model.ckpt-{own['num_train_steps']}")
+        if chained:
+            before = os.path.join(own["output_dir"], f"model.ckpt-{own['num_train_steps']}")
     first = configs[0]
-    if first.stage > 1 and not first.compile_only:
+    if first.stage > 1 and chained:
         flags.check(
             os.path.exists(first.init_checkpoint + ".index"),
             "stage",

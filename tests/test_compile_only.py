@@ -83,22 +83,18 @@ def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, ca
     assert half["flops"] == whole["flops"]
 
 
-def test_the_stages_of_a_recipe_are_summed(tmp_path, capsys):
-    from bert_estimator import compile_only
-
-    stages = run_pretraining.resolve(
-        command(
-            tmp_path, recipe="lamb_76min", scale="smoke", train_batch_size=None,
-            max_seq_length=None, num_train_steps=None, num_warmup_steps=None,
-        )
-    )  # fmt: skip
-    for config, least in zip(stages, (600, 300), strict=True):
-        times = {"least_total_secs": least, "total_secs_at_share_of_the_paper": 4 * least}
-        path = os.path.join(config.output_dir, "compile_report.json")
-        with open(path, "w", encoding="utf-8") as writer:
-            json.dump(times, writer)
-    compile_only.print_total(stages)
-    assert "all 2 stages: 15 min at least; at 28.3% of peak 60 min" in capsys.readouterr().out
+def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
+    flags = ["--recipe=lamb_76min", "--scale=smoke", "--use_tpu", "--compile_only"]
+    flags += ["--tpu_topology=v3:1x1", f"--output_dir={tmp_path}"]
+    assert run_pretraining.main(["run_pretraining.py", *flags]) == 0
+    totals = {"least_total_secs": 0, "total_secs_at_share_of_the_paper": 0}
+    for stage, steps in ((1, 110), (2, 24)):
+        report = json.loads((tmp_path / f"stage_{stage}" / "compile_report.json").read_text())
+        assert report["fits"] and report["num_train_steps"] == steps
+        for name in totals:
+            totals[name] += report[name]
+    least, likely = (f"{secs:.0f} s" for secs in totals.values())
+    assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}." in capsys.readouterr().out
 
 
 def test_what_does_not_fit(tmp_path, capsys):

@@ -65,6 +65,7 @@ def test_the_network_is_large_with_a_published_vocabulary_unless_trained_on_the_
         assert config.bert_config["vocab_size"] == 30522
         assert config.bert_config["num_hidden_layers"] == 24
         assert not config.embedded
+        assert config.init_checkpoint is None
     assert stages(tmp_path, "--recipe=lamb_76min")[0].bert_config["vocab_size"] == 2000
     (tmp_path / "c.json").write_text("{}")
     own = stages(tmp_path, "--recipe=lamb_76min", f"--bert_config_file={tmp_path}/c.json")

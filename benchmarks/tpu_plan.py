@@ -1,0 +1,103 @@
+"""The 76-minute recipe's plan: both stages compiled for the paper's pod, and for TPUs of today.
+
+    python -m benchmarks.tpu_plan
+
+runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each topology, about a
+quarter of an hour each on two cores, and copies the reports into results/tpu_plan/. Topologies
+whose reports are there are not compiled again. It needs no TPU. It prints README.md's table;
+--table prints what is there, and compiles nothing.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RESULTS = os.path.join(ROOT, "benchmarks", "results", "tpu_plan")
+# The paper's, and of those that Google Cloud rents the largest slices of one pod for one job, or,
+# of v5p, as many chips as the paper had.
+TOPOLOGIES = ("v3:32x32", "v5e:16x16", "v5p:8x8x16", "v6e:16x16")
+STAGES = (1, 2)
+
+
+def path_of(topology, stage):
+    return os.path.join(RESULTS, f"{topology.replace(':', '_')}_stage_{stage}.json")
+
+
+def compile_stages(topology):
+    """Compiles both stages for a topology and keeps their reports."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
+            "--recipe=lamb_76min", "--compile_only", f"--tpu_topology={topology}",
+            f"--output_dir={directory}",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+        print(done.stdout, flush=True)
+        for stage in STAGES:
+            report = os.path.join(directory, f"stage_{stage}", "compile_report.json")
+            if not os.path.exists(report):
+                sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+            os.makedirs(RESULTS, exist_ok=True)
+            with open(report, encoding="utf-8") as source:
+                text = source.read()
+            with open(path_of(topology, stage), "w", encoding="utf-8") as target:
+                target.write(text)
+
+
+def reports_of(topology):
+    """Returns the reports of both stages, or None."""
+    reports = []
+    for stage in STAGES:
+        if not os.path.exists(path_of(topology, stage)):
+            return None
+        with open(path_of(topology, stage), encoding="utf-8") as reader:
+            reports.append(json.load(reader))
+    return reports
+
+
+def table(topologies):
+    """Returns README.md's table.
+
+    Args:
+      topologies: dict of topology -> reports of both stages.
+    """
+    lines = [
+        "| topology | cores | examples a core | GiB of a core, stage 1, stage 2 "
+        "| minutes, at least | minutes at 28.3 % of peak |",
+        "|---|---|---|---|---|---|",
+    ]
+    for topology, reports in topologies.items():
+        cells = [
+            topology,
+            str(reports[0]["cores"]),
+            ", ".join(str(each["batch_per_core"]) for each in reports),
+            ", ".join(
+                f"{each['memory']['total'] / 2**30:.1f}" + ("" if each["fits"] else ": too much")
+                for each in reports
+            )
+            + f" of {reports[0]['usable_hbm'] / 2**30:.1f}",
+        ]
+        for name in ("least_total_secs", "total_secs_at_share_of_the_paper"):
+            fit = all(each["fits"] for each in reports)
+            cells.append(f"{sum(each[name] for each in reports) / 60:.1f}" if fit else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
+    arguments = parser.parse_args()
+    for topology in TOPOLOGIES:
+        if not arguments.table and reports_of(topology) is None:
+            compile_stages(topology)
+    found = {topology: reports_of(topology) for topology in TOPOLOGIES}
+    print(table({topology: reports for topology, reports in found.items() if reports}))
+
+
+if __name__ == "__main__":
+    main()
