@@ -1,0 +1,194 @@
+"""The GPU benchmark: its rows, its table, its resumption, its errors; and all of it on a CPU."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu, torch_bert
+
+FOUND = {"device": "GPU X", "versions": "jax 1", "secs": 0.25, "first_loss": 11, "last_loss": 9.5}
+COMMAND = ["gpu", "--networks", "base", "--lengths", "128", "512", "--tokens", "1024"]
+
+# Counts the floating-point operations of torch's steps, the first ones included.
+COUNT_FLOPS = """
+import sys
+from benchmarks import torch_bert
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    torch_bert.time_step(sys.argv[1], 1, "rehearse:1")
+print(counter.get_total_flops() / (torch_bert._WARMUP + 1))
+"""
+
+
+def row(side, network="base", length="128", **found):
+    key = ("GPU X", network, length, "32", side)
+    return gpu.row_of(key, {**FOUND, **found}, flops=1e12, peak=1e13, steps=10)
+
+
+def test_a_row_has_the_share_of_the_peak_where_both_are_known():
+    given = row("exported")
+    assert list(given) == gpu.COLUMNS
+    assert (given["secs"], given["sequences_per_sec"]) == ("0.25", "128")
+    assert given["share_of_peak"] == "0.4000"
+    for flops, peak in ((None, 1e13), (1e12, None)):
+        given = gpu.row_of(("GPU X", "base", "128", "32", "torch"), FOUND, flops, peak, 10)
+        assert given["share_of_peak"] == ""
+
+
+def test_the_table_has_a_column_for_each_side():
+    rows = [
+        row("exported"),
+        row("torch.compile", secs=0.5),
+        row("exported", "large", "512", secs=gpu.OUT_OF_MEMORY),
+        {**row("torch", "large", "512"), "share_of_peak": ""},
+    ]
+    assert gpu.table(rows).splitlines()[2:] == [
+        "| GPU X | base, 128, 32 | 128 (40.0%) | not measured | 64 (20.0%) |",
+        "| GPU X | large, 512, 32 | out of memory | 128 | not measured |",
+    ]
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """What is asked of other processes; torch.compile runs out of memory."""
+    questions = []
+
+    def ask(python, what, hide_gpus=False, directory=None, compiled=False, **arguments):
+        questions.append((what, compiled, directory and os.path.basename(directory)))
+        if what == "export":
+            os.makedirs(directory)
+            with open(os.path.join(directory, "benchmark.json"), "w", encoding="utf-8") as writer:
+                json.dump({"flops": 1e12}, writer)
+        return {**FOUND, "secs": gpu.OUT_OF_MEMORY} if compiled else FOUND
+
+    monkeypatch.setattr(gpu, "ask", ask)
+    paths = [f"--programs={tmp_path / 'programs'}", f"--results={tmp_path / 'gpu.csv'}"]
+    monkeypatch.setattr(sys, "argv", [*COMMAND, *paths])
+    return questions
+
+
+def test_the_devices_first_then_programs_then_every_side_once(asked, tmp_path, capsys):
+    gpu.main()
+    sides = [("exported", False), ("torch", False), ("torch", True)]
+    cells = ["base_128_8", "base_512_2"]
+    assert asked == [
+        *[(*side, None) for side in sides],
+        *[("export", False, cell) for cell in cells],
+        *[(*side, cell) for cell in cells for side in sides],
+    ]
+    table = capsys.readouterr().out
+    assert "| GPU X | base, 512, 2 | 8 | 8 | out of memory |" in table
+    with open(tmp_path / "gpu.csv", newline="", encoding="utf-8") as reader:
+        rows = list(csv.DictReader(reader))
+    assert [(r["length"], r["side"]) for r in rows] == [
+        (length, side) for length in ("128", "512") for side in gpu.SIDES
+    ]
+
+
+def test_rows_in_the_file_are_not_measured_again(asked, tmp_path, capsys):
+    gpu.main()
+    path = tmp_path / "gpu.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    del asked[:]
+    gpu.main()
+    assert asked[3:] == [("torch", True, "base_512_2")]
+    assert path.read_text() == "".join(lines)
+
+
+def test_missing_programs_are_told_before_anything_is_timed(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="lacks the programs base_128_8, base_512_2, and Tensor"):
+        gpu.main()
+    assert {directory for *_, directory in asked} == {None}
+
+
+def test_running_out_of_memory_is_an_answer_and_other_failures_are_not(monkeypatch, capsys):
+    def fail(directory, message):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(gpu, "VERBS", {"torch": fail, "export": fail})
+    no_memory = {"directory": "d", "message": "CUDA out of memory. Tried to allocate 2 GiB"}
+    gpu.answer("torch", no_memory)
+    assert json.loads(capsys.readouterr().out) == {"secs": gpu.OUT_OF_MEMORY}
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gpu.answer("export", no_memory)
+    with pytest.raises(RuntimeError, match="illegal"):
+        gpu.answer("torch", {"directory": "d", "message": "illegal memory access"})
+
+
+def test_no_torch_and_no_gpu_say_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(__version__="5"))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(RuntimeError, match=r"Name a Python that has torch .* with --torch_python"):
+        torch_bert.time_step(None, 1, "gpu")
+    cuda = types.SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2", cuda=cuda))
+    with pytest.raises(RuntimeError, match=r"torch 2 of .* finds no CUDA GPU: run this where one"):
+        torch_bert.time_step(None, 1, "gpu")
+
+
+def test_an_error_of_another_process_ends_this_one():
+    arguments = {"steps": 1, "tpu_name": "nowhere"}
+    with pytest.raises(SystemExit, match="nowhere") as given:
+        gpu.ask(sys.executable, "exported", directory=None, **arguments)
+    assert "Traceback" not in str(given.value)
+    with pytest.raises(SystemExit, match="ended with 1"):
+        gpu.ask(sys.executable, "exported", directory="no such program", **arguments)
+
+
+def test_the_state_is_drawn_as_bert_draws_it(tmp_path):
+    variables = [
+        ("global_step", [], "int64", False),
+        ("dense/kernel", [100, 100], "float32", True),
+        ("dense/bias", [3], "float32", True),
+        ("LayerNorm/gamma", [3], "float32", True),
+        ("dense/kernel/adam_m", [100, 100], "float32", False),
+    ]
+    keys = ("name", "shape", "dtype", "trainable")
+    state = [dict(zip(keys, each, strict=True)) for each in variables]
+    (tmp_path / "program.json").write_text(json.dumps({"state": state}))
+    gpu.make_state(str(tmp_path))
+    with np.load(tmp_path / "state.npz") as values:
+        found = dict(values)
+    assert {n: (list(a.shape), a.dtype.name) for n, a in found.items()} == {
+        name: (shape, dtype) for name, shape, dtype, _ in variables
+    }
+    assert found.pop("dense/kernel").std() == pytest.approx(0.02, rel=0.05)
+    assert found.pop("LayerNorm/gamma").tolist() == [1, 1, 1]
+    assert not any(array.any() for array in found.values())
+    assert [path.name for path in tmp_path.glob("*.npz")] == ["state.npz"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+@pytest.mark.skipif(
+    "TRANSFORMERS_PYTHON" not in os.environ,
+    reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",
+)
+def test_both_do_the_same_work_on_a_cpu(tmp_path):
+    python = os.environ["TRANSFORMERS_PYTHON"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--networks", "tiny", "--lengths", "32"]
+    command += ["--tokens=128", "--steps=2", "--tpu_name=rehearse:1", f"--torch_python={python}"]
+    command += [f"--programs={tmp_path}", f"--results={tmp_path / 'gpu.csv'}"]
+    subprocess.run(command, check=True, cwd=gpu.ROOT)
+    with open(tmp_path / "gpu.csv", newline="", encoding="utf-8") as reader:
+        rows = list(csv.DictReader(reader))
+    assert [r["side"] for r in rows] == gpu.SIDES
+    for each in rows:
+        assert (each["device"], each["batch"], each["share_of_peak"]) == ("cpu", "4", "")
+        assert float(each["secs"]) > 0
+        # A network that knows nothing: any of the vocabulary, either next sentence.
+        assert float(each["first_loss"]) == pytest.approx(math.log(30522 * 2), abs=0.2)
+    program = tmp_path / "tiny_32_4"
+    command = [python, "-c", COUNT_FLOPS, program]
+    counted = subprocess.run(command, check=True, cwd=gpu.ROOT, stdout=subprocess.PIPE, text=True)
+    exported = json.loads((program / "benchmark.json").read_text())["flops"]
+    assert float(counted.stdout) == exported
