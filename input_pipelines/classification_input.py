@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from input_pipelines.features import Features
 from input_pipelines.order import record_order
-from input_pipelines.pretraining_input import deployment
+from input_pipelines.pretraining_input import deployment, prefetched
 
 
 def input_fn_builder(
@@ -59,6 +59,6 @@ def input_fn_builder(
         else:
             global_batch = batch_size * num_invocations
             batches = tf.data.Dataset.range(-(-len(features) // global_batch))
-        return batches.map(tensors).prefetch(2)
+        return prefetched(batches.map(tensors))
 
     return input_fn

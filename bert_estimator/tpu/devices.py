@@ -5,8 +5,15 @@ import glob
 import os
 import re
 import warnings
+from importlib import metadata
 
 from bert_estimator.tpu import hosts
+
+# jax's version -> libtpu's: pairs that were tried. `stablehlo` uses what is private to jax, so that
+# another may fail anywhere; `[tpu]` in pyproject.toml installs one of these.
+TRIED = {"0.10.2": "0.0.52", "0.12.0": "0.0.52"}
+
+_INSTALL = "pip install 'bert-estimator[tpu]', on Python 3.11 or newer"
 
 # Virtual cores cannot be added once jax has started its CPU client, so a few more than the first
 # caller asks for are made: a rehearsal on 2 cores can be followed by one on 8 in one process.
@@ -58,6 +65,7 @@ def find(master):
                 f"master={master!r}: this machine has no TPU (there is no "
                 f"{' or '.join(_TPU_FILES)}). Allowed: {ALLOWED}"
             )
+        check_libtpu()
         return _devices_of_kind(
             "tpu",
             f"master={master!r}: the TPU of this machine cannot be used: {{}}. It needs libtpu "
@@ -67,7 +75,7 @@ def find(master):
         return _devices_of_kind(
             "gpu",
             f"master={master!r}: jax finds no GPU: {{}}. A GPU needs jax's build for it: "
-            "pip install 'jax[cuda12]'",
+            "pip install 'bert-estimator[tpu]' 'jax[cuda12]'",
         )
     rehearse = _REHEARSE.fullmatch(master)
     if rehearse is not None:
@@ -140,17 +148,29 @@ def import_jax():
     """Returns the jax module.
 
     Raises:
-      RuntimeError: it is not installed; the text says what to install.
+      RuntimeError: it is not installed, or not one of the `TRIED`; the text says what to install.
     """
     try:
         import jax
     except ImportError:
         raise RuntimeError(
-            "The XLA runtime needs jax, which is not installed: pip install 'bert-estimator[tpu]'"
+            f"The XLA runtime needs jax, which is not installed: {_INSTALL}"
         ) from None
-    if not hasattr(jax, "enable_x64"):
+    if jax.__version__ not in TRIED:
         raise RuntimeError(
-            f"The XLA runtime needs jax 0.8 or newer, not {jax.__version__}: pip install "
-            "'bert-estimator[tpu]', on Python 3.11 or newer, with TensorFlow 2.19 or newer"
+            f"The XLA runtime was tried with jax {' and '.join(TRIED)}, and this is "
+            f"{jax.__version__}: {_INSTALL}, with TensorFlow 2.19 or newer"
         )
     return jax
+
+
+def check_libtpu():
+    """Raises RuntimeError where libtpu is installed, and was not tried with this jax."""
+    jax = import_jax().__version__
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version("libtpu")
+        if version != TRIED[jax]:
+            raise RuntimeError(
+                f"jax {jax} was tried with libtpu {TRIED[jax]}, and this is libtpu {version}: "
+                f"{_INSTALL}"
+            )

@@ -1,6 +1,6 @@
 """StableHLO text: read, and made callable by jax. All that is private to jax is used here.
 
-Tried with jax 0.10.2.
+Tried with the versions of `devices.TRIED`.
 """
 
 import contextlib

@@ -85,7 +85,7 @@ def find(name):
       name: such as "v3:32x32".
 
     Raises:
-      RuntimeError: jax or libtpu is not installed.
+      RuntimeError: jax or libtpu is not installed, or they were not tried together.
       ValueError: the compiler does not know the topology; the text names some that it knows.
     """
     jax = devices.import_jax()
@@ -94,6 +94,7 @@ def find(name):
             "The TPU's compiler is part of libtpu, which is not installed: "
             "pip install 'bert-estimator[tpu]', on Linux x86-64"
         )
+    devices.check_libtpu()
     from jax.experimental import topologies
 
     for variable, value in _WITHOUT_TPU.items():

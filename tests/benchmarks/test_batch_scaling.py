@@ -68,7 +68,7 @@ def test_the_second_stage_starts_from_the_first_with_and_without_a_warmup(study,
     (_, start, first), (length, *plain), (_, *warm) = study.trained
     assert start is None and length == batch_scaling.LONG_LENGTH
     assert plain[0] == warm[0] and plain[0].endswith(f"1/model.ckpt-{first['steps']}")
-    assert (plain[1]["warmup_steps"], warm[1]["warmup_steps"]) == (0, 5)
+    assert (plain[1]["warmup_steps"], warm[1]["warmup_steps"]) == (0, 26)
     batch_scaling.run_stages(study, str(tmp_path), 1, 1e-3)
     assert len(study.trained) == 3
 
@@ -82,9 +82,9 @@ def test_table_and_picture(study, tmp_path):
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as reader:
         assert len(list(csv.DictReader(reader))) == 3 * 3 * 5 + 3 * 2
     lines = batch_scaling.table(study.rows).splitlines()
-    assert lines[2] == "| 32 | 12800 | " + " | ".join(["1.000 (1.000 to 1.000)"] * 3) + " |"
-    assert lines[6] == "| 4096 | 100 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
-    assert "| 5 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
+    assert lines[2] == "| 32 | 64000 | " + " | ".join(["1.000 (1.000 to 1.000)"] * 3) + " |"
+    assert lines[6] == "| 4096 | 500 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
+    assert "| 26 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
     curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
     svg_chart.write(tmp_path / "picture.svg", "title", curves)
     root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()

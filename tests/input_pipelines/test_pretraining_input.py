@@ -87,6 +87,13 @@ def test_element_spec(record_files, is_training, precision):
     }
 
 
+def test_no_autotuning_keeps_a_session_from_closing(record_files):
+    with tf.Graph().as_default():
+        dataset = input_fn(record_files, True)({"batch_size": 3})
+        with pytest.warns(UserWarning, match="no longer known at graph construction time"):
+            assert dataset.options().autotune.enabled is False
+
+
 def test_training_follows_the_order_over_epochs(record_files):
     rows = expected_rows(record_files)
     found = batches(input_fn(record_files, True, seed=3), {"batch_size": 4}, most=len(rows))

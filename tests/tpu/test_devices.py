@@ -1,4 +1,8 @@
-"""Which cores a master names."""
+"""Which cores a master names, and what of jax and libtpu is needed."""
+
+import os
+import re
+from importlib import metadata
 
 import pytest
 
@@ -74,3 +78,25 @@ def test_without_jax_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
     with pytest.raises(RuntimeError, match=r"needs jax.* pip install 'bert-estimator\[tpu\]'"):
         devices.find("rehearse:2")
+
+
+def test_a_jax_that_was_not_tried_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(devices.import_jax(), "__version__", "0.11.0")
+    with pytest.raises(RuntimeError, match=r"tried with jax 0\.10\.2 and .* 0\.11\.0: pip install"):
+        devices.find("rehearse:2")
+
+
+def test_a_libtpu_that_was_not_tried_says_what_to_install(monkeypatch, tmp_path):
+    (tmp_path / "accel0").touch()
+    monkeypatch.setattr(devices, "_TPU_FILES", (str(tmp_path / "accel[0-9]*"),))
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(RuntimeError, match=r"tried with libtpu .* this is libtpu 0\.0\.1: pip"):
+        devices.find("local")
+
+
+def test_the_extra_installs_what_was_tried():
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml")
+    with open(path, encoding="utf-8") as reader:
+        text = reader.read()
+    assert sorted(re.findall(r'"jax==([\d.]+);', text)) == sorted(devices.TRIED)
+    assert set(re.findall(r'"libtpu==([\d.]+);', text)) == set(devices.TRIED.values())

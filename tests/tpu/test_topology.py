@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match=r"libtpu, .* pip install 'bert-estimator\[tpu\]'"):
+        topology.find("v3:2x2")
+
+
+@pytest.mark.usefixtures("tpu_compiler")
+def test_a_libtpu_that_was_not_tried(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(RuntimeError, match=r"libtpu 0\.0\.1: pip install 'bert-estimator\[tpu\]'"):
         topology.find("v3:2x2")
 
 
