@@ -17,7 +17,7 @@ a longer one, the second with and without a warm-up of its own.
 
 Each run is a process of `run_pretraining.py`, on one core of the XLA runtime (`pip install -e
 '.[tpu]'`), and a row of results/batch_scaling.csv, written when it ends; runs that are in the file
-are not made again. All of it takes about three hours on two cores. It writes
+are not made again. All of it takes about four hours on two cores, with nothing beside it. It writes
 docs/batch_scaling.svg and prints README.md's tables.
 """
 

@@ -16,14 +16,12 @@ import csv
 import itertools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RESULTS = os.path.join(ROOT, "benchmarks", "results")
-CSV = os.path.join(RESULTS, "tpu_memory.csv")
+from benchmarks import tpu_plan
+
+CSV = os.path.join(tpu_plan.ROOT, "benchmarks", "results", "tpu_memory.csv")
 COLUMNS = [
     "topology", "network", "length", "variant", "batch_per_core", "fits", "total", "usable",
     "weights", "optimizer_state", "temporaries", "compiler", "secs",
@@ -74,23 +72,20 @@ def compile_step(topology, network, length, variant, batch):
         config = os.path.join(directory, "bert_config.json")
         with open(config, "w", encoding="utf-8") as writer:
             json.dump({"vocab_size": 30522, **NETWORKS[network]}, writer)
-        command = [
-            sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
-            "--compile_only", f"--tpu_topology={topology}", f"--bert_config_file={config}",
-            f"--output_dir={directory}", "--optimizer=lamb", f"--max_seq_length={length}",
-            f"--max_predictions_per_seq={PREDICTIONS[length]}",
-            f"--train_batch_size={batch * CORES}", "--num_train_steps=1000",
-            "--num_warmup_steps=100", *flags_of(variant),
-        ]  # fmt: skip
         start = time.time()
-        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-        secs = time.time() - start
-        path = os.path.join(directory, "compile_report.json")
-        if not os.path.exists(path):
-            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
-        print(done.stdout, flush=True)
-        with open(path, encoding="utf-8") as reader:
-            return json.load(reader), secs
+        report = tpu_plan.compile_only(
+            directory,
+            f"--tpu_topology={topology}",
+            f"--bert_config_file={config}",
+            "--optimizer=lamb",
+            f"--max_seq_length={length}",
+            f"--max_predictions_per_seq={PREDICTIONS[length]}",
+            f"--train_batch_size={batch * CORES}",
+            "--num_train_steps=1000",
+            "--num_warmup_steps=100",
+            *flags_of(variant),
+        )
+        return report("compile_report.json"), time.time() - start
 
 
 def row_of(cell, report, secs):

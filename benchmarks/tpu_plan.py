@@ -27,25 +27,37 @@ def path_of(topology, stage):
     return os.path.join(RESULTS, f"{topology.replace(':', '_')}_stage_{stage}.json")
 
 
+def compile_only(directory, *flags):
+    """Runs `run_pretraining.py --compile_only` with --output_dir=`directory`; prints what it says.
+
+    Returns:
+      A function of a report's path in the directory that returns the report, and ends the program
+      with what the script said where there is none.
+    """
+    command = [sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
+    command += ["--compile_only", f"--output_dir={directory}", *flags]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    print(done.stdout, flush=True)
+
+    def report(path):
+        path = os.path.join(directory, path)
+        if not os.path.exists(path):
+            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+        with open(path, encoding="utf-8") as reader:
+            return json.load(reader)
+
+    return report
+
+
 def compile_stages(topology):
     """Compiles both stages for a topology and keeps their reports."""
     with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
-            "--recipe=lamb_76min", "--compile_only", f"--tpu_topology={topology}",
-            f"--output_dir={directory}",
-        ]  # fmt: skip
-        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-        print(done.stdout, flush=True)
-        for stage in STAGES:
-            report = os.path.join(directory, f"stage_{stage}", "compile_report.json")
-            if not os.path.exists(report):
-                sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
-            os.makedirs(RESULTS, exist_ok=True)
-            with open(report, encoding="utf-8") as source:
-                text = source.read()
-            with open(path_of(topology, stage), "w", encoding="utf-8") as target:
-                target.write(text)
+        report = compile_only(directory, "--recipe=lamb_76min", f"--tpu_topology={topology}")
+        reports = [report(f"stage_{stage}/compile_report.json") for stage in STAGES]
+    os.makedirs(RESULTS, exist_ok=True)
+    for stage, each in zip(STAGES, reports, strict=True):
+        with open(path_of(topology, stage), "w", encoding="utf-8") as writer:
+            writer.write(json.dumps(each, indent=2) + "\n")
 
 
 def reports_of(topology):

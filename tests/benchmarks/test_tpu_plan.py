@@ -42,3 +42,9 @@ def test_the_table_sums_the_stages():
     _, _, fit, too_much = tpu_plan.table(plans).splitlines()
     assert fit == "| v5e:16x16 | 256 | 256, 128 | 7.2, 9.5 of 15.8 | 40.0 | 80.0 |"
     assert too_much == "| v6e:16x16 | 256 | 128, 128 | 7.2, 40.0: too much of 15.8 |  |  |"
+
+
+def test_a_script_that_leaves_no_report_ends_the_program_with_what_it_said(tmp_path):
+    report = tpu_plan.compile_only(tmp_path, "--tpu_topology=v3:banana")
+    with pytest.raises(SystemExit, match="(?s)ended with 2:.*--tpu_topology=v3:banana"):
+        report("compile_report.json")
