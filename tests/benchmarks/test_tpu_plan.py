@@ -46,5 +46,5 @@ def test_the_table_sums_the_stages():
 
 def test_a_script_that_leaves_no_report_ends_the_program_with_what_it_said(tmp_path):
     report = tpu_plan.compile_only(tmp_path, "--tpu_topology=v3:banana")
-    with pytest.raises(SystemExit, match="(?s)ended with 2:.*--tpu_topology=v3:banana"):
+    with pytest.raises(SystemExit, match=r"(?s)ended with 2:.*--tpu_topology=v3:banana"):
         report("compile_report.json")
