@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.features import Features
-from input_pipelines.order import record_order
+from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
 
@@ -37,14 +37,12 @@ def input_fn_builder(
         batch_size = params["batch_size"]
         start, invocation, num_invocations = deployment(params.get("context"))
 
+        order = BatchOrder(
+            len(features), batch_size, seed if is_training else None, invocation, num_invocations
+        )
+
         def read(batch_number: np.int64) -> list[np.ndarray]:
-            first = (int(batch_number) * num_invocations + invocation) * batch_size
-            numbers = np.arange(first, first + batch_size, dtype=np.int64)
-            if is_training:
-                numbers = record_order(numbers, len(features), seed)
-            else:
-                numbers[numbers >= len(features)] = -1
-            batch = features.batch(numbers)
+            batch = features.batch(order.record_numbers(int(batch_number)))
             return [batch[name] for name in names]
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -54,11 +52,7 @@ def input_fn_builder(
                 value.set_shape([batch_size, *example[name].shape[1:]])
             return dict(zip(names, values, strict=True))
 
-        if is_training:
-            batches = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
-        else:
-            global_batch = batch_size * num_invocations
-            batches = tf.data.Dataset.range(-(-len(features) // global_batch))
+        batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
         return prefetched(batches.map(tensors))
 
     return input_fn

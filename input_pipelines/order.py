@@ -6,11 +6,67 @@ the smallest fitting power of two, walked in cycles until the number is one of a
 Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 """
 
+import sys
+
 import numpy as np
 
 _ROUNDS = 8
 _MIN_BITS = 6  # With fewer bits the network has too few different permutations.
 _GOLDEN = 0x9E3779B97F4A7C15
+
+# The steps of the network cost the same for one number as for a thousand, so small batches are
+# ordered many at a time.
+_ORDERED_AT_ONCE = 4096
+
+
+class BatchOrder:
+    """Which records each batch of one input pipeline holds.
+
+    Attributes:
+      num_batches: how many there are; sys.maxsize for training, which is endless.
+    """
+
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        seed: int | None = None,
+        invocation: int = 0,
+        num_invocations: int = 1,
+    ):
+        """Args:
+        num_records: number of records, at least 1.
+        batch_size: B, records of a batch of this pipeline.
+        seed: seed of the order of training; None: one pass in the records' own order.
+        invocation: which of the pipelines this is; a global batch is one batch of each of them.
+        num_invocations: how many pipelines there are.
+        """
+        self._num_records = num_records
+        self._batch_size = batch_size
+        self._seed = seed
+        self._invocation = invocation
+        self._num_invocations = num_invocations
+        global_batch = batch_size * num_invocations
+        self.num_batches = -(-num_records // global_batch) if seed is None else sys.maxsize
+        self._block_size = max(1, _ORDERED_AT_ONCE // batch_size)
+        self._block_number, self._block = -1, np.empty(0)
+
+    def record_numbers(self, batch_number: int) -> np.ndarray:
+        """Returns the records of a batch, int64 [B]; -1 is padding, after the end of the pass."""
+        if self._seed is None:
+            numbers = self._places(np.array([batch_number]))[0]
+            return np.where(numbers < self._num_records, numbers, -1)
+        block_number, in_block = divmod(batch_number, self._block_size)
+        if block_number != self._block_number:
+            batches = block_number * self._block_size + np.arange(self._block_size)
+            self._block = record_order(self._places(batches), self._num_records, self._seed)
+            self._block_number = block_number
+        return self._block[in_block]
+
+    def _places(self, batch_numbers: np.ndarray) -> np.ndarray:
+        """Places in the stream of all pipelines, int64 [number of batches, B]."""
+        batches = batch_numbers.astype(np.int64) * self._num_invocations + self._invocation
+        return batches[:, None] * self._batch_size + np.arange(self._batch_size)
 
 
 def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.order import record_order
+from input_pipelines.order import BatchOrder
 from input_pipelines.record_reader import (
     check_ids,
     open_pretraining_records,
@@ -64,17 +64,20 @@ def input_fn_builder(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
         start, invocation, num_invocations = deployment(params.get("context"))
+        order = BatchOrder(
+            records.num_records,
+            batch_size,
+            seed if is_training else None,
+            invocation,
+            num_invocations,
+        )
         padding = _example_of_zeros(max_seq_length, max_predictions_per_seq)
 
         def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray]:
             """Serialized examples and record numbers of a batch; a number of -1 is padding."""
-            first = (int(batch_number) * num_invocations + invocation) * batch_size
-            numbers = np.arange(first, first + batch_size, dtype=np.int64)
-            if is_training:
-                numbers = record_order(numbers, records.num_records, seed)
-            else:
-                numbers[numbers >= records.num_records] = -1
-            examples = [records.read(int(n)) if n >= 0 else padding for n in numbers]
+            numbers = order.record_numbers(int(batch_number))
+            examples = records.read_all(numbers[numbers >= 0])
+            examples += [padding] * (batch_size - len(examples))
             return np.array(examples, object), numbers
 
         def checked_ids(numbers: np.ndarray, input_ids: np.ndarray, masked_lm_ids: np.ndarray):
@@ -102,11 +105,7 @@ def input_fn_builder(
             }
             return cast_features(features, precision)
 
-        if is_training:
-            batches = tf.data.Dataset.range(start, np.iinfo(np.int64).max)
-        else:
-            global_batch = batch_size * num_invocations
-            batches = tf.data.Dataset.range(-(-records.num_records // global_batch))
+        batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
         return prefetched(batches.map(parse))
 
     return input_fn

@@ -53,8 +53,9 @@ def of_tf_config():
     if len(chiefs) != 1 or len(cluster[chiefs[0]]) != 1:
         raise ValueError(f"TF_CONFIG: the cluster {cluster} must have one chief (or master) task")
     others = [
-        name for name in sorted(cluster) if name not in (*chiefs, _WORKER, _EVALUATOR)
-        and cluster[name]
+        name
+        for name in sorted(cluster)
+        if name not in (*chiefs, _WORKER, _EVALUATOR) and cluster[name]
     ]
     if others:
         raise ValueError(

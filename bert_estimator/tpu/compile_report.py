@@ -194,9 +194,7 @@ def summed_bytes(hlo, within=None):
     """
     # Groups are written as [number,size]<=[cores], or in full.
     listed = ",".join(map(str, range(within or 0)))
-    of_replica = re.compile(
-        rf"replica_groups=(\[\d+,{within}\]<=\[\d+\](?!T)|\{{\{{{listed}\}})"
-    )
+    of_replica = re.compile(rf"replica_groups=(\[\d+,{within}\]<=\[\d+\](?!T)|\{{\{{{listed}\}})")
     return sum(
         int(bits) // 8 * math.prod(int(size) for size in shape.split(",") if size)
         for results, rest in _ALL_REDUCE.findall(hlo)

@@ -15,10 +15,6 @@ TRIED = {"0.10.2": "0.0.52", "0.12.0": "0.0.52"}
 
 _INSTALL = "pip install 'bert-estimator[tpu]', on Python 3.11 or newer"
 
-# Virtual cores cannot be added once jax has started its CPU client, so a few more than the first
-# caller asks for are made: a rehearsal on 2 cores can be followed by one on 8 in one process.
-_LEAST_VIRTUAL_CORES = 8
-
 _REHEARSE = re.compile(r"rehearse:([1-9][0-9]*)")
 _ADDRESS = re.compile(r"grpc://.*|[^/:]+:[0-9]{3,5}")
 ALLOWED = "local (the TPU of this machine), gpu (its GPUs), rehearse:N (N virtual cores of its CPU)"
@@ -122,14 +118,15 @@ def _virtual_cores(number):
             f"master='rehearse:{number}': {number} cores cannot be shared evenly by the "
             f"{number_of_hosts} hosts of TF_CONFIG"
         )
+    a_host = number // number_of_hosts
     # Both are refused where jax runs already, with what it was given then. It is kept from
-    # taking this machine's GPUs or TPU, which a rehearsal does not use.
+    # taking this machine's GPUs or TPU, which a rehearsal does not use. No more cores than asked
+    # for: each brings a thread, and the threads take turns on the real cores.
     with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", max(number, _LEAST_VIRTUAL_CORES))
+        jax.config.update("jax_num_cpu_devices", max(a_host, jax.config.jax_num_cpu_devices))
         if not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")
     hosts.join(jax)
-    a_host = number // number_of_hosts
     has = len(jax.local_devices(backend="cpu"))
     if has < a_host:
         raise RuntimeError(

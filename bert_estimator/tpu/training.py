@@ -147,7 +147,9 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
         def run_loop(hook_run, length=length, now=now):
             result, hook_values = step.run_loop(
                 # Several hosts end together, after a loop.
-                length, hook_run, lambda: alone and interrupts.requested is not None
+                length,
+                hook_run,
+                lambda: alone and interrupts.requested is not None,
             )
             bad = [i for i, value in enumerate(result.losses) if not np.isfinite(value)]
             if bad:

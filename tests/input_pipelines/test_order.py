@@ -1,9 +1,10 @@
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from input_pipelines.order import record_order
+from input_pipelines.order import BatchOrder, record_order
 
 
 @pytest.mark.parametrize("num_records", [1, 2, 3, 7, 63, 64, 65, 1000, 4097])
@@ -89,3 +90,27 @@ def test_is_fast():
     started = time.process_time()
     record_order(np.arange(10**6, 2 * 10**6), 3 * 10**6, seed=0)
     assert time.process_time() - started < 5  # About 0.5 s on one idle core.
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 1000, 5000])
+def test_batches_of_training_go_through_the_order(batch_size):
+    expected = record_order(np.arange(40 * batch_size), 70, seed=3).reshape(40, batch_size)
+    order = BatchOrder(70, batch_size, seed=3)
+    for number in (0, 1, 2, 39, 17, 18):
+        np.testing.assert_array_equal(order.record_numbers(number), expected[number])
+    assert order.num_batches == sys.maxsize
+
+
+def test_pipelines_share_the_order_of_training():
+    expected = record_order(np.arange(60), 50, seed=3).reshape(5, 3, 4)
+    orders = [BatchOrder(50, 4, 3, invocation, 3) for invocation in range(3)]
+    for number in range(5):
+        found = [order.record_numbers(number) for order in orders]
+        np.testing.assert_array_equal(found, expected[number])
+
+
+def test_one_pass_is_filled_up_with_padding():
+    orders = [BatchOrder(7, 2, None, invocation, 2) for invocation in range(2)]
+    assert [order.num_batches for order in orders] == [2, 2]
+    found = [[order.record_numbers(n).tolist() for order in orders] for n in range(2)]
+    assert found == [[[0, 1], [2, 3]], [[4, 5], [6, -1]]]
