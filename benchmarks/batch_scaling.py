@@ -17,20 +17,25 @@ a longer one, the second with and without a warm-up of its own.
 
 Each run is a process of `run_pretraining.py`, on one core of the XLA runtime (`pip install -e
 '.[tpu]'`), and a row of results/batch_scaling.csv, written when it ends; runs that are in the file
-are not made again. All of it takes about four hours on two cores, with nothing beside it. It writes
+are not made again. There are as many at a time as the machine has cores, each on its own: threads
+that share two cores spend most of so small a step waiting for each other. It writes
 docs/batch_scaling.svg and prints README.md's tables.
 """
 
 import argparse
+import concurrent.futures
 import csv
+import functools
 import json
 import math
 import os
+import queue
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 
 from benchmarks import svg_chart
 from input_pipelines import default_data
@@ -68,10 +73,11 @@ STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES
 STAGE_2_WARMUP = 0.128  # the share that NVIDIA's reading of the paper has: 200 of 1563 steps
 MICRO_BATCH = 1024
 DIVERGED = "diverged"
+CORES = sorted(os.sched_getaffinity(0))
 
 
 class Study:
-    """The table of runs made, and how to make one.
+    """The table of runs made, and how to make one; as many threads may as there are cores.
 
     Args:
       path: the CSV file; rows in it already are taken as they are.
@@ -82,6 +88,10 @@ class Study:
         self.rows = []
         self._path = path
         self._directory = directory
+        self._lock = threading.Lock()
+        self._idle_cores = queue.SimpleQueue()
+        for core in CORES:
+            self._idle_cores.put(core)
         if os.path.exists(path):
             with open(path, newline="", encoding="utf-8") as reader:
                 self.rows = list(csv.DictReader(reader))
@@ -99,11 +109,12 @@ class Study:
     def add(self, key, results):
         """Appends a row to the table and to its file; returns it."""
         row = {name: str(value) for name, value in {**key, **results}.items()}
-        self.rows.append(row)
-        with open(self._path, "w", newline="", encoding="utf-8") as writer:
-            table = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(self.rows)
+        with self._lock:
+            self.rows.append(row)
+            with open(self._path, "w", newline="", encoding="utf-8") as writer:
+                table = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+                table.writeheader()
+                table.writerows(self.rows)
         print(", ".join(f"{name} {row[name]}" for name in COLUMNS), flush=True)
         return row
 
@@ -112,17 +123,7 @@ class Study:
         warmup_steps, steps, seed, **_,
     ):  # fmt: skip
         """Runs the script once; returns the columns of its results."""
-        data = default_data.make(
-            os.path.join(self._directory, f"length_{length}"),
-            vocab_size=BERT_CONFIG["vocab_size"],
-            max_seq_length=length,
-            max_predictions_per_seq=PREDICTIONS[length],
-            dupe_factor=5,
-            seed=1,
-        )
-        config_file = os.path.join(self._directory, "bert_config.json")
-        with open(config_file, "w", encoding="utf-8") as writer:
-            json.dump(BERT_CONFIG, writer)
+        data, config_file = self._inputs(length)
         flags = {
             "tpu_name": "rehearse:1",
             "input_file": ",".join(data.train_files),
@@ -145,9 +146,14 @@ class Study:
         }
         if init_checkpoint:
             flags["init_checkpoint"] = init_checkpoint
-        command = [sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
+        core = self._idle_cores.get()
+        command = ["taskset", "--cpu-list", str(core), sys.executable]
+        command += [os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
         command += [f"--{name}={value}" for name, value in flags.items()]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        finally:
+            self._idle_cores.put(core)
         if done.returncode == 1 and re.search("NaN|not finite", done.stderr):
             return {"masked_lm_loss": DIVERGED, "masked_lm_accuracy": "", "train_secs": ""}
         if done.returncode:
@@ -159,6 +165,22 @@ class Study:
             "masked_lm_accuracy": round(last["eval_masked_lm_accuracy"], 4),
             "train_secs": re.search(r"Training took (\d+) s", done.stdout).group(1),
         }
+
+    def _inputs(self, length):
+        """Makes what the script reads, once; returns (the data, the configuration's file)."""
+        with self._lock:
+            data = default_data.make(
+                os.path.join(self._directory, f"length_{length}"),
+                vocab_size=BERT_CONFIG["vocab_size"],
+                max_seq_length=length,
+                max_predictions_per_seq=PREDICTIONS[length],
+                dupe_factor=5,
+                seed=1,
+            )
+            config_file = os.path.join(self._directory, "bert_config.json")
+            with open(config_file, "w", encoding="utf-8") as writer:
+                json.dump(BERT_CONFIG, writer)
+        return data, config_file
 
 
 def loss(row):
@@ -200,10 +222,10 @@ def scaled_rate(base, batch):
     return f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
 
 
-def run_scaling(study, optimizer, seed, base):
-    """One optimizer at all batches, with one seed."""
-    for batch in BATCHES:
-        study.row(
+def scaling_keys(optimizer, seed, base):
+    """The runs of one optimizer at all batches, with one seed."""
+    return [
+        dict(
             part="scale",
             optimizer=optimizer,
             batch=batch,
@@ -212,6 +234,8 @@ def run_scaling(study, optimizer, seed, base):
             steps=EXAMPLES // batch,
             seed=seed,
         )
+        for batch in BATCHES
+    ]
 
 
 def run_stages(study, directory, seed, base):
@@ -244,6 +268,19 @@ def run_stages(study, directory, seed, base):
                 os.path.join(folder, f"2_{number}"), STAGES[2][0], checkpoint, **each
             )
             study.add(each, results)
+
+
+def side_by_side(jobs):
+    """Calls functions, as many at a time as there are cores; returns what each returned.
+
+    After an error no more are begun, and those that run come to their end.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(CORES)) as pool:
+        futures = [pool.submit(job) for job in jobs]
+        concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)
+        failed = [f for f in futures if not f.cancelled() and f.exception()]
+        return [future.result() for future in failed or futures]
 
 
 def losses_by_batch(rows, optimizer):
@@ -289,11 +326,15 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         study = Study(arguments.results, directory)
-        rates = {optimizer: tuned_rate(study, optimizer) for optimizer in FIRST_RATES}
+        tuned = side_by_side([functools.partial(tuned_rate, study, name) for name in FIRST_RATES])
+        rates = dict(zip(FIRST_RATES, tuned, strict=True))
+        jobs = []
         for seed in SEEDS:
-            run_stages(study, directory, seed, rates["lamb"])
+            jobs.append(functools.partial(run_stages, study, directory, seed, rates["lamb"]))
             for optimizer, rate in rates.items():
-                run_scaling(study, optimizer, seed, rate)
+                keys = scaling_keys(optimizer, seed, rate)
+                jobs += [functools.partial(study.row, **key) for key in keys]
+        side_by_side(jobs)
     svg_chart.write(
         arguments.picture,
         "held-out masked-LM loss (nats) against batch, equal numbers of examples",

@@ -1,7 +1,10 @@
 """The batch-scaling study: its rules, its search, its resumption; runs themselves are replaced."""
 
 import csv
+import functools
 import math
+import sys
+import time
 import xml.etree.ElementTree
 
 import pytest
@@ -53,14 +56,38 @@ def test_the_search_ends_where_both_neighbours_are_worse(study, power):
 
 
 def test_runs_in_the_file_are_not_made_again(study, tmp_path):
-    batch_scaling.run_scaling(study, "lars", 2, 1e-3)
+    keys = batch_scaling.scaling_keys("lars", 2, 1e-3)
+    for key in keys:
+        study.row(**key)
     assert [key["batch"] for _, _, key in study.trained] == list(batch_scaling.BATCHES)
     assert all(k["batch"] * k["steps"] == batch_scaling.EXAMPLES for _, _, k in study.trained)
     again = Replaced(tmp_path / "results.csv")
-    batch_scaling.run_scaling(again, "lars", 2, 1e-3)
+    for key in keys:
+        again.row(**key)
     assert again.trained == [] and again.rows == study.rows
-    batch_scaling.run_scaling(again, "lars", 3, 1e-3)
+    for key in batch_scaling.scaling_keys("lars", 3, 1e-3):
+        again.row(**key)
     assert len(again.trained) == len(batch_scaling.BATCHES)
+
+
+def test_after_an_error_no_more_runs_are_begun(monkeypatch):
+    monkeypatch.setattr(batch_scaling, "CORES", [0])
+    begun = []
+
+    def run(number):
+        begun.append(number)
+        if number == 1:
+            sys.exit("run 1 failed")
+        if number == 2 and begun[-2:] == [1, 2]:
+            time.sleep(1)  # begun before anyone could hear of the error: a run takes its time
+        return number
+
+    jobs = [functools.partial(run, number) for number in range(4)]
+    assert batch_scaling.side_by_side(jobs[:1] + jobs[2:]) == [0, 2, 3]
+    begun.clear()
+    with pytest.raises(SystemExit, match="run 1 failed"):
+        batch_scaling.side_by_side(jobs)
+    assert begun[:2] == [0, 1] and 3 not in begun
 
 
 def test_the_second_stage_starts_from_the_first_with_and_without_a_warmup(study, tmp_path):
@@ -78,7 +105,8 @@ def test_table_and_picture(study, tmp_path):
     for seed in batch_scaling.SEEDS:
         batch_scaling.run_stages(study, str(tmp_path), seed, study.best)
         for optimizer in batch_scaling.FIRST_RATES:
-            batch_scaling.run_scaling(study, optimizer, seed, study.best * 2.0)
+            for key in batch_scaling.scaling_keys(optimizer, seed, study.best * 2.0):
+                study.row(**key)
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as reader:
         assert len(list(csv.DictReader(reader))) == 3 * 3 * 5 + 3 * 2
     lines = batch_scaling.table(study.rows).splitlines()
