@@ -71,7 +71,7 @@ SEEDS = (1, 2, 3)
 FIRST_RATES = {"lamb": 2e-3, "adamw": 5e-4, "lars": 3.2e-2}
 STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES // 10)}
 STAGE_2_WARMUP = 0.128  # the share that NVIDIA's reading of the paper has: 200 of 1563 steps
-MICRO_BATCH = 1024
+MICRO_BATCH = 512
 DIVERGED = "diverged"
 CORES = sorted(os.sched_getaffinity(0))
 
