@@ -51,6 +51,10 @@ class Dropout:
         self._seed = seed
         self._step = _as_uint64(step)
         self._first_row = _as_uint64(first_row)
+        # Steps end long before 2^63, but no compiler knows: added to a key, this zero makes layers
+        # that differ in their keys alone one computation to it, compiled once (for a TPU v3, eight
+        # layers of a product and a mask in 19 seconds instead of 48).
+        self._unknown_zero = tf.bitwise.right_shift(self._step, tf.constant(63, tf.uint64))
         self._calls = {}
 
     def __call__(self, x, rate):
@@ -115,9 +119,10 @@ class Dropout:
             rows = tf.shape(x)[0]
         # A row takes a whole number of blocks, so that it begins at one whichever batch it is in.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
+        key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[rows, row_blocks, _BLOCK_WORDS],
-            key=tf.constant([self._next_site() << 32 | self._seed], tf.uint64),
+            key=key,
             counter=tf.stack([first_block, self._step]),
             alg=_PHILOX,
             dtype=tf.uint32,
