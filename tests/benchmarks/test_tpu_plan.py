@@ -40,8 +40,9 @@ def test_the_table_sums_the_stages():
         "v6e:16x16": [report(7.25), report(40, fits=False)],
     }
     _, _, fit, too_much = tpu_plan.table(plans).splitlines()
-    assert fit == "| v5e:16x16 | 256 | 256, 128 | 7.2, 9.5 of 15.8 | 40.0 | 80.0 |"
-    assert too_much == "| v6e:16x16 | 256 | 128, 128 | 7.2, 40.0: too much of 15.8 |  |  |"
+    flags = "stage 2: `--micro_batch_size=8`"
+    assert fit == f"| v5e:16x16 | 256 | 256, 128 | 7.2, 9.5 of 15.8 | {flags} | 40.0 | 80.0 |"
+    assert too_much == "| v6e:16x16 | 256 | 128, 128 | 7.2, 40.0: too much of 15.8 |  |  |  |"
 
 
 def test_a_script_that_leaves_no_report_ends_the_program_with_what_it_said(tmp_path):
