@@ -37,8 +37,9 @@ class CompileReport:
         even share of them, which is the least.
       peak: FLOP/s.
       compiler_secs: the compiler's lower bound of a step's time, communication not counted; None
-        where it gives none.
-      summed_bytes: bytes of the arrays that the cores sum between them.
+        where it gives none, or jaxlib cannot read what the compiler made.
+      summed_bytes: bytes of the arrays that the cores sum between them; None where the cores of a
+        replica share the model, and jaxlib cannot read what the compiler made.
       summing_secs: the least time that takes, see `topology.Generation.all_reduce_secs`. Sums
         within a replica, whose cores may be those of one chip, are not counted.
     """
@@ -106,10 +107,13 @@ class CompileReport:
                 f"compiler's lower bound of a step: {self.compiler_secs:.4g} s without "
                 f"communication, {self.flops / self.peak / self.compiler_secs:.0%} of peak"
             )
-        yield (
-            f"summed between cores: {self.summed_bytes / GIB:.3g} GiB a step, at least "
-            f"{self.summing_secs:.3g} s at the links' rate"
-        )
+        if self.summed_bytes is None:
+            yield "summed between cores: not given"
+        else:
+            yield (
+                f"summed between cores: {self.summed_bytes / GIB:.3g} GiB a step, at least "
+                f"{self.summing_secs:.3g} s at the links' rate"
+            )
 
 
 def report(lowered, topology_name, train_batch_size, cores_per_replica=1, sharding=()):
@@ -158,18 +162,32 @@ def report(lowered, topology_name, train_batch_size, cores_per_replica=1, shardi
     memory["outputs"] = found.output_size_in_bytes - found.alias_size_in_bytes
     memory["program"] = found.generated_code_size_in_bytes
     memory["total"] = sum(memory.values())
-    hlo = compiled.as_text()
-    summed = summed_bytes(hlo)
-    between_replicas = summed - (cores_per_replica > 1) * summed_bytes(hlo, cores_per_replica)
+    hlo = _text(compiled)
+    if cores_per_replica == 1:
+        summed = between_replicas = stablehlo.summed_bytes(lowered.text)
+    elif hlo is not None:  # the compiler adds sums of its own, within a replica
+        summed = summed_bytes(hlo)
+        between_replicas = summed - summed_bytes(hlo, cores_per_replica)
+    else:
+        summed = between_replicas = None
     chips = len(cores) // generation.cores_a_chip
     return CompileReport(
         fits=memory["total"] <= generation.usable_hbm,
         memory=memory,
         compiler_secs=_lower_bound(compiled.cost_analysis(), hlo),
         summed_bytes=summed,
-        summing_secs=generation.all_reduce_secs(between_replicas, chips),
+        summing_secs=summed and generation.all_reduce_secs(between_replicas, chips),
         **facts,
     )
+
+
+def _text(compiled):
+    """The compiled program's text, or None where it has operations newer than this jaxlib."""
+    jax = devices.import_jax()
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError:
+        return None
 
 
 def bytes_needed(message):
@@ -218,13 +236,13 @@ def _state_and_input(lowered, mesh):
 
 
 def _lower_bound(costs, hlo):
-    """Returns the compiler's lower bound of the time of a step, or None.
+    """Returns the compiler's lower bound of the time of a step, or None, as without a text.
 
     It is a sum over operations, with -1 for each that the compiler knows no time of. The custom
     calls that take an int64 (the global step) apart and put it together are such, and take none.
     Loops count once, so there is no bound for a step with one (micro-batches).
     """
-    if " while(" in hlo:
+    if hlo is None or " while(" in hlo:
         return None
     secs = costs.get("optimal_seconds", 0) + len(re.findall(r'custom_call_target="X64', hlo))
     return secs if secs > 0 else None

@@ -75,16 +75,33 @@ def parameters(text):
 def matmul_flops(text):
     """Counts the floating-point operations of a module's matrix products.
 
-    A multiplication and an addition count as two. A loop's body counts as often as it runs, which
-    the compiler's own count leaves out: as many times as the constant that its condition compares
-    a counter with. Of a conditional all branches count; convolutions do not, nor do products that
-    nothing depends on, which the compiler leaves out.
+    A multiplication and an addition count as two; convolutions do not. A loop's body counts as
+    often as it runs, which the compiler's own count leaves out.
 
     Returns:
       int, for one core.
 
     Raises:
-      ValueError: a loop with a matrix product in it has no such constant.
+      ValueError: how often a loop with a matrix product in it runs cannot be told.
+    """
+    return _sum_over(text, {"stablehlo.dot_general": _dot_flops, "stablehlo.dot": _dot_flops})
+
+
+def summed_bytes(text):
+    """Counts the bytes of the arrays that a module sums between cores, once each.
+
+    Raises:
+      ValueError: how often a loop with such a sum in it runs cannot be told.
+    """
+    return _sum_over(text, {"stablehlo.all_reduce": _operand_bytes})
+
+
+def _sum_over(text, functions_by_name):
+    """Sums functions of operations, by the operations' names, over all that a module does.
+
+    A loop's body counts as often as it runs: as many times as the constant that its condition
+    compares a counter with. Of a conditional all branches count. What nothing depends on does not
+    count: the compiler leaves it out.
     """
     from jaxlib.mlir import ir
 
@@ -103,11 +120,11 @@ def matmul_flops(text):
             )
 
         def of_operation(operation):
-            if operation.name in ("stablehlo.dot_general", "stablehlo.dot"):
-                return _dot_flops(operation)
+            if operation.name in functions_by_name:
+                return functions_by_name[operation.name](operation)
             if operation.name == "stablehlo.while":
-                flops = of_regions(operation)
-                return flops and flops * _trips(operation.regions[0], functions)
+                once = of_regions(operation)
+                return once and once * _trips(operation.regions[0], functions)
             if operation.name == "func.call":
                 name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
                 if name not in known:
@@ -143,6 +160,11 @@ def _dot_flops(operation):
         numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
         contracted = [left[axis] for axis in numbers.lhs_contracting_dimensions]
     return 2 * math.prod(ir.RankedTensorType(operation.results[0].type).shape + contracted)
+
+
+def _operand_bytes(operation):
+    found = [_shape_and_dtype(operand.type) for operand in operation.operands]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in found)
 
 
 def _trips(condition, functions):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu import compile_report, topology
+from bert_estimator.tpu import compile_report, devices, topology
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -23,13 +23,13 @@ def model_fn(features, mode, params):
     return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def report(name, tmp_path, rows=ROWS):
+def report(name, tmp_path, rows=ROWS, cores_per_replica=1):
     cores = len(topology.find(name))
-    estimator = tpu.TPUEstimator(
-        model_fn, str(tmp_path), tpu.RunConfig(), train_batch_size=rows * cores
-    )
+    batch = rows * cores // cores_per_replica
+    config = tpu.RunConfig(tpu_config=tpu.TPUConfig(num_cores_per_replica=cores_per_replica))
+    estimator = tpu.TPUEstimator(model_fn, str(tmp_path), config, train_batch_size=batch)
     lowered = estimator.lower(lambda params: {"x": tf.zeros([params["batch_size"], WIDTH])}, cores)
-    return compile_report.report(lowered, name, rows * cores)
+    return compile_report.report(lowered, name, batch, cores_per_replica)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,21 @@ def test_arithmetic_and_time(on_v3):
 def test_what_the_cores_sum(on_v3):
     assert on_v3.summed_bytes == 4 * WIDTH**2
     assert on_v3.summing_secs == pytest.approx(2 * on_v3.summed_bytes * 3 / 4 / (4 * 82e9))
+
+
+def test_a_program_newer_than_jaxlib_can_read(on_v3, tmp_path, monkeypatch):
+    jax = devices.import_jax()
+
+    def unreadable(compiled):
+        raise jax.errors.JaxRuntimeError(
+            "INTERNAL: async-update instruction should have 1 operands"
+        )
+
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
+    assert report("v3:2x2", tmp_path) == dataclasses.replace(on_v3, compiler_secs=None)
+    of_two = report("v3:2x2", tmp_path / "2", cores_per_replica=2)
+    assert (of_two.summed_bytes, of_two.summing_secs) == (None, None)
+    assert "summed between cores: not given" in "\n".join(of_two.lines())
 
 
 def test_the_report_in_words(on_v3):
