@@ -114,7 +114,7 @@ PRETRAINING = Script(
     lambda number: {"num_train_steps": number},
     nan_record,
     "input_file",
-    "RecordFiles.read",
+    "RecordFiles.read_all",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 12},
 )
 CLASSIFIER = Script(

@@ -83,6 +83,7 @@ def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, ca
     assert half["flops"] == whole["flops"]
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
     flags = ["--recipe=lamb_76min", "--scale=smoke", "--use_tpu", "--compile_only"]
     flags += ["--tpu_topology=v3:1x1", f"--output_dir={tmp_path}"]
