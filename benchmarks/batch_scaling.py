@@ -17,8 +17,8 @@ a longer one, the second with and without a warm-up of its own.
 
 Each run is a process of `run_pretraining.py`, on one core of the XLA runtime (`pip install -e
 '.[tpu]'`), and a row of results/batch_scaling.csv, written when it ends; runs that are in the file
-are not made again. There are as many at a time as the machine has cores, each on its own: threads
-that share two cores spend most of so small a step waiting for each other. It writes
+are not made again. There are as many at a time as the machine (a Linux one) has cores, each on its
+own: threads that share two cores spend most of so small a step waiting for each other. It writes
 docs/batch_scaling.svg and prints README.md's tables.
 """
 

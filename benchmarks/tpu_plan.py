@@ -3,9 +3,9 @@
     python -m benchmarks.tpu_plan
 
 runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each stage on each
-topology, about six minutes each on one core, and copies the reports into results/tpu_plan/. What is
-there is not compiled again. It needs no TPU. It prints README.md's table; --table prints what is
-there, and compiles nothing.
+topology, six to fifteen minutes each on one core, and copies the reports into results/tpu_plan/.
+What is there is not compiled again. It needs no TPU. It prints README.md's table; --table prints
+what is there, and compiles nothing.
 """
 
 import argparse

@@ -34,12 +34,14 @@ class BatchOrder:
         invocation: int = 0,
         num_invocations: int = 1,
     ):
-        """Args:
-        num_records: number of records, at least 1.
-        batch_size: B, records of a batch of this pipeline.
-        seed: seed of the order of training; None: one pass in the records' own order.
-        invocation: which of the pipelines this is; a global batch is one batch of each of them.
-        num_invocations: how many pipelines there are.
+        """Sets what is to be put into batches.
+
+        Args:
+          num_records: number of records, at least 1.
+          batch_size: B, records of a batch of this pipeline.
+          seed: seed of the order of training; None: one pass in the records' own order.
+          invocation: which of the pipelines this is; a global batch is one batch of each of them.
+          num_invocations: how many pipelines there are.
         """
         self._num_records = num_records
         self._batch_size = batch_size

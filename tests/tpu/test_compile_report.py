@@ -76,7 +76,8 @@ def test_a_program_newer_than_jaxlib_can_read(on_v3, tmp_path, monkeypatch):
 
     def unreadable(compiled):
         raise jax.errors.JaxRuntimeError(
-            "INTERNAL: async-update instruction should have 1 operands"
+            "INTERNAL: RET_CHECK failure (hlo_instruction.cc:390) proto.operand_ids_size() == "
+            "*arity async-update instruction should have 1 operands but sees 3"
         )
 
     monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
