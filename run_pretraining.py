@@ -7,58 +7,133 @@ and evaluates it on held-out text. With --input_file and --bert_config_file it i
 google-research/bert's run_pretraining.py, flags and records included.
 """
 
+import dataclasses
+import functools
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
-from bert_estimator import compile_only, console, flags
+from bert_estimator import compile_only, console, flags, pretraining_config
 from bert_estimator.pretraining_config import define_flags, resolve
 from bert_estimator.recipes import embedded
 from bert_estimator.run_directory import RunDirectory
 
 
-def run(config):
-    """Trains and evaluates as configured; prints what came of it and where everything is."""
-    from bert_estimator.tpu import hosts
+@dataclasses.dataclass
+class Pretraining:
+    """A run, or a stage of a recipe, all of whose flags and files have been checked.
 
+    Attributes:
+      config: the checked configuration.
+      directory: its `RunDirectory`.
+      estimator: its `TPUEstimator`.
+      train_files, eval_files: records.
+      num_eval_records: how many of them there are to evaluate on.
+      input_fn: function of (files, is_training) that returns an `input_fn`.
+      token_counts_file: of the embedded corpus, for the baseline; None of others.
+    """
+
+    config: pretraining_config.Config
+    directory: RunDirectory
+    estimator: Any
+    train_files: Any
+    eval_files: Any
+    num_eval_records: int
+    input_fn: Callable
+    token_counts_file: str | None
+
+    def run(self):
+        """Trains and evaluates; prints what came of it and where everything is."""
+        from bert_estimator import tpu
+
+        config, directory, estimator = self.config, self.directory, self.estimator
+        if config.export_program:
+            estimator.export_training_program(
+                self.input_fn(self.train_files, is_training=True), config.export_program
+            )
+            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
+            return
+        start_step = estimator.global_step()
+        if config.do_train:
+            directory.forget_metrics_after(start_step)
+        if config.do_train and config.do_eval and start_step == 0:
+            self._evaluate()
+        if config.do_train:
+            if start_step >= config.num_train_steps:
+                print(
+                    f"Nothing left to train: {config.output_dir} is at step {start_step}. Give a "
+                    "larger --num_train_steps to go on, or another --output_dir to start anew."
+                )
+            else:
+                start = time.perf_counter()
+                estimator.train(
+                    self.input_fn(self.train_files, is_training=True),
+                    hooks=[tpu.LogListener(directory.add_metrics)],
+                    max_steps=config.num_train_steps,
+                )
+                print(f"Training took {time.perf_counter() - start:.0f} s.")
+        if config.do_eval:
+            self._evaluate()
+            print(_summary(directory.evaluations()))
+        print(
+            f"Checkpoint: {estimator.latest_checkpoint()}  summaries: {config.output_dir}  "
+            f"metrics: {directory.metrics_path}  curves: {directory.write_curves()}"
+        )
+
+    def _evaluate(self):
+        results = self.estimator.evaluate(
+            self.input_fn(self.eval_files, is_training=False), steps=self._eval_steps()
+        )
+        self.directory.add_evaluation({**results, **self._baseline})
+
+    @functools.cached_property
+    def _baseline(self):
+        """What the frequencies of the masked tokens alone give, where they are known."""
+        from input_pipelines import manifest, unigram
+
+        if not self.token_counts_file:
+            return {}
+        counts = manifest.read_token_counts(self.token_counts_file)
+        max_records = self._eval_steps() * self.config.eval_batch_size
+        return {
+            "unigram_baseline": unigram.unigram_cross_entropy(
+                self.eval_files, counts, max_records=max_records
+            )
+        }
+
+    def _eval_steps(self):
+        batches = -(-self.num_eval_records // self.config.eval_batch_size)
+        return min(self.config.max_eval_steps, batches)
+
+
+def open_run(config):
+    """Checks all that a run needs, and returns it as a `Pretraining`.
+
+    Raises:
+      flags.FlagError: flags that do not fit its files, its cores, or the run in its directory.
+    """
     here = flags.find_hosts()
     directory = RunDirectory(
         # Of several hosts the chief writes the run's own; the others keep theirs apart.
-        config.output_dir if here.is_chief else f"{config.output_dir}/host-{here.index}"
+        config.output_dir if here.is_chief else f"{config.output_dir}/host-{here.index}",
+        checkpoints_in=config.output_dir,
     )
     settings = config.settings()
     if not config.do_train:
         del settings["input_file"]  # google-research/bert evaluates on the records of this flag
-    if not config.compile_only:
-        directory.check_config(settings)
+    directory.check_config(settings)
 
-    # Loaded only now, since it takes seconds: wrong flags have been reported by here.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow.compat.v1 as tf
+    _tensorflow()
+    from bert_estimator import script_estimator
+    from bert_estimator.tpu import hosts
+    from input_pipelines import default_data, manifest, pretraining_input, record_reader
 
-    from bert_estimator import script_estimator, tpu
-    from bert_estimator.bert_config import BertConfig
-    from input_pipelines import default_data, manifest, pretraining_input, record_reader, unigram
-
-    console.set_up(tf.get_logger())
-    if config.bert_config is not None:
-        bert_config = BertConfig(**config.bert_config)
-    else:
-        bert_config = script_estimator.read_bert_config(config)
-    script_estimator.check_length(config, bert_config)
-    if config.compile_only:
-
-        def lower(changed, cores):
-            zeros = pretraining_input.shapes_input_fn(
-                changed.max_seq_length, changed.max_predictions_per_seq, changed.precision
-            )
-            return _estimator(changed, bert_config).lower(zeros, cores)
-
-        if not compile_only.run(config, lower):
-            raise SystemExit(1)
-        return
-    estimator = _estimator(config, bert_config)
-    train_files, eval_files = config.input_file, config.eval_input_file or config.input_file
+    bert_config = _bert_config(config)
+    master, batches = script_estimator.find_cores(config)
+    config = dataclasses.replace(config, **batches)
+    train_files, eval_files, data = config.input_file, config.eval_input_file, None
     if config.embedded:
         try:
             with hosts.chief_first():
@@ -72,10 +147,10 @@ def run(config):
         except ValueError as error:
             raise flags.FlagError(f"--output_dir: {error}") from None
         train_files, eval_files = data.train_files, data.held_out_files
-    records = {}
-    for name, files in (("input_file", train_files), ("eval_input_file", eval_files)):
+
+    def opened(name, files):
         try:
-            records[name] = record_reader.open_pretraining_records(
+            return record_reader.open_pretraining_records(
                 files,
                 config.max_seq_length,
                 config.max_predictions_per_seq,
@@ -83,7 +158,10 @@ def run(config):
             )
         except ValueError as error:
             raise flags.FlagError(f"--{name}: {error}") from None
-    vocabularies = manifest.vocabularies([f for each in records.values() for f in each.files])
+
+    records = opened("input_file", train_files)
+    eval_records = opened("eval_input_file", eval_files) if eval_files else records
+    vocabularies = manifest.vocabularies([*records.files, *eval_records.files])
     flags.check(
         len(vocabularies) < 2,
         "eval_input_file",
@@ -91,10 +169,9 @@ def run(config):
         "its records were made with another vocabulary than those of --input_file",
     )
     if config.do_train:
-        digest = manifest.digest(records["input_file"].files)
+        digest = manifest.digest(records.files)
         directory.check_config(config.settings(), digest)
-        vocab_file = data.vocab_file if config.embedded else None
-        directory.write_network(bert_config.to_dict(), vocab_file)
+        directory.write_network(bert_config.to_dict(), data and data.vocab_file)
         directory.write_config(config.settings(), config.sources, digest)
 
     def input_fn(files, is_training):
@@ -108,55 +185,58 @@ def run(config):
             vocab_size=bert_config.vocab_size,
         )
 
-    if config.export_program:
-        estimator.export_training_program(
-            input_fn(train_files, is_training=True), config.export_program
-        )
-        print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
-        return
-    eval_batches = -(-records["eval_input_file"].num_records // config.eval_batch_size)
-    eval_steps = min(config.max_eval_steps, eval_batches)
-
-    baseline = {}
-    if config.embedded:
-        counts = manifest.read_token_counts(data.token_counts_file)
-        baseline["unigram_baseline"] = unigram.unigram_cross_entropy(
-            eval_files, counts, max_records=eval_steps * config.eval_batch_size
-        )
-
-    def evaluate():
-        results = estimator.evaluate(input_fn(eval_files, is_training=False), steps=eval_steps)
-        directory.add_evaluation({**results, **baseline})
-
-    start_step = estimator.global_step()
-    if config.do_train:
-        directory.forget_metrics_after(start_step)
-    if config.do_train and config.do_eval and start_step == 0:
-        evaluate()
-    if config.do_train:
-        if start_step >= config.num_train_steps:
-            print(
-                f"Nothing left to train: {config.output_dir} is at step {start_step}. Give a "
-                "larger --num_train_steps to go on, or another --output_dir to start anew."
-            )
-        else:
-            start = time.perf_counter()
-            estimator.train(
-                input_fn(train_files, is_training=True),
-                hooks=[tpu.LogListener(directory.add_metrics)],
-                max_steps=config.num_train_steps,
-            )
-            print(f"Training took {time.perf_counter() - start:.0f} s.")
-    if config.do_eval:
-        evaluate()
-        print(_summary(directory.evaluations()))
-    print(
-        f"Checkpoint: {estimator.latest_checkpoint()}  summaries: {config.output_dir}  "
-        f"metrics: {directory.metrics_path}  curves: {directory.write_curves()}"
+    return Pretraining(
+        config,
+        directory,
+        _estimator(config, bert_config, master),
+        train_files,
+        eval_files or train_files,
+        eval_records.num_records,
+        input_fn,
+        data and data.token_counts_file,
     )
 
 
-def _estimator(config, bert_config):
+def compile_step(config):
+    """Compiles the step for a TPU that need not be there; ends the script if it does not fit."""
+    RunDirectory(config.output_dir)
+    _tensorflow()
+    from input_pipelines import pretraining_input
+
+    bert_config = _bert_config(config)
+
+    def lower(changed, cores):
+        zeros = pretraining_input.shapes_input_fn(
+            changed.max_seq_length, changed.max_predictions_per_seq, changed.precision
+        )
+        return _estimator(changed, bert_config).lower(zeros, cores)
+
+    if not compile_only.run(config, lower):
+        raise SystemExit(1)
+
+
+def _tensorflow():
+    """Loads TensorFlow, only now since it takes seconds: wrong flags have been reported by here."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow.compat.v1 as tf
+
+    console.set_up(tf.get_logger())
+
+
+def _bert_config(config):
+    """Returns the network of a configuration, which has positions enough."""
+    from bert_estimator import script_estimator
+    from bert_estimator.bert_config import BertConfig
+
+    if config.bert_config is not None:
+        bert_config = BertConfig(**config.bert_config)
+    else:
+        bert_config = script_estimator.read_bert_config(config)
+    script_estimator.check_length(config, bert_config)
+    return bert_config
+
+
+def _estimator(config, bert_config, master=""):
     """Returns the estimator of a configuration."""
     from bert_estimator import pretraining, script_estimator
 
@@ -180,6 +260,7 @@ def _estimator(config, bert_config):
             legacy_schedule_jump=config.legacy_schedule_jump,
             optimizer_options=config.optimizer_options(),
         ),
+        master,
     )
 
 
@@ -205,13 +286,25 @@ def _summary(evaluations):
 
 
 def _run_all(stages):
-    """Runs the stages one after the other, each from the last weights of the one before it."""
-    for config in stages:
-        if config.recipe:
-            print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
-        run(config)
-    if len(stages) > 1 and stages[0].compile_only:
-        compile_only.print_total(stages)
+    """Runs the stages one after the other, each from the last weights of the one before it.
+
+    What can be wrong with any of them is found before the first one trains.
+    """
+    if stages[0].compile_only:
+        for config in stages:
+            _describe(config)
+            compile_step(config)
+        if len(stages) > 1:
+            compile_only.print_total(stages)
+        return
+    for stage in [open_run(config) for config in stages]:
+        _describe(stage.config)
+        stage.run()
+
+
+def _describe(config):
+    if config.recipe:
+        print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
 
 
 def main(argv):

@@ -55,7 +55,11 @@ def define(values, output_dir):
     boolean("do_train", None, "Train. With neither --do_train nor --do_eval, both are done.")
     boolean("do_eval", None, "Evaluate.")
     integer("train_batch_size", 32, "Examples in a global training batch.")
-    integer("eval_batch_size", 8, "Examples in a global evaluation batch.")
+    integer(
+        "eval_batch_size",
+        8,
+        "Examples in a global evaluation batch; by default one a core at least.",
+    )
     flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.", flag_values=values)
     integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
     integer("iterations_per_loop", 1000, "Steps between visits of hooks, checkpoints and logs.")
@@ -140,9 +144,9 @@ def check_common(config):
         source = f"--num_tpu_cores={cores}"
         if per_replica > 1:
             source += f" over --num_cores_per_replica={per_replica}"
-        check_divides(config, cores // per_replica, source)
-    else:
-        check_divides(config, 1, "1 core")
+        check_divides(config, cores // per_replica, source, fixed_batches(config))
+    elif not config.tpu_name:  # its cores, and their shares of a batch, are found later
+        check_divides(config, 1, "1 core", ())
     check_file("bert_config_file", config.bert_config_file)
     if config.init_checkpoint and not _is_remote(config.init_checkpoint):
         check(
@@ -162,7 +166,24 @@ def check_common(config):
         )
 
 
-def check_divides(config, cores, source, batches=BATCH_SIZES):
+def fixed_batches(config):
+    """Returns the names of the batch sizes that must divide by the cores as they are: that of
+    training, which the numbers depend on, and those given. See `whole_batches` for the others."""
+    others = (name for name in BATCH_SIZES[1:] if config.sources.get(name) == "flag")
+    return (*BATCH_SIZES[:1], *others) if config.do_train else tuple(others)
+
+
+def whole_batches(config, cores):
+    """Returns the batch sizes of evaluation and prediction that no flag gives, as a dict: the least
+    multiple of the cores that is not below the default."""
+    return {
+        name: -(-getattr(config, name) // cores) * cores
+        for name in BATCH_SIZES[1:]
+        if hasattr(config, name) and config.sources.get(name) != "flag"
+    }
+
+
+def check_divides(config, cores, source, batches):
     """Checks that batches divide by cores, and a core's batch by the rows of a micro-batch.
 
     Args:

@@ -8,7 +8,7 @@ import os
 
 from absl import flags as absl_flags
 
-from bert_estimator import compile_only, flags
+from bert_estimator import compile_only, flags, run_directory
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
@@ -116,15 +116,20 @@ class Config:
         return {name: value for name, value in given.items() if value}
 
     def settings(self):
-        """Returns flag name -> value, of the flags that say how to train."""
+        """Returns flag name -> value, of the flags that say how to train.
+
+        Another stage's checkpoint is named from here, so that a run can be moved.
+        """
         fields = dataclasses.asdict(self)
+        if self.recipe and self.recipe in self.sources["init_checkpoint"]:
+            fields["init_checkpoint"] = os.path.relpath(self.init_checkpoint, self.output_dir)
         return {k: v for k, v in fields.items() if k not in _NO_SETTINGS}
 
     def described(self):
         """Returns what the recipe and its scale came to: a line for each value, with its source."""
         return "\n".join(
-            f"  --{name}={value}  ({self.sources[name]})"
-            for name, value in self.settings().items()
+            f"  --{name}={getattr(self, name)}  ({self.sources[name]})"
+            for name in self.settings()
             if self.recipe in self.sources[name]
         )
 
@@ -145,6 +150,7 @@ def resolve(argv):
     given = flags.parse(values, argv)
     settings = {name: values[name].value for name in values if name in _FIELDS}
     settings["bert_config"] = None
+    settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
     sources = {name: "flag" if name in given else "default" for name in settings}
     if not settings["do_train"] and not settings["do_eval"]:
         # `--nodo_train` alone means: only evaluate.
@@ -194,9 +200,15 @@ def _resolve_stages(settings, sources, given):
         settings["stage"],
         f"{recipe} has the stages {', '.join(map(str, numbers))}",
     )
+    flags.check(
+        settings["stage"] or not settings["export_program"],
+        "export_program",
+        settings["export_program"],
+        "needs --stage: each stage of a recipe has a program of its own",
+    )
     use_embedded = settings["input_file"] is None and not settings["compile_only"]
     chained = not settings["compile_only"]  # what is only compiled needs no weights
-    configs, before = [], settings["init_checkpoint"]
+    configs, before = [], None
     for number, stage in zip(numbers, stages, strict=True):
         own, own_sources = dict(settings, stage=number), dict(sources)
         for name, value in stage.items():
@@ -210,23 +222,32 @@ def _resolve_stages(settings, sources, given):
             if own[name] is not None:
                 length = str(own["max_seq_length"])
                 own[name] = own[name].replace("{max_seq_length}", length)
-        if number > 1 and chained:
-            own_sources["init_checkpoint"] = f"{recipe}: stage {number - 1}"
         own["output_dir"] = os.path.join(settings["output_dir"], f"stage_{number}")
+        num_train_steps = own["num_train_steps"]
         if settings["stage"] in (None, number):
+            # What is given is what the first of the stages that are run starts from.
+            starts_from_before = before and (configs or "init_checkpoint" not in given)
+            if starts_from_before:
+                own["init_checkpoint"] = None  # it may not be there yet
+                own_sources["init_checkpoint"] = f"{recipe}: stage {number - 1}"
             config = Config(**own, embedded=use_embedded, sources=own_sources)
-            check(dataclasses.replace(config, init_checkpoint=settings["init_checkpoint"]))
-            configs.append(dataclasses.replace(config, init_checkpoint=before))
+            check(config)
+            if starts_from_before:
+                config = dataclasses.replace(config, init_checkpoint=before)
+            configs.append(config)
+        else:  # run before, and its number of steps was that run's
+            recorded = run_directory.recorded_settings(own["output_dir"])
+            num_train_steps = recorded.get("num_train_steps", stage["num_train_steps"].value)
         if chained:
-            before = os.path.join(own["output_dir"], f"model.ckpt-{own['num_train_steps']}")
+            before = os.path.join(own["output_dir"], f"model.ckpt-{num_train_steps}")
     first = configs[0]
-    if first.stage > 1 and chained:
+    if recipe in first.sources["init_checkpoint"]:
         flags.check(
             os.path.exists(first.init_checkpoint + ".index"),
             "stage",
             first.stage,
             f"starts from {first.init_checkpoint}, which is not there; run --stage="
-            f"{first.stage - 1} first",
+            f"{first.stage - 1} first, or give --init_checkpoint (empty: from scratch)",
         )
     return configs
 

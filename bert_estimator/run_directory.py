@@ -36,17 +36,20 @@ class RunDirectory:
 
     Args:
       path: the directory; made if need be.
+      checkpoints_in: where its checkpoints are, if elsewhere: of several hosts one writes them.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, checkpoints_in=None):
         self.path = path
+        self._checkpoints_in = checkpoints_in or path
         os.makedirs(path, exist_ok=True)
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, "config.json")
 
     def holds_checkpoint(self):
         """Whether training has begun here: without a checkpoint there is nothing to go on with."""
-        return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in os.listdir(self.path))
+        names = os.listdir(self._checkpoints_in)
+        return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
 
     def check_config(self, settings, records=None, records_flag="input_file"):
         """Checks that the settings are those of the run that the directory holds, if it holds one.
@@ -63,24 +66,22 @@ class RunDirectory:
           FlagError: a flag that the numbers depend on, or the records, differ from the directory's
             run.
         """
-        if not self.holds_checkpoint() or not os.path.exists(self._config_path):
+        if not self.holds_checkpoint():
             return
-        try:
-            with open(self._config_path, encoding="utf-8") as reader:
-                config = json.load(reader)
-                before = {k: v["value"] for k, v in config["flags"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FlagError(
-                f"--output_dir={self.path}: its config.json cannot be read ({error!r}); choose "
-                "another directory, or remove it"
-            ) from None
+        before = recorded_settings(self.path)
         for name, value in json.loads(json.dumps(settings)).items():
             if name not in _MAY_DIFFER and name in before and before[name] != value:
+                held, way = f"with --{name}={before[name]}", "Use that value"
+                if before[name] is None:
+                    # Where it has a default, which is another than it was, empty means none.
+                    held, way = f"without --{name}", "Leave the flag out"
+                    if name == "init_checkpoint":
+                        way = "Give --init_checkpoint= with nothing after it"
                 raise FlagError(
-                    f"--{name}={value}: {self.path} holds a run with --{name}={before[name]}. "
-                    "Use that value to go on with it, or another --output_dir"
+                    f"--{name}={value}: {self.path} holds a run {held}. {way} to go on with it, or "
+                    "another --output_dir"
                 )
-        if records is not None and config.get("records", records) != records:
+        if records is not None and _recorded(self.path).get("records", records) != records:
             raise FlagError(
                 f"--{records_flag}: {self.path} holds a run on other records than these. Use those "
                 "to go on with it, or another --output_dir"
@@ -216,6 +217,34 @@ class RunDirectory:
         ]
         _write_atomically(path, svg_curves(panels))
         return path
+
+
+def recorded_settings(path):
+    """Returns what config.json in a directory says of its last training: dict of flag name ->
+    value; empty where there is none.
+
+    Raises:
+      FlagError: the file cannot be read.
+    """
+    return {name: each["value"] for name, each in _recorded(path).get("flags", {}).items()}
+
+
+def _recorded(path):
+    config_path = os.path.join(path, "config.json")
+    if not os.path.exists(config_path):
+        return {}
+    try:
+        with open(config_path, encoding="utf-8") as reader:
+            config = json.load(reader)
+        if all("value" in each for each in config["flags"].values()):
+            return config
+        error = "a flag without a value"
+    except (ValueError, KeyError, TypeError, AttributeError) as caught:
+        error = repr(caught)
+    raise FlagError(
+        f"--output_dir={path}: its config.json cannot be read ({error}); choose another directory, "
+        "or remove it"
+    )
 
 
 def versions():

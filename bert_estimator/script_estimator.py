@@ -1,5 +1,7 @@
 """The network and the TPUEstimator that a script's flags ask for."""
 
+import os
+
 from bert_estimator import flags, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import hugging_face
@@ -32,46 +34,65 @@ def check_length(config, bert_config):
     )
 
 
-def make(config, model_fn):
+def find_cores(config):
+    """Finds what the flags ask to run on, and checks the batches against it.
+
+    Args:
+      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+
+    Returns:
+      (the master, "" for the session runtime; the batch sizes that no flag gives, as a dict of
+      flag's name to a value that divides by the cores).
+
+    Raises:
+      FlagError: the cores asked for cannot be reached, or do not divide a batch.
+    """
+    per_replica = config.num_cores_per_replica
+    master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
+    if not master:
+        cores = config.num_tpu_cores if config.use_tpu else None
+        return "", flags.whole_batches(config, (cores or per_replica) // per_replica)
+    is_flag = config.tpu_name or not os.environ.get("TPU_NAME")
+    named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
+    try:
+        cores = len(devices.find(master))
+        xla_program.check_tensorflow()
+    except RuntimeError as error:
+        raise flags.FlagError(f"{named}: {error}") from None
+    flags.check(
+        cores % per_replica == 0,
+        "num_cores_per_replica",
+        per_replica,
+        f"does not divide the {cores} cores of {named}",
+    )
+    source = f"the {cores} cores of {named}"
+    if per_replica > 1:
+        source += f", {per_replica} a replica"
+    flags.check_divides(config, cores // per_replica, source, flags.fixed_batches(config))
+    flags.check(
+        config.num_tpu_cores in (None, cores),
+        "num_tpu_cores",
+        config.num_tpu_cores,
+        f"{named} has {cores} cores; leave the flag out",
+    )
+    return master, flags.whole_batches(config, cores // per_replica)
+
+
+def make(config, model_fn, master=""):
     """Returns the `TPUEstimator` of the shared flags.
 
     Args:
       config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
       model_fn: the model.
-
-    Raises:
-      FlagError: the cores asked for cannot be reached, or do not divide a batch.
+      master: what to run on, as of `find_cores`.
     """
-    tpu_name = config.tpu_name or (devices.default_master() if config.use_tpu else "")
     per_replica, shards = config.num_cores_per_replica, None
     if config.num_tpu_cores:
         shards = config.num_tpu_cores // per_replica
-    if tpu_name:
-        try:
-            cores = len(devices.find(tpu_name))
-            xla_program.check_tensorflow()
-        except RuntimeError as error:
-            raise flags.FlagError(f"--tpu_name={tpu_name}: {error}") from None
-        flags.check(
-            cores % per_replica == 0,
-            "num_cores_per_replica",
-            per_replica,
-            f"does not divide the {cores} cores of --tpu_name={tpu_name}",
-        )
-        source = f"the {cores} cores of --tpu_name={tpu_name}"
-        if per_replica > 1:
-            source += f", {per_replica} a replica"
-        flags.check_divides(config, cores // per_replica, source)
-        flags.check(
-            config.num_tpu_cores in (None, cores),
-            "num_tpu_cores",
-            config.num_tpu_cores,
-            f"--tpu_name={tpu_name} has {cores} cores; leave the flag out",
-        )
     return tpu.TPUEstimator(
         model_fn=model_fn,
         config=tpu.RunConfig(
-            master=tpu_name,
+            master=master,
             model_dir=config.output_dir,
             tf_random_seed=config.random_seed,
             save_checkpoints_steps=config.save_checkpoints_steps,

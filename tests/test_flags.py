@@ -23,6 +23,8 @@ GOOD = dict(
     init_checkpoint=None,
     tpu_name=None,
     use_tpu=True,
+    do_train=True,
+    sources={"eval_batch_size": "flag"},
 )
 
 
@@ -100,6 +102,11 @@ def test_good_values_pass(tmp_path):
         {"init_checkpoint": str(tmp_path / "bert_config.json")},
         {"init_checkpoint": "gs://bucket/model.ckpt"},
         {"tpu_name": "pod"},
+        # What no flag gives is made to fit, and a batch that is not drawn need not.
+        {"num_tpu_cores": 16, "sources": {}},
+        {"num_tpu_cores": 8, "train_batch_size": 31, "do_train": False},
+        # The cores of a name are found later: 5 may be a core's whole share.
+        {"tpu_name": "rehearse:8", "micro_batch_size": 5},
         # Cores are asked for only where there are some.
         {"use_tpu": False, "num_tpu_cores": 3},
     ):
@@ -163,6 +170,15 @@ def test_bad_values(changes, message):
     with pytest.raises(flags.FlagError) as error:
         flags.check_common(types.SimpleNamespace(**{**GOOD, **changes}))
     assert str(error.value).startswith(message)
+
+
+def test_batches_that_no_flag_gives_become_multiples_of_the_cores():
+    sizes = dict(eval_batch_size=8, predict_batch_size=24)
+    config = types.SimpleNamespace(**sizes, sources={"eval_batch_size": "default"})
+    assert flags.whole_batches(config, 8) == sizes
+    assert flags.whole_batches(config, 3) == {"eval_batch_size": 9, "predict_batch_size": 24}
+    config.sources["predict_batch_size"] = "flag"
+    assert flags.whole_batches(config, 2048) == {"eval_batch_size": 2048}
 
 
 def test_patterns(tmp_path):

@@ -1,9 +1,14 @@
 """What the flags of --recipe come to."""
 
+import json
+import os
+import pathlib
+
 import pytest
 
 from bert_estimator.flags import FlagError
 from bert_estimator.pretraining_config import resolve
+from bert_estimator.run_directory import RunDirectory
 
 
 def stages(tmp_path, *flags):
@@ -55,6 +60,64 @@ def test_a_flag_can_be_for_one_stage(tmp_path):
     assert config.stage == 1 and config.learning_rate == 5e-3
 
 
+def finished(tmp_path, num_train_steps):
+    """As a run of stage 1 with so many steps leaves it."""
+    first = tmp_path / "stage_1"
+    first.mkdir()
+    flags = {"num_train_steps": {"value": num_train_steps, "from": "flag"}}
+    (first / "config.json").write_text(json.dumps({"flags": flags}))
+    (first / f"model.ckpt-{num_train_steps}.index").write_text("")
+    return f"{first}/model.ckpt-{num_train_steps}"
+
+
+def test_a_stage_alone_starts_from_where_the_one_before_it_ended(tmp_path):
+    checkpoint = finished(tmp_path, 5000)
+    (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--num_train_steps=1000")
+    assert config.init_checkpoint == checkpoint
+    assert config.sources["init_checkpoint"] == "lamb_76min: stage 1"
+
+
+def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_path):
+    (tmp_path / "own.index").write_text("")
+    given = ["--recipe=lamb_76min", f"--init_checkpoint={tmp_path}/own"]
+    first, second = stages(tmp_path, *given)
+    assert first.init_checkpoint == f"{tmp_path}/own"
+    assert second.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
+    (config,) = stages(tmp_path, *given, "--stage=2")
+    assert config.init_checkpoint == f"{tmp_path}/own"
+    assert config.sources["init_checkpoint"] == "flag"
+    (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
+    assert config.init_checkpoint is None
+
+
+def test_a_run_may_be_moved_and_its_directory_be_written_otherwise(tmp_path, monkeypatch):
+    _, second = stages(tmp_path / "run", "--recipe=lamb_76min")
+    directory = RunDirectory(second.output_dir)
+    directory.write_config(second.settings(), second.sources, None)
+    os.rename(tmp_path / "run", tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    _, second = stages("moved", "--recipe=lamb_76min")
+    pathlib.Path("moved/stage_2/model.ckpt-0.index").touch()
+    RunDirectory(second.output_dir).check_config(second.settings())
+    assert "--init_checkpoint=moved/stage_1/model.ckpt-7037 " in second.described()
+
+
+def test_a_program_is_of_one_stage(tmp_path):
+    program = f"--export_program={tmp_path}/program"
+    with pytest.raises(FlagError, match=r"^--export_program=.*: needs --stage: each stage of a"):
+        stages(tmp_path, "--recipe=lamb_76min", "--use_tpu", program)
+    (config,) = stages(tmp_path, "--recipe=lamb_76min", "--use_tpu", program, "--stage=1")
+    assert config.export_program == f"{tmp_path}/program"
+
+
+def test_the_recipe_goes_on_the_paper_s_pod(tmp_path):
+    """Its evaluation batch is not given, and grows with the cores."""
+    pod = ["--recipe=lamb_76min", "--use_tpu", "--num_tpu_cores=2048"]
+    assert [config.num_tpu_cores for config in stages(tmp_path, *pod)] == [2048, 2048]
+    with pytest.raises(FlagError, match="--eval_batch_size=64: must be a multiple of --num_tpu_c"):
+        stages(tmp_path, *pod, "--eval_batch_size=64")
+
+
 def test_the_network_is_large_with_a_published_vocabulary_unless_trained_on_the_embedded_corpus(
     tmp_path,
 ):
@@ -93,7 +156,8 @@ def test_each_stage_has_records_of_its_length(tmp_path):
         (["--stage=1"], "--stage=1: is of a recipe; add --recipe"),
         (
             ["--recipe=lamb_76min", "--stage=2"],
-            "--stage=2: starts from .*stage_1/model.ckpt-7037, which is not there; run --stage=1",
+            "--stage=2: starts from .*stage_1/model.ckpt-7037, which is not there; run --stage=1 "
+            r"first, or give --init_checkpoint \(empty: from scratch\)",
         ),
         (
             ["--recipe=lamb_76min", "--num_train_steps=100"],

@@ -64,6 +64,37 @@ def test_other_records_are_refused(tmp_path):
         run.check_config(SETTINGS, "abd")
 
 
+def test_what_was_not_given_can_be_had_again(tmp_path):
+    """The default of a flag may have changed since: another checkpoint of the main job."""
+    run = directory(tmp_path, step=5)
+    run.write_config(
+        {"init_checkpoint": None, "micro_batch_size": None},
+        SOURCES | {"init_checkpoint": "embedded default", "micro_batch_size": "default"},
+        "abc",
+    )
+    message = (
+        r"--init_checkpoint=ckpt: .* holds a run without --init_checkpoint\. Give "
+        r"--init_checkpoint= with nothing after it to go on with it, or another --output_dir"
+    )
+    with pytest.raises(FlagError, match=message):
+        run.check_config({"init_checkpoint": "ckpt", "micro_batch_size": None})
+    message = "--micro_batch_size=4: .* holds a run without --micro_batch_size. Leave the flag out"
+    with pytest.raises(FlagError, match=message):
+        run.check_config({"init_checkpoint": None, "micro_batch_size": 4})
+
+
+def test_of_several_hosts_one_has_the_checkpoints_and_each_its_own_metrics(tmp_path):
+    directory(tmp_path, step=5)
+    worker = RunDirectory(str(tmp_path / "host-1"), checkpoints_in=str(tmp_path))
+    worker.write_config(SETTINGS, SOURCES, "abc")
+    for step in (4, 6):
+        worker.add_metrics({"step": step, "loss": 1.0})
+    worker.forget_metrics_after(5)
+    assert [record["step"] for record in worker.metrics()] == [4]
+    with pytest.raises(FlagError, match=r"holds a run with --learning_rate=0\.1"):
+        worker.check_config({**SETTINGS, "learning_rate": 0.2})
+
+
 def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
     run = directory(tmp_path)
     run.write_config(SETTINGS, SOURCES, "abc")

@@ -26,6 +26,8 @@ def config_of(tmp_path, **changes):
         "eval_batch_size": 8,
         "micro_batch_size": None,
         "max_seq_length": 16,
+        "do_train": True,
+        "sources": {"predict_batch_size": "flag"},
     }
     return types.SimpleNamespace(**{**values, **changes})
 
@@ -43,16 +45,32 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     assert estimator.config.tf_random_seed == 1
 
 
-def test_a_name_of_no_cores(tmp_path):
-    with pytest.raises(FlagError, match=r"^--tpu_name=pod-1: master='pod-1' names no TPU"):
-        script_estimator.make(config_of(tmp_path, tpu_name="pod-1"), model_fn)
+def test_a_name_of_no_cores(tmp_path, monkeypatch):
+    message = "pod-1: master='pod-1' names no TPU"
+    with pytest.raises(FlagError, match=f"^--tpu_name={message}"):
+        script_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
+    monkeypatch.setenv("TPU_NAME", "pod-1")
+    with pytest.raises(FlagError, match=rf"^\$TPU_NAME={message}"):
+        script_estimator.find_cores(config_of(tmp_path))
+
+
+@pytest.mark.parametrize(("cores", "size"), [(None, 8), (8, 8), (16, 16), (5, 10)])
+def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
+    config = config_of(tmp_path, num_tpu_cores=cores)
+    assert script_estimator.find_cores(config) == ("", {"eval_batch_size": size})
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
+    config = config_of(tmp_path, tpu_name="rehearse:3", train_batch_size=9)
+    assert script_estimator.find_cores(config) == ("rehearse:3", {"eval_batch_size": 9})
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.18.1")
     with pytest.raises(FlagError, match=r"^--tpu_name=rehearse:2: The XLA runtime needs Tens"):
-        script_estimator.make(config_of(tmp_path, tpu_name="rehearse:2"), model_fn)
+        script_estimator.find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -72,7 +90,7 @@ def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
 )
 def test_cores_that_do_not_fit(tmp_path, changes, message):
     with pytest.raises(FlagError) as caught:
-        script_estimator.make(config_of(tmp_path, **changes), model_fn)
+        script_estimator.find_cores(config_of(tmp_path, **changes))
     assert str(caught.value).startswith(message)
 
 

@@ -29,8 +29,10 @@ def bert_config(number_of_words, **changes):
     }
 
 
-def write_records(path, name, vocabulary, num_sentences=5, max_predictions_per_seq=4):
-    """Writes `vocab.txt` and pretraining records of 16 tokens into a directory."""
+def write_records(
+    path, name, vocabulary, num_sentences=5, max_predictions_per_seq=4, max_seq_length=16
+):
+    """Writes `vocab.txt` and pretraining records into a directory."""
     vocab_file = str(path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *vocabulary], vocab_file)
     documents = [
@@ -46,7 +48,9 @@ def write_records(path, name, vocabulary, num_sentences=5, max_predictions_per_s
         vocab_file,
         [str(path / name)],
         CreationSettings(
-            max_seq_length=16, max_predictions_per_seq=max_predictions_per_seq, dupe_factor=3
+            max_seq_length=max_seq_length,
+            max_predictions_per_seq=max_predictions_per_seq,
+            dupe_factor=3,
         ),
     )
 

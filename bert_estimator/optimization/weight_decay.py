@@ -8,9 +8,9 @@ from bert_estimator.optimization.exclusions import Exclusions
 class AddDecayedWeights:
     """Adds rate * w to the update of every variable w that is not excluded.
 
-    It stands after the moments, so that the decay is no part of them: adding rate * w to the
+    It stands after Adam's moments, so that the decay is no part of them: adding rate * w to the
     gradient would be an L2 loss, which Adam rescales weight by weight. It stands before the trust
-    ratio and the learning rate, so that both scale it too.
+    ratio and the learning rate, so that both scale it too; in LARS the momentum comes after these.
     """
 
     def __init__(self, rate, exclude):

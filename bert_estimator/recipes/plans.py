@@ -67,11 +67,11 @@ _COMMON = {
 def _stages(*stages):
     """Two stages; the sizes that all recipes share come first, and give way to others."""
     lengths = (
-        # What a core computes at a time is what a core had in the paper's pod.
+        # What a core computes at a time is what a core of the paper's pod had of lamb_76min.
         {"max_seq_length": paper(128), "max_predictions_per_seq": _bert(20),
-         "micro_batch_size": paper(32)},
+         "micro_batch_size": assumed(32)},
         {"max_seq_length": paper(512), "max_predictions_per_seq": assumed(77),
-         "micro_batch_size": paper(16)},
+         "micro_batch_size": assumed(16)},
     )  # fmt: skip
     return tuple(
         {**_COMMON, **length, **stage} for length, stage in zip(lengths, stages, strict=True)

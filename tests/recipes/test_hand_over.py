@@ -95,6 +95,20 @@ def test_run_again_nothing_is_left_to_do(finished, flags, capsys):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_trains(tmp_path, capsys):
+    vocabulary = words(40)
+    for length, predictions in ((32, 5), (128, 4)):  # the second's would be 19
+        write_records(tmp_path, f"{length}", vocabulary, 9, predictions, length)
+    config = bert_config(len(vocabulary), max_position_embeddings=128)
+    (tmp_path / "bert_config.json").write_text(json.dumps(config))
+    argv = ["run_pretraining.py", "--recipe=lamb_76min", "--scale=smoke", "--do_train"]
+    argv += [f"--input_file={tmp_path}/{{max_seq_length}}", f"--output_dir={tmp_path}/run"]
+    argv += [f"--bert_config_file={tmp_path}/bert_config.json"]
+    assert run_pretraining.main(argv) == 2
+    assert "--input_file: " in (printed := capsys.readouterr().err) and "19" in printed
+    assert not list(tmp_path.glob("run/stage_1/model.ckpt*"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "there",
