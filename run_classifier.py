@@ -27,6 +27,12 @@ TASK_NAMES = ("cola", "sst-2", "mrpc", "qqp", "sts-b", "mnli", "qnli", "rte", "w
 
 _DATA_FLAGS = ("task_name", "data_dir", "train_file", "eval_file", "predict_file")
 _FILE_FLAGS = ("train_file", "eval_file", "predict_file", "vocab_file")
+# What only one's own files have need of.
+_OWN_FLAGS = (
+    "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
+    "task_kind",
+)  # fmt: skip
+_LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
 
 
 def define_flags():
@@ -106,8 +112,23 @@ def resolve(argv):
     for name in ("do_train", "do_eval"):
         settings[name] = bool(settings[name])
     config = _resolved(settings, types.SimpleNamespace(sources=sources, embedded=is_embedded))
+    _check_flags_that_are_read(config, given)
     check(config)
     return config
+
+
+def _check_flags_that_are_read(config, given):
+    """Raises FlagError for a flag given that the task has no use for: it would change nothing."""
+    if config.embedded:
+        what = f"--task_name={config.task_name} has texts and a network of its own"
+        unread = (*_OWN_FLAGS, "data_dir", "language", "bert_config_file")
+    elif config.task_name:
+        what = f"--task_name={config.task_name} has its files in --data_dir"
+        unread = (*_OWN_FLAGS, *(() if config.task_name == "xnli" else ("language",)))
+    else:
+        what, unread = "is for XNLI; your own files have any", ("language",)
+    for name in unread:
+        flags.check(name not in given, name, getattr(config, name), f"{what}; leave it out")
 
 
 def _resolved(settings, of):
@@ -126,8 +147,16 @@ def check(config):
         False,
         "nothing to do: --do_eval, --do_predict and --do_export are off too; leave one of them on",
     )
-    for name in ("max_seq_length", "num_train_epochs", "num_seeds"):
+    for name in ("num_train_epochs", "num_seeds"):
         flags.check(getattr(config, name) > 0, name, getattr(config, name), "must be positive")
+    flags.check(
+        config.max_seq_length >= _LEAST_TOKENS,
+        "max_seq_length",
+        config.max_seq_length,
+        f"must be at least {_LEAST_TOKENS}: a pair of texts has three tokens besides its words",
+    )
+    patience = config.early_stopping_patience
+    flags.check(patience >= 0, "early_stopping_patience", patience, "must not be negative")
     for name in ("layerwise_lr_decay", "warmup_proportion"):
         value = getattr(config, name)
         flags.check(0 <= value <= 1, name, value, "must be from 0 to 1")
@@ -157,14 +186,18 @@ def _check_data_flags(config):
         flags.check(config.data_dir, "data_dir", None, "is needed: it holds the task's files")
         flags.check(os.path.isdir(config.data_dir), "data_dir", config.data_dir, "is no directory")
         return
-    for wanted, name in (
-        (config.do_train, "train_file"),
-        (config.do_eval, "eval_file"),
-        (config.do_predict, "predict_file"),
+    for verb, name in (
+        ("do_train", "train_file"),
+        ("do_eval", "eval_file"),
+        ("keep_best_checkpoint", "eval_file"),
+        ("early_stopping_patience", "eval_file"),
+        ("do_predict", "predict_file"),
     ):
-        verb = "--do_" + name.removesuffix("_file")
         flags.check(
-            not wanted or getattr(config, name), name, None, f"is needed for {verb}; or turn it off"
+            not getattr(config, verb) or getattr(config, name),
+            name,
+            None,
+            f"is needed for --{verb}; or turn it off",
         )
     flags.check(
         config.train_file or config.task_kind == "regression",
@@ -200,12 +233,15 @@ def _run_once(config):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
+    from bert_estimator import script_estimator
     from bert_estimator.fine_tuning import FineTuning
     from input_pipelines import classification_input
 
     console.set_up(tf.get_logger())
+    master, batches = script_estimator.find_cores(config)
+    config = _resolved({**config.settings, **batches}, config)
     bert_config, data, baselines = (_load_embedded if config.embedded else _load)(config)
-    job = FineTuning(config, bert_config, data, classification_input.input_fn_builder)
+    job = FineTuning(config, master, bert_config, data, classification_input.input_fn_builder)
     if config.do_train:
         job.train()
     results = job.evaluate(baselines) if config.do_eval else {}
@@ -298,8 +334,9 @@ def _load_embedded(config):
     # A copy stays with the run: a later main job may have another vocabulary.
     extension = os.path.splitext(config.vocab_file or "")[1]
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
-    if not os.path.exists(vocab_file):
+    if not os.path.exists(vocab_file) or not RunDirectory(config.output_dir).holds_checkpoint():
         if config.vocab_file:
+            _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
             shutil.copy(config.vocab_file, vocab_file)
         else:
             default_data.write_vocabulary(vocab_file, vocab_size)

@@ -5,6 +5,7 @@ The training goes on after each evaluation where it was: its graph, its session 
 
 import glob
 import json
+import math
 import os
 import shutil
 
@@ -26,7 +27,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     Args:
       output_dir: the directory of the run.
       evaluate: function without arguments that evaluates the newest checkpoint and returns
-        (its metric, larger is better, a float; its path).
+        (its metric, larger is better, a float, NaN below all others; its path).
       patience: how many evaluations in a row may bring no better one before training ends; 0: any.
     """
 
@@ -48,6 +49,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if global_step_value <= self._state["step"]:
             return False
         value, checkpoint = self._evaluate()
+        if math.isnan(value):  # a correlation with constant predictions
+            value = -math.inf
         is_better = self._state["value"] is None or value > self._state["value"]
         kept = {k: self._state[k] for k in ("value", "checkpoint")}
         since = self._state["since"] + 1

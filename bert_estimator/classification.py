@@ -203,7 +203,7 @@ def _loss_fn(make_model, head, precision_name, features, random_seed, step):
     weights = update.example_weights(features)
     num_examples = update.global_sum(weights)
     total = num_examples
-    if head.class_weights is not None:
+    if head.class_weights is not None:  # a sum below 1, and of 0, is possible
         total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
     core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
 
@@ -213,7 +213,8 @@ def _loss_fn(make_model, head, precision_name, features, random_seed, step):
         label_ids = micro_features["label_ids"]
         micro_weights = update.example_weights(micro_features)
         losses = _losses(head, logits, label_ids) * micro_weights
-        loss = tf.reduce_sum(losses * _class_weights(head, micro_features)) / total
+        loss = tf.reduce_sum(losses * _class_weights(head, micro_features))
+        loss = tf.math.divide_no_nan(loss, total)
         if head.kind != "classification":
             return loss, {}
         correct = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), label_ids)

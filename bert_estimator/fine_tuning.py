@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification, flags, script_estimator, tpu, update
 from bert_estimator.best_checkpoint import BestCheckpoint, path_of_best
-from bert_estimator.run_directory import RunDirectory
+from bert_estimator.run_directory import RunDirectory, recorded_settings
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -20,6 +20,7 @@ class FineTuning:
     Args:
       config: the script's resolved flags as attributes; `settings` are the same as a dict, and
         `sources` says where each came from.
+      master: what to run on, as of `script_estimator.find_cores`.
       bert_config: the network.
       data: the task's features, as of `input_pipelines.task_data.TaskData`.
       input_fn_builder: function of (features, is_training, seed) that returns an `input_fn`.
@@ -28,7 +29,7 @@ class FineTuning:
       FlagError: flags that do not fit the data, the network, or the run in the directory.
     """
 
-    def __init__(self, config, bert_config, data, input_fn_builder):
+    def __init__(self, config, master, bert_config, data, input_fn_builder):
         self._config = config
         self._bert_config = bert_config
         self._data = data
@@ -60,6 +61,7 @@ class FineTuning:
                 initial_checkpoint=config.init_checkpoint,
                 allow_partial_init=config.allow_partial_init,
             ),
+            master,
         )
         if not config.do_train:
             flags.check(
@@ -114,7 +116,7 @@ class FineTuning:
         Returns:
           A dict of metric -> float.
         """
-        found = self._evaluate(path_of_best(self._config.output_dir))
+        found = self._evaluate(self._best())
         self._directory.add_evaluation({**found, **_as_metrics(baselines)})
         _write_lines(
             os.path.join(self._config.output_dir, "eval_results.txt"),
@@ -129,7 +131,7 @@ class FineTuning:
 
     def predict(self):
         """Writes test_results.tsv: a line for each example, in order; what is predicted in tabs."""
-        best = path_of_best(self._config.output_dir)
+        best = self._best()
         for name, features in self._data.predict.items():
             predictions = self._estimator.predict(self._input_fn(features), checkpoint_path=best)
             path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}.tsv")
@@ -177,18 +179,26 @@ class FineTuning:
             os.path.join(config.output_dir, "export"),
             receiver,
             assets_extra={vocab_file: data.vocab_file, "task.json": task_file},
-            checkpoint_path=path_of_best(config.output_dir),
+            checkpoint_path=self._best(),
         )
         print(f"SavedModel: {path.decode()}")
 
     def summary(self):
         """Returns where everything is, in words."""
         output_dir = self._config.output_dir
-        checkpoint = path_of_best(output_dir) or self._estimator.latest_checkpoint()
+        checkpoint = self._best() or self._estimator.latest_checkpoint()
         return (
             f"Checkpoint: {checkpoint}  summaries: {output_dir}  metrics: "
             f"{self._directory.metrics_path}  curves: {self._directory.write_curves()}"
         )
+
+    def _best(self):
+        """Path of the best checkpoint; None where the last training was not to keep one: what an
+        earlier one kept is older than the newest."""
+        settings = recorded_settings(self._config.output_dir)
+        if settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience"):
+            return path_of_best(self._config.output_dir)
+        return None
 
     def _num_train_steps(self):
         """As google-research/bert counts them: a last part of a batch is no step."""
@@ -230,8 +240,11 @@ class FineTuning:
                 checkpoint_path=checkpoint,
                 name=name or None,
             )
-            prefix = f"{name}_" if results else ""
-            results.update({prefix + key: value for key, value in found.items()})
+            if results:
+                # The spec's own, a mean over batches, and the step are the first file's.
+                del found["loss"], found["global_step"]
+                found = {f"{name}_{key}": value for key, value in found.items()}
+            results.update(found)
         return results
 
     def _evaluate_newest(self):

@@ -117,8 +117,11 @@ def global_sum(values):
 
 
 def global_mean(values, weights):
-    """The weighted mean of a float32 tensor over the global batch, a scalar."""
-    return tpu.cross_replica_sum(tf.reduce_sum(values * weights)) / global_sum(weights)
+    """The weighted mean of a float32 tensor over the global batch, a scalar; 0 without weight."""
+    total, weight = (
+        tpu.cross_replica_sum(tf.reduce_sum(each)) for each in (values * weights, weights)
+    )
+    return tf.math.divide_no_nan(total, weight)
 
 
 def example_weights(features):

@@ -3,7 +3,7 @@
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -156,23 +156,17 @@ def feature_spec(max_seq_length: int, max_predictions_per_seq: int) -> dict[str,
     }
 
 
-def cast_features(
-    features: Mapping[str, tf.Tensor], precision: str, targets: Collection[str] = ("label_ids",)
-) -> dict[str, tf.Tensor]:
+def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str, tf.Tensor]:
     """Casts float features to bfloat16 under that precision; integers stay as they are.
 
     Args:
       features: tensors by name.
       precision: "bfloat16" or "float32"; the latter changes nothing.
-      targets: names of labels. A float one is a regression target: it goes straight into an fp32
-        loss, and bfloat16 would round it.
     """
     if precision != "bfloat16":
         return dict(features)
     return {
-        name: tf.cast(value, tf.bfloat16)
-        if value.dtype.is_floating and name not in targets
-        else value
+        name: tf.cast(value, tf.bfloat16) if value.dtype.is_floating else value
         for name, value in features.items()
     }
 

@@ -42,8 +42,8 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
         found = [p for p in sorted(tf.io.gfile.glob(pattern)) if not manifests.is_companion(p)]
         if not pattern or not found:
             raise ValueError(
-                f"--input_file: no file matches {pattern!r}. Give a comma-separated list of "
-                "record files or globs; create_pretraining_data makes such files."
+                f"no file matches {pattern!r}. Give a comma-separated list of record files or "
+                "globs; create_pretraining_data makes such files."
             )
         files.extend(path for path in found if path not in files)
     return files

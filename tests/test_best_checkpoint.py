@@ -1,6 +1,7 @@
 """The best checkpoint, kept beside a training: on files, without a network."""
 
 import json
+import math
 
 import pytest
 
@@ -57,6 +58,13 @@ def test_the_network_is_kept_with_the_best(tmp_path, run):
 def test_what_has_no_weights_yet_is_not_evaluated(run):
     _, save = run([])
     assert save(0) is False
+
+
+def test_a_metric_that_is_no_number_is_below_all_others(tmp_path, run):
+    _, save = run([math.nan, -0.5, math.nan])
+    for step in (1, 2, 3):
+        save(step)
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-2"
 
 
 def test_patience_counts_evaluations_that_are_no_better(run):

@@ -180,8 +180,8 @@ def test_the_normaliser_is_that_of_the_global_batch(no_head_dropout):
     assert halved == pytest.approx(alone * 2 / 3, rel=1e-5)
 
 
-def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout):
-    factors = (1.0, 2.0, 5.0)
+@pytest.mark.parametrize("factors", [(1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])
+def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
     head = head_of("classification", class_weights=factors)
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head)
@@ -193,6 +193,17 @@ def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout):
     assert loss == pytest.approx(expected, rel=1e-5)
     trained, _, _ = train_once("classification", head=head)
     assert trained == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_whose_labels_have_no_weight_has_no_loss():
+    head = head_of("classification", class_weights=(1.0, 0.0, 0.0))
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head, rows=slice(1, 2))
+        session.run(tf.global_variables_initializer())
+        assert session.run(spec.loss) == 0.0
+    loss, report, weights = train_once("classification", head=head, rows=slice(1, 2))
+    assert loss == report["gradient_norm"] == 0.0
+    assert all(np.isfinite(value).all() for value in weights.values())
 
 
 @pytest.mark.parametrize("precision_name", ["float32", "bfloat16"])

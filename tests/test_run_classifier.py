@@ -69,8 +69,34 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
         (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
         (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, none below 0"),
-        (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
+        (
+            ["--task_kind=ranking", "--train_file={here}", *OWN],
+            "--task_kind=ranking: must be one of classification, multi_lab",
+        ),
         (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
+        (["--max_seq_length=4"], "--max_seq_length=4: must be at least 5: a pair of texts has"),
+        (["--early_stopping_patience=-1"], "--early_stopping_patience=-1: must not be negative"),
+        (
+            ["--train_file={here}", "--do_train", "--keep_best_checkpoint", *OWN],
+            "--eval_file=None: is needed for --keep_best_checkpoint; or turn it off",
+        ),
+        (
+            ["--train_file={here}", "--do_train", "--early_stopping_patience=2", *OWN],
+            "--eval_file=None: is needed for --early_stopping_patience; or turn it off",
+        ),
+        (
+            ["--task_name=word_order", "--data_dir=glue"],
+            "--data_dir=glue: --task_name=word_order has texts and a network of its own; leave it",
+        ),
+        (
+            ["--bert_config_file={here}"],
+            "--bert_config_file={here}: --task_name=word_order has texts and a network of its own",
+        ),
+        (
+            ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
+            "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
+        ),
+        (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
     ],
@@ -81,7 +107,7 @@ def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
     assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"run_classifier.py: {message}")
+    assert err.startswith(f"run_classifier.py: {message.format(here=tmp_path / 'a_file')}")
     assert not os.path.exists("runs")
 
 
@@ -98,6 +124,19 @@ def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys)
     flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_lower_case"]
     assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
     assert "Give --do_lower_case=true" in capsys.readouterr().err
+
+
+def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):
+    """Not even in that of the same command with the right one."""
+    for number, message in ((2100, "has 2105 tokens, but the network only 2000"), (10, None)):
+        vocab_file = str(tmp_path / f"{number}.txt")
+        write_vocab([*SPECIAL_TOKENS, *words(number)], vocab_file)
+        flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_train"]
+        assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
+        printed = capsys.readouterr().err
+        if message:
+            assert f"--vocab_file={vocab_file}: {message}" in printed
+    assert "holds no checkpoint of a fine-tuned network" in printed
 
 
 def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
@@ -257,6 +296,7 @@ def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
     assert main(flags) == 0
     found = (tmp_path / "run" / "eval_results.txt").read_text()
     assert "\naccuracy = " in "\n" + found and "\nmismatched_accuracy = " in found
+    assert "mismatched_loss" not in found and "mismatched_global_step" not in found
     assert (tmp_path / "run" / "eval_matched").is_dir()
 
 
@@ -282,6 +322,12 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     assert message in capsys.readouterr().out
     assert main([*flags, "--early_stopping_patience=3"]) == 0
     assert steps_of(output_dir)[-1] == 16
+    # Without patience nothing is kept, and what was is older than the end of the training.
+    capsys.readouterr()
+    assert main([*flags, "--early_stopping_patience=0"]) == 0
+    out = capsys.readouterr().out
+    assert "Evaluation at step 120: " in out
+    assert f"Checkpoint: {output_dir}/model.ckpt-120 " in out
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "lars"])

@@ -47,7 +47,7 @@ def test_find_record_files(tmp_path, record_files):
     assert find_record_files(",".join(backwards)) == record_files[::-1]
     assert find_record_files(backwards) == record_files[::-1]
     for pattern in (str(tmp_path / "none*"), ""):
-        with pytest.raises(ValueError, match=r"--input_file: no file matches '.*'\. Give a comma"):
+        with pytest.raises(ValueError, match=r"^no file matches '.*'\. Give a comma"):
             find_record_files([record_files[0], pattern])
 
 
