@@ -17,7 +17,7 @@ import dataclasses
 import hashlib
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from input_pipelines.instances import (
     TrainingInstance,
     create_training_instances,
 )
+from input_pipelines.spool import Spool, SpooledDocuments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +39,12 @@ class TokenizedCorpus:
     """A text as ids, tokenized once for all passes over it.
 
     Attributes:
-      documents: the documents that hold tokens, each a list of non-empty int arrays.
+      documents: the documents that hold tokens, each a list of non-empty int arrays; on disk.
       token_counts: int64 [vocab_size], how often each id occurs.
       description: sha256 of the text, numbers of documents, sentences and tokens.
     """
 
-    documents: list[TokenizedDocument]
+    documents: SpooledDocuments
     token_counts: np.ndarray
     description: dict[str, Any]
 
@@ -54,23 +55,29 @@ def tokenize_documents(
     """Tokenizes documents, sequences of sentences; sentences without tokens are left out."""
     digest = hashlib.sha256()
     counts = np.zeros(len(tokenizer.vocab), np.int64)
-    tokenized = []
-    for document in documents:
-        digest.update(("\n".join(document) + "\n\n").encode())
-        sentences = (
-            array.array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)))
-            for sentence in document
-        )
-        if sentences := [sentence for sentence in sentences if sentence]:
-            tokenized.append(sentences)
-            counts += np.bincount(np.concatenate(sentences), minlength=len(counts))
+    num_sentences = 0
+
+    def tokenized() -> Iterator[TokenizedDocument]:
+        nonlocal counts, num_sentences
+        for document in documents:
+            digest.update(("\n".join(document) + "\n\n").encode())
+            sentences = (
+                array.array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)))
+                for sentence in document
+            )
+            if sentences := [sentence for sentence in sentences if sentence]:
+                counts += np.bincount(np.concatenate(sentences), minlength=len(counts))
+                num_sentences += len(sentences)
+                yield sentences
+
+    spooled = SpooledDocuments(tokenized())
     description = {
         "sha256": digest.hexdigest(),
-        "documents": len(tokenized),
-        "sentences": sum(len(document) for document in tokenized),
+        "documents": len(spooled),
+        "sentences": num_sentences,
         "tokens": int(counts.sum()),
     }
-    return TokenizedCorpus(tokenized, counts, description)
+    return TokenizedCorpus(spooled, counts, description)
 
 
 def write_pretraining_records(
@@ -84,7 +91,8 @@ def write_pretraining_records(
     """Makes the instances of documents and writes them, shuffled, to record files in turn.
 
     The files appear under their names only when they are whole, and the manifest last. The same
-    arguments give the same bytes.
+    arguments give the same bytes. Ids and examples wait on disk, in `$TMPDIR`; memory holds some
+    bytes of each document and 16 of each example.
 
     Args:
       documents: documents as sequences of sentences.
@@ -106,16 +114,17 @@ def write_pretraining_records(
     if len(set(output_files)) < len(output_files):
         raise ValueError(f"--output_file: {', '.join(output_files)} names a file twice.")
     corpus = tokenize_documents(documents, tokenizer)
-    examples = [
+    examples = Spool(
         serialized_example(instance, settings.max_seq_length, settings.max_predictions_per_seq)
         for instance in create_training_instances(corpus.documents, tokenizer, settings)
-    ]
+    )
     if not examples:
         raise ValueError(
             f"0 instances result from {corpus.description['documents']} documents with "
             f"{corpus.description['tokens']} tokens: an instance needs two tokens. Give more text."
         )
-    random.Random(f"{settings.random_seed}/order").shuffle(examples)
+    order = array.array("q", range(len(examples)))
+    random.Random(f"{settings.random_seed}/order").shuffle(order)
 
     # An old manifest must not vouch for new files, should this program end between the two.
     path = manifests.manifest_path(output_files[0])
@@ -125,7 +134,7 @@ def write_pretraining_records(
     with tf.io.gfile.GFile(counts_path, "wb") as file:
         np.save(file, corpus.token_counts, allow_pickle=False)
     entries = tuple(
-        _write_file(examples[shard :: len(output_files)], output_file)
+        _write_file(map(examples.__getitem__, order[shard :: len(output_files)]), output_file)
         for shard, output_file in enumerate(output_files)
     )
     creation = dataclasses.asdict(settings)
@@ -173,15 +182,17 @@ def serialized_example(
     return example.SerializeToString(deterministic=True)
 
 
-def _write_file(examples: Sequence[bytes], path: str) -> manifests.RecordFile:
+def _write_file(examples: Iterable[bytes], path: str) -> manifests.RecordFile:
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"temporary.{name}.part")
+    num_records = 0
     with tf.io.TFRecordWriter(temporary) as writer:
         for example in examples:
             writer.write(example)
+            num_records += 1
     entry = manifests.RecordFile(
         name=name,
-        num_records=len(examples),
+        num_records=num_records,
         num_bytes=tf.io.gfile.stat(temporary).length,
         sha256=manifests.sha256_of_file(temporary),
     )

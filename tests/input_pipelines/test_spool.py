@@ -1,0 +1,26 @@
+"""Sequences on disk are those that were given."""
+
+import pytest
+
+from input_pipelines.spool import Spool, SpooledDocuments
+
+
+def test_strings():
+    strings = [b"a", b"", bytes(range(256)) * 9]
+    spool = Spool(iter(strings))
+    assert len(spool) == 3
+    assert list(spool) == [spool[number] for number in range(3)] == strings
+    for number in (-1, 3):
+        with pytest.raises(IndexError, match=f"string {number} of 3"):
+            spool[number]
+    assert not Spool([])
+
+
+def test_documents():
+    documents = [[[5, 6], [7]], [[2**31 - 1]], []]
+    spooled = SpooledDocuments(documents)
+    assert len(spooled) == 3
+    for _ in range(2):
+        assert [[list(sentence) for sentence in each] for each in spooled] == documents
+    # Ids are Python's numbers, which instances are made of.
+    assert type(spooled[0][0][0]) is int
