@@ -31,12 +31,13 @@ def set_up(logger):
     logger.addFilter(_is_news)
 
 
-def exit_code(script, body):
+def exit_code(script, body, when_stopped="The same command goes on from the last checkpoint."):
     """Runs a script's body and says on stderr what ended it.
 
     Args:
       script: the script's name, for the message.
       body: function without arguments.
+      when_stopped: what Ctrl-C leaves, in a sentence.
 
     Returns:
       0 if the body ran to its end; 2 for a `FlagError`; 130 after Ctrl-C, 143 after SIGTERM; 1 for
@@ -48,10 +49,7 @@ def exit_code(script, body):
         print(f"{script}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            f"{script}: stopped. The same command goes on from the last checkpoint.",
-            file=sys.stderr,
-        )
+        print(f"{script}: stopped. {when_stopped}", file=sys.stderr)
         return 130
     except Exception as error:
         message = _explanation(error)

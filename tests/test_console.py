@@ -90,6 +90,14 @@ def test_exit_codes_and_messages(capsys, error, code, text):
     assert capsys.readouterr() == ("", text)
 
 
+def test_what_cannot_go_on_says_so_when_it_is_stopped(capsys):
+    def body():
+        raise KeyboardInterrupt
+
+    assert console.exit_code("script.py", body, "Nothing was made.") == 130
+    assert capsys.readouterr() == ("", "script.py: stopped. Nothing was made.\n")
+
+
 def test_a_bug_is_a_traceback_and_1(capsys):
     assert ended_by(ValueError("a bug")) == 1
     err = capsys.readouterr().err

@@ -68,7 +68,7 @@ def main(argv):
     parser.add_argument("--bert_config_file", help="where none lies beside the source")
     parser.add_argument("--vocab_file", help="where none lies beside the source")
     args = parser.parse_args(argv[1:])
-    return console.exit_code("interchange", lambda: run(args))
+    return console.exit_code("interchange", lambda: run(args), "No target was made.")
 
 
 if __name__ == "__main__":

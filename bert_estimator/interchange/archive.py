@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 
 # TensorFlow reads files, not members of archives: these are unpacked, and nothing else.
-_WANTED = (".json", ".txt", ".index", ".safetensors")
+_WANTED = (".json", ".txt", ".model", ".index", ".safetensors")
 
 
 def extracted(path):

@@ -1,7 +1,7 @@
 """Converting a model from one format to the other, and checking that it is still the same."""
 
 import os
-import shutil
+import tempfile
 
 import numpy as np
 
@@ -42,16 +42,14 @@ def convert(source, config, vocab_file, target, to):
     for name, value in weights.items():
         if value.dtype != np.float32:
             raise ValueError(f"{source.path}: {name} is {value.dtype}, not float32")
-    partial = f"{target.rstrip(os.sep)}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    os.makedirs(partial)
-    try:
-        WRITERS[to](partial, config, vocab_file, weights, source.labels)
+    parent, name = os.path.split(os.path.abspath(target))
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}.partial-", dir=parent) as folder:
+        partial = os.path.join(folder, name)  # within, since the outer one is for its owner only
+        os.mkdir(partial)
+        WRITERS[to](partial, config, vocab_file, weights, source.labels, source.do_lower_case)
         differences = compare(config, weights, open_source(partial), target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    os.replace(partial, target)
+        os.replace(partial, target)
     return differences
 
 

@@ -22,6 +22,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import archive, network_variables, safetensors_files
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.source import HUGGING_FACE, Source
+from bert_estimator.tokenization import is_cased
 
 CONFIG, VOCABULARY, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
 _WHOLE_TOKENIZER = "tokenizer.json"
@@ -94,8 +95,9 @@ def open_directory(folder, path):
       ValueError: a file is missing or damaged, a tensor is unknown, missing or of another shape
         than config.json says, or the network is one that cannot be built here.
     """
-    config = read_config(os.path.join(folder, CONFIG))
-    labels = _read_labels(os.path.join(folder, CONFIG))
+    path_of_config = os.path.join(folder, CONFIG)
+    values = _read_json(path_of_config)
+    config = _config_of(values, path_of_config)
     stored_shapes, read_stored = safetensors_files.open_directory(folder)
     stored = {_current_name(name, stored_shapes): name for name in stored_shapes}
     heads = network_variables.head_shapes(config, 0).values()
@@ -122,11 +124,12 @@ def open_directory(folder, path):
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=_vocab_file(folder),
-        labels=labels,
+        labels=_labels_of(values),
+        do_lower_case=_read_casing(os.path.join(folder, TOKENIZER)),
     )
 
 
-def write(folder, config, vocab_file, weights, labels=()):
+def write(folder, config, vocab_file, weights, labels=(), do_lower_case=None):
     """Writes a directory that `transformers` opens with `from_pretrained`.
 
     Args:
@@ -135,10 +138,13 @@ def write(folder, config, vocab_file, weights, labels=()):
       vocab_file: path to copy the vocabulary from, or None.
       weights: name -> float32 array, google-research/bert's names.
       labels: names of the classifier's outputs; LABEL_0, LABEL_1, ... where there is none for each.
+      do_lower_case: how text met the vocabulary; None to tell it by the vocabulary's capitals.
 
     Raises:
-      ValueError: the weights are no BERT with heads that transformers has in one model.
+      ValueError: the weights are no BERT with heads that transformers has in one model, or the
+        vocabulary is none of WordPiece.
     """
+    words = None if vocab_file is None else _read_words(vocab_file)
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(config, shapes, "The model to write")
     if heads not in _ARCHITECTURES:
@@ -168,7 +174,9 @@ def write(folder, config, vocab_file, weights, labels=()):
     _write_json(os.path.join(folder, CONFIG), values)
     if vocab_file is not None:
         shutil.copyfile(vocab_file, os.path.join(folder, VOCABULARY))
-        tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": _is_uncased(vocab_file)}
+        if do_lower_case is None:
+            do_lower_case = not is_cased(words)
+        tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
         _write_json(os.path.join(folder, TOKENIZER), tokenizer)
 
 
@@ -178,13 +186,21 @@ def read_config(path):
     Raises:
       ValueError: the file is missing or no configuration, or the network cannot be built here.
     """
+    return _config_of(_read_json(path), path)
+
+
+def _read_json(path):
     try:
         with open(path, encoding="utf-8") as reader:
-            values = json.load(reader)
+            return json.load(reader)
     except FileNotFoundError:
         raise ValueError(f"{path}: is missing beside the weights") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
+
+
+def _config_of(values, path):
+    """Returns the `BertConfig` of what a config.json holds; raises ValueError, which names it."""
     for key, allowed in _FIXED.items():
         if values.get(key, allowed) != allowed:
             raise ValueError(f"{path}: {key}={values[key]!r}, but the network has {allowed!r} only")
@@ -197,10 +213,9 @@ def read_config(path):
     return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
 
 
-def _read_labels(path):
+def _labels_of(values):
     """Returns the labels of a config.json that gives them names of their own, in their order."""
-    with open(path, encoding="utf-8") as reader:
-        names = json.load(reader).get("id2label")
+    names = values.get("id2label")
     if not isinstance(names, dict):
         return ()
     labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(len(names)))
@@ -263,11 +278,30 @@ def _check_copies(left_out, stored, read_stored, theirs, read, path):
             )
 
 
-def _is_uncased(vocab_file):
-    """Whether a vocabulary has no capital letters, but for its [SPECIAL] tokens."""
-    with open(vocab_file, encoding="utf-8") as reader:
-        words = [line.rstrip("\n") for line in reader]
-    return not any(re.search("[A-Z]", w) and not re.fullmatch(r"\[.*\]", w) for w in words)
+def _read_casing(path):
+    """Returns what a tokenizer_config.json says of lower-casing; None where it says nothing."""
+    if not os.path.exists(path):
+        return None
+    values = _read_json(path)
+    value = values.get("do_lower_case") if isinstance(values, dict) else None
+    return value if isinstance(value, bool) else None
+
+
+def _read_words(vocab_file):
+    """Returns the tokens of a vocab.txt."""
+    if vocab_file.endswith(".model"):
+        raise ValueError(
+            f"{vocab_file}: is SentencePiece's, and a BERT of transformers takes a WordPiece "
+            "vocabulary (vocab.txt) only. To convert the weights alone, give no --vocab_file, and "
+            "move a vocab.model that lies beside them elsewhere"
+        )
+    try:
+        with open(vocab_file, encoding="utf-8") as reader:
+            return reader.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{vocab_file}: is no vocabulary, a UTF-8 text file with one token a line: {error}"
+        ) from None
 
 
 def _write_json(path, values):

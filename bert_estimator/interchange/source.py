@@ -21,6 +21,7 @@ class Source:
       config: `BertConfig`, or None where none lies beside the weights.
       vocab_file: path, or None.
       labels: names of the classifier's outputs in their order; empty where they are not known.
+      do_lower_case: whether text was lower-cased for it; None where nothing beside it says so.
     """
 
     path: str
@@ -31,3 +32,4 @@ class Source:
     config: BertConfig | None = None
     vocab_file: str | None = None
     labels: tuple = ()
+    do_lower_case: bool | None = None

@@ -1,6 +1,7 @@
 """TF1 checkpoints, as google-research/bert and this project write them."""
 
 import glob
+import json
 import os
 import shutil
 
@@ -12,7 +13,9 @@ from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tpu import checkpoints
 
 CONFIG, VOCABULARY, BASENAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+SENTENCE_PIECE = "vocab.model"  # as a run keeps it; google-research/bert has no such thing
 LABELS = "labels.txt"  # of run_classifier.py: one a line
+_RUN, _BEST = "config.json", "best.json"  # of run_classifier.py; the second in <its run>/best
 
 
 def exists(prefix):
@@ -64,7 +67,8 @@ def open_prefix(prefix, path):
             raise ValueError(f"{path}: {name} cannot be read: {error}") from None
 
     folder = os.path.dirname(prefix)
-    config, vocabulary = (os.path.join(folder, name) for name in (CONFIG, VOCABULARY))
+    config = os.path.join(folder, CONFIG)
+    vocabularies = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
     return Source(
         path=path,
         format=TF1,
@@ -72,12 +76,13 @@ def open_prefix(prefix, path):
         read=read,
         left_out=tuple(sorted(set(shapes) - set(weights))),
         config=BertConfig.from_json_file(config) if tf.io.gfile.exists(config) else None,
-        vocab_file=vocabulary if tf.io.gfile.exists(vocabulary) else None,
+        vocab_file=next((path for path in vocabularies if tf.io.gfile.exists(path)), None),
         labels=_read_labels(os.path.join(folder, LABELS)),
+        do_lower_case=_read_casing(folder),
     )
 
 
-def write(folder, config, vocab_file, weights, labels=()):
+def write(folder, config, vocab_file, weights, labels=(), do_lower_case=None):
     """Writes a directory as google-research/bert publishes its models.
 
     Args:
@@ -86,14 +91,17 @@ def write(folder, config, vocab_file, weights, labels=()):
       vocab_file: path to copy the vocabulary from, or None.
       weights: name -> float32 array.
       labels: names of the classifier's outputs, or none.
+      do_lower_case: not written: google-research/bert takes it from a flag.
     """
+    del do_lower_case
     if labels:
         with open(os.path.join(folder, LABELS), "w", encoding="utf-8") as writer:
             writer.writelines(f"{label}\n" for label in labels)
     with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
         writer.write(config.to_json_string())
     if vocab_file is not None:
-        shutil.copyfile(vocab_file, os.path.join(folder, VOCABULARY))
+        name = SENTENCE_PIECE if vocab_file.endswith(".model") else VOCABULARY
+        shutil.copyfile(vocab_file, os.path.join(folder, name))
     names = sorted(weights)
     with tf.Graph().as_default(), tf.Session() as session:
         values = [tf.placeholder(tf.float32, weights[name].shape) for name in names]
@@ -111,6 +119,18 @@ def _read_labels(path):
         return ()
     with tf.io.gfile.GFile(path, "r") as reader:
         return tuple(reader.read().splitlines())
+
+
+def _read_casing(folder):
+    """Returns the --do_lower_case of the run whose directory this is; None where it is no run's."""
+    is_best = tf.io.gfile.exists(os.path.join(folder, _BEST))
+    path = os.path.join(folder, os.pardir if is_best else "", _RUN)
+    try:
+        with tf.io.gfile.GFile(path, "r") as reader:
+            value = json.load(reader)["flags"]["do_lower_case"]["value"]
+    except (tf.errors.OpError, ValueError, KeyError, TypeError):  # another program's config.json
+        return None
+    return value if isinstance(value, bool) else None
 
 
 def _is_no_weight(name, shapes):

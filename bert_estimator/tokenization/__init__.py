@@ -1,7 +1,7 @@
 """Text to tokens to ids, and the training of vocabularies."""
 
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_estimator.tokenization.tokenizer import Tokenizer, open_tokenizer
+from bert_estimator.tokenization.tokenizer import Tokenizer, is_cased, open_tokenizer
 from bert_estimator.tokenization.vocabulary import (
     train_sentencepiece,
     train_vocabulary,
@@ -32,6 +32,7 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordpieceTokenizer",
+    "is_cased",
     "load_vocab",
     "open_tokenizer",
     "train_sentencepiece",

@@ -1,5 +1,6 @@
 """The interface of tokenizers, and which one a pair of flags means."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -54,6 +55,20 @@ def open_tokenizer(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     return tokenizer
 
 
+def is_cased(tokens: Iterable[str]) -> bool:
+    """Whether a vocabulary was made of text in its own case: more of its tokens have capitals than
+    the few that stray into one of lower-cased text. Special tokens do not count."""
+    capitals, letters = _count_capitals(tokens)
+    return capitals > _MOST_STRAY_CAPITALS * letters
+
+
+def _count_capitals(tokens: Iterable[str]) -> tuple[int, int]:
+    """Returns the number of tokens with capitals, and of those with letters that have a case."""
+    words = [token for token in tokens if not token.startswith(("[", "<"))]
+    capitals = sum(word != word.lower() for word in words)
+    return capitals, sum(word.upper() != word.lower() for word in words)
+
+
 def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
     """Capitals in a vocabulary say that its text kept them; small letters alone that it did not.
 
@@ -61,10 +76,8 @@ def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
     network has learnt. A vocabulary of few letters, such as a Chinese one, says nothing.
     """
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
-    words = [token for token in tokens if not token.startswith(("[", "<"))]
-    capitals = sum(word != word.lower() for word in words)
-    letters = sum(word.upper() != word.lower() for word in words)
-    if tokenizer.do_lower_case and capitals > _MOST_STRAY_CAPITALS * letters:
+    capitals, letters = _count_capitals(tokens)
+    if tokenizer.do_lower_case and is_cased(tokens):
         raise ValueError(
             f"{vocab_file}: {capitals} of its tokens have capitals: it was made of text in its own "
             "case. Give --do_lower_case=false"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,9 @@ import safetensors.numpy
 
 from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import conversion, hugging_face, open_source, tf1_checkpoint
+from bert_estimator.tokenization import is_cased
+
+MODEL = fixtures.HERE.parent / "tokenization" / "goldens" / "unigram.model"
 
 
 def main(*args):
@@ -111,8 +115,8 @@ def test_there_is_no_such_source(tmp_path, capsys):
     ],
 )
 def test_a_writer_that_errs_is_found_out(tmp_path, capsys, monkeypatch, spoil, message):
-    def write(folder, config, vocab_file, weights, labels):
-        hugging_face.write(folder, config, vocab_file, weights, labels)
+    def write(folder, *args):
+        hugging_face.write(folder, *args)
         if spoil == "weight":
             path = os.path.join(folder, "model.safetensors")
             tensors = safetensors.numpy.load_file(path)
@@ -143,14 +147,101 @@ def test_help_says_how(capsys):
     with pytest.raises(SystemExit) as end:
         main("--help")
     assert end.value.code == 0
-    assert "python -m bert_estimator.interchange SOURCE" not in capsys.readouterr().err
+    command = "python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased\n"
+    assert command in capsys.readouterr().out
+
+
+def test_a_conversion_that_is_stopped_starts_anew(tmp_path, capsys, monkeypatch):
+    def write(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(conversion.WRITERS, "hf", write)
+    assert main(fixtures.TF1, tmp_path / "hf") == 130
+    assert capsys.readouterr().err == "interchange: stopped. No target was made.\n"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_called_partial_is_left_alone(tmp_path):
+    """The source itself, too."""
+    shutil.copytree(fixtures.TF1, tmp_path / "bert.partial")
+    before = sorted(os.listdir(tmp_path / "bert.partial"))
+    assert main(tmp_path / "bert.partial", tmp_path / "bert") == 0
+    assert sorted(os.listdir(tmp_path)) == ["bert", "bert.partial"]
+    assert sorted(os.listdir(tmp_path / "bert.partial")) == before
+    (tmp_path / "made").mkdir()
+    assert (tmp_path / "bert").stat().st_mode == (tmp_path / "made").stat().st_mode
+
+
+def make_run(folder, vocabulary=None, **flags):
+    """A run's directory: a checkpoint of a step, its network, vocabulary and config.json."""
+    source = open_source(str(fixtures.TF1))
+    folder.mkdir(parents=True)
+    tf1_checkpoint.write(str(folder), source.config, None, fixtures.weights_of(source))
+    for path in folder.glob("bert_model.ckpt*"):
+        path.rename(folder / path.name.replace("bert_model.ckpt", "model.ckpt-7"))
+    if vocabulary is not None:
+        shutil.copy(vocabulary, folder / ("vocab" + vocabulary.suffix))
+    values = {name: {"value": value, "from": "flag"} for name, value in flags.items()}
+    (folder / "config.json").write_text(json.dumps({"flags": values}))
+
+
+def casing(folder):
+    return json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
 
 
 def test_a_run_of_this_project_converts(tmp_path):
-    """Its directory holds checkpoints of steps, with slots."""
-    source = open_source(str(fixtures.TF1))
-    tf1_checkpoint.write(str(tmp_path), source.config, None, fixtures.weights_of(source))
-    for name in os.listdir(tmp_path):
-        if name.startswith("bert_model.ckpt"):
-            os.rename(tmp_path / name, tmp_path / name.replace("bert_model.ckpt", "model.ckpt-7"))
-    assert main(tmp_path, tmp_path / "hf") == 0
+    """Its directory holds checkpoints of steps."""
+    make_run(tmp_path / "run")
+    assert main(tmp_path / "run", tmp_path / "hf") == 0
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_the_casing_is_that_of_the_run(tmp_path, lower):
+    """And of the run's best checkpoint; not what the vocabulary would have one think."""
+    vocabulary = tmp_path / "words.txt"
+    vocabulary.write_text("[PAD]\n1\n2\n")
+    make_run(tmp_path / "run", vocabulary, do_lower_case=lower)
+    make_run(tmp_path / "run" / "best", vocabulary)
+    (tmp_path / "run" / "best" / "config.json").unlink()
+    (tmp_path / "run" / "best" / "best.json").write_text("{}")
+    assert main(tmp_path / "run", tmp_path / "hf") == 0
+    assert main(tmp_path / "run" / "best", tmp_path / "hf_of_best") == 0
+    assert main(tmp_path / "hf", tmp_path / "hf_again", "--to=hf") == 0
+    for name in ("hf", "hf_of_best", "hf_again"):
+        assert casing(tmp_path / name) is lower, name
+
+
+@pytest.mark.parametrize(
+    "config", ["[]", "{", '{"flags": {}}', '{"flags": {"do_lower_case": {"value": "no"}}}']
+)
+def test_a_config_json_that_says_nothing_of_casing(tmp_path, config):
+    make_run(tmp_path / "run", fixtures.TF1 / "vocab.txt")
+    (tmp_path / "run" / "config.json").write_text(config)
+    assert main(tmp_path / "run", tmp_path / "hf") == 0
+    assert casing(tmp_path / "hf") is casing_of_words(tmp_path / "run" / "vocab.txt")
+
+
+def casing_of_words(vocab_file):
+    return not is_cased(vocab_file.read_text().splitlines())
+
+
+def test_a_sentencepiece_vocabulary_stays_in_tf1_and_is_refused_elsewhere(tmp_path, capsys):
+    make_run(tmp_path / "run", MODEL)
+    message = "is SentencePiece's, and a BERT of transformers takes a WordPiece vocabulary"
+    assert main(tmp_path / "run", tmp_path / "hf") == 2
+    assert f"interchange: {tmp_path}/run/vocab.model: {message}" in capsys.readouterr().err
+    assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={MODEL}") == 2
+    assert f"interchange: {MODEL}: {message}" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["run"]
+    assert main(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 0
+    assert (tmp_path / "tf1" / "vocab.model").read_bytes() == MODEL.read_bytes()
+    assert not (tmp_path / "tf1" / "vocab.txt").exists()
+    shutil.make_archive(str(tmp_path / "tf1"), "zip", tmp_path, "tf1")
+    assert open_source(str(tmp_path / "tf1.zip")).vocab_file.endswith("/tf1/vocab.model")
+
+
+def test_a_vocabulary_that_is_no_text_is_refused(tmp_path, capsys):
+    (tmp_path / "vocab.bin").write_bytes(b"\xff\xfe")
+    assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={tmp_path}/vocab.bin") == 2
+    message = f"interchange: {tmp_path}/vocab.bin: is no vocabulary, a UTF-8 text file with one"
+    assert message in capsys.readouterr().err

@@ -215,18 +215,46 @@ def test_heads_that_no_model_of_transformers_has_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "lower"), [(["[PAD]", "été", "##s"], True), (["[PAD]", "Summer"], False)]
+    ("words", "recorded", "lower"),
+    [
+        (["[PAD]", "été", "##s"], None, True),
+        (["[PAD]", "Summer"], None, False),
+        (["[PAD]", "Привет", "мир"], None, False),
+        (["[PAD]", "A", *(f"a{i}" for i in range(30))], None, True),  # as one that strayed in
+        (["[PAD]", "été"], False, False),
+        (["[PAD]", "A", *(f"a{i}" for i in range(30))], False, False),
+    ],
 )
-def test_the_casing_is_told_by_the_vocabulary(tmp_path, words, lower):
+def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, recorded, lower):
     source = open_source(str(fixtures.DATA / "hf_encoder"))
     vocab_file = tmp_path / "words.txt"
     vocab_file.write_text("\n".join(words) + "\n", encoding="utf-8")
     weights = fixtures.weights_of(source)
-    hugging_face.write(str(tmp_path), source.config, str(vocab_file), weights)
+    hugging_face.write(
+        str(tmp_path), source.config, str(vocab_file), weights, do_lower_case=recorded
+    )
     assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lower,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "lower"),
+    [
+        ('{"do_lower_case": false}', False),
+        ('{"do_lower_case": true}', True),
+        ('{"do_lower_case": "yes"}', None),
+        ("[]", None),
+        (None, None),
+    ],
+)
+def test_the_recorded_casing_is_read(tmp_path, text, lower):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    if text is not None:
+        (folder / "tokenizer_config.json").write_text(text)
+    assert open_source(str(folder)).do_lower_case is lower
 
 
 @pytest.mark.slow

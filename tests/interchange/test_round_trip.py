@@ -125,6 +125,8 @@ def test_a_fine_tuned_model_goes_into_both_formats(tmp_path, name, do_lower_case
     expected = exported_logits(run, batch)
     with open(tmp_path / "hf" / "config.json", encoding="utf-8") as reader:
         assert json.load(reader)["id2label"] == dict(zip("012", sorted(LABELS), strict=True))
+    with open(tmp_path / "hf" / "tokenizer_config.json", encoding="utf-8") as reader:
+        assert json.load(reader)["do_lower_case"] is do_lower_case
     for folder in ("hf", "tf1"):
         source = open_source(str(tmp_path / folder))
         assert source.labels == tuple(sorted(LABELS))
