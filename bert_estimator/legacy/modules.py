@@ -143,8 +143,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if isinstance(found, types.ModuleType):
                 # `import tensorflow.gfile`: the module that the name tf.gfile stands for.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=found)
-        if fullname.startswith("tensorflow.contrib."):
-            raise ModuleNotFoundError(_why_missing(fullname), name=fullname)
+        known_as = canonical(fullname)
+        if known_as in names.REMOVED or known_as.startswith("tensorflow.contrib."):
+            # Not with name=fullname: `from a import b` swallows an error that names a.b.
+            raise ModuleNotFoundError(_why_missing(fullname))
         return None
 
     def create_module(self, spec):

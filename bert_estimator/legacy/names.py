@@ -186,6 +186,7 @@ MOVED = {
     "tensorflow.python.framework.ops": [
         (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
     ],
+    "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
 }
@@ -250,7 +251,10 @@ PATHS = {
 
 # What is not given: a name or a whole module -> (what it was, what to use).
 REMOVED = {
-    "tensorflow.contrib.crf": ("conditional random fields", "the tensorflow-addons package"),
+    "tensorflow.contrib.crf": (
+        "conditional random fields",
+        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here as it is",
+    ),
     "tensorflow.contrib.distribute": (
         "distribution strategies",
         "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
@@ -278,9 +282,20 @@ REMOVED = {
         "predictions from a saved model",
         "tf.saved_model.load in a tf.Session",
     ),
-    "tensorflow.contrib.quantize": ("training for quantization", "the tfmot package"),
-    "tensorflow.contrib.seq2seq": ("decoders and attention", "the tensorflow-addons package"),
-    "tensorflow.contrib.tensorrt": ("TensorRT conversion", "tf.experimental.tensorrt"),
+    "tensorflow.contrib.quantize": (
+        "training for quantization",
+        "the tensorflow-model-optimization package on a Keras model, without this runner",
+    ),
+    "tensorflow.contrib.seq2seq": (
+        "decoders and attention",
+        "copies of TensorFlow 1.15's contrib/seq2seq/python/ops/*.py with their imports of contrib "
+        "changed, but for the beam search, which needs a kernel",
+    ),
+    "tensorflow.contrib.tensorrt": (
+        "TensorRT conversion",
+        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT: TensorFlow's own "
+        "packages are not since 2.18",
+    ),
     "tensorflow.contrib.data.sliding_window_batch": (
         "overlapping batches",
         "tf.data.Dataset.window",

@@ -22,6 +22,7 @@ from tensorflow.contrib import tpu as contrib_tpu
 from tensorflow.contrib.tpu.python.tpu import tpu_config
 from tensorflow.python.estimator import estimator as estimator_lib
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import array_ops
 from tensorflow_estimator.python.estimator.tpu import tpu_estimator
 import tensorflow_estimator as tfe
 
@@ -50,7 +51,7 @@ def main(rest):
         "variable": type(tf.get_variable("v", [2])).__name__,
         "resource": type(tf.get_variable("r", [2], use_resource=True)).__name__,
         "sources": [slim.fully_connected.__module__, tf.contrib.layers.layer_norm.__module__],
-        "moved": ops.IndexedSlices is tf.IndexedSlices,
+        "moved": ops.IndexedSlices is tf.IndexedSlices and array_ops.stack is tf.stack,
         "gfile": tensorflow.gfile.Exists(__file__),
         "listed": {"contrib", "estimator", "layers", "placeholder"} <= set(dir(tf)),
         "has": [hasattr(tf, "Session"), hasattr(tf, "no_such_name"), hasattr(tf, "__nothing__")],
@@ -113,7 +114,7 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
     for error, words in zip(
         errors,
         [
-            ("tf.contrib.crf was conditional random fields", "tensorflow-addons"),
+            ("tf.contrib.crf was conditional random fields", "contrib/crf/python/ops/crf.py"),
             ("tf.contrib.opt was further optimizers", "bert_estimator.optimization"),
             ("contrib.layers.embed_sequence", "tf.nn.embedding_lookup"),
             ("tf.estimator.DNNClassifier was a ready-made model", "model_fn"),
@@ -130,6 +131,59 @@ def test_a_failing_script_fails(tmp_path):
     assert done.returncode == 1
     assert "ModuleNotFoundError: tensorflow.contrib.seq2seq is not there" in done.stderr
     assert "script.py" in done.stderr
+
+
+IMPORTS = """
+import sys
+import bert_estimator.legacy.names
+import tensorflow as tf
+
+def what_ends(statement):
+    try:
+        exec(statement)
+    except ImportError as error:
+        return f"{type(error).__name__}: {error}"
+
+def is_there(path):
+    value = tf
+    for name in path.split(".")[1:]:
+        value = getattr(value, name, None)
+    return value is not None
+
+for statement in sys.argv[1:]:
+    print(what_ends(statement))
+for _, instead in bert_estimator.legacy.names.REMOVED.values():
+    for word in instead.split():
+        path = word.split("(")[0].rstrip(":,")
+        if path.startswith("tf.") and not is_there(path):
+            print("not there:", path)
+"""
+
+
+def test_an_import_of_what_is_gone_says_what_to_use(tmp_path):
+    """However it is written; and names of tf that are advised are there."""
+    wanted = {
+        "from tensorflow.contrib import crf": ("contrib.crf", "a copy of TensorFlow 1.15's contri"),
+        "from tensorflow.contrib import seq2seq": ("contrib.seq2seq", "copies of TensorFlow 1.15"),
+        "from tensorflow.contrib.layers import embed_sequence": (
+            "contrib.layers.embed_sequence",
+            "tf.nn.embedding_lookup",
+        ),
+        "import tensorflow.contrib.opt as opt": ("contrib.opt", "bert_estimator.optimization"),
+        "import tensorflow.estimator.inputs": ("estimator.inputs", "tf.data.Dataset"),
+        "from tensorflow.estimator import DNNClassifier": ("estimator.DNNClassifier", "a model_fn"),
+        "import tensorflow.pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpointReade"),
+        "from tensorflow import pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpoint"),
+        "import tensorflow.compat.v1.estimator.inputs": ("estimator.inputs", "tf.data.Dataset"),
+    }
+    done = start(tmp_path, IMPORTS, *wanted)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(wanted), lines[len(wanted) :]
+    for line, (name, instead) in zip(lines, wanted.values(), strict=True):
+        assert line.startswith("ModuleNotFoundError: tensorflow.")
+        assert f" is not there: tf.{name} was " in line
+        assert f". Use {instead}" in line
 
 
 def test_no_script(tmp_path, capsys):
