@@ -76,15 +76,22 @@ def create(values: flags.FlagValues) -> str:
     )
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit code: 0, 2 for flags or files that cannot work, 1 for any
+    other failure."""
     try:
+        rest = flags.FLAGS(argv)[1:]
+        if rest:
+            raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
         print(create(flags.FLAGS))
-    except (ValueError, OSError) as error:
-        sys.exit(f"create_pretraining_data: {error}")
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"create_pretraining_data: {error}", file=sys.stderr)
+        of_a_path = isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError)
+        return 1 if isinstance(error, OSError) and not of_a_path else 2
+    return 0
 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.define_help_flags()
+    sys.exit(main(sys.argv))

@@ -6,6 +6,7 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 ```
 """
 
+import os
 import sys
 
 from absl import app, flags
@@ -32,8 +33,13 @@ def create(values: flags.FlagValues) -> str:
 
     Raises:
       ValueError: a flag or the text is not fit; the message says which.
+      FileNotFoundError: the directory of the vocabulary does not exist.
       OSError: the vocabulary cannot be written.
     """
+    if not os.path.isdir(os.path.dirname(values.vocab_file) or "."):
+        raise FileNotFoundError(
+            f"--vocab_file: the directory of {values.vocab_file!r} does not exist. Create it first."
+        )
     documents = read_documents(find_files(values.input_file.split(",")))
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")
@@ -50,15 +56,22 @@ def create(values: flags.FlagValues) -> str:
     return f"{values.vocab_size} tokens in {values.vocab_file}."
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit code: 0, 2 for flags or files that cannot work, 1 for any
+    other failure."""
     try:
+        rest = flags.FLAGS(argv)[1:]
+        if rest:
+            raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
         print(create(flags.FLAGS))
-    except (ValueError, OSError) as error:
-        sys.exit(f"create_vocabulary: {error}")
+    except (flags.Error, ValueError, OSError) as error:
+        print(f"create_vocabulary: {error}", file=sys.stderr)
+        of_a_path = isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError)
+        return 1 if isinstance(error, OSError) and not of_a_path else 2
+    return 0
 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    app.define_help_flags()
+    sys.exit(main(sys.argv))

@@ -72,7 +72,18 @@ def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, me
         create_pretraining_data.create(flag_values)
 
 
-def test_no_instances_end_the_program_with_an_error(tmp_path, vocab_file):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ([], "0 instances result from 1 documents"),
+        (["--max_seq_length=3"], "--max_seq_length is 3"),
+        (["--max_seq_length=many"], "flag --max_seq_length=many: "),
+        (["--vocab_file=none.txt"], "[Errno 2] No such file or directory: 'none.txt'"),
+        (["--vocab_file=/"], "[Errno 21] Is a directory: '/'"),
+        (["more"], "unknown arguments: more"),
+    ],
+)
+def test_what_cannot_work_ends_the_program_with_2(tmp_path, vocab_file, changed, message):
     text = tmp_path / "text.txt"
     text.write_text("w0\n")
     result = subprocess.run(
@@ -80,12 +91,12 @@ def test_no_instances_end_the_program_with_an_error(tmp_path, vocab_file):
             sys.executable,
             "-m",
             "input_pipelines.create_pretraining_data",
-            *arguments(str(text), tmp_path, vocab_file),
+            *arguments(str(text), tmp_path, vocab_file, *changed),
         ],
         capture_output=True,
         text=True,
     )
-    assert result.returncode == 1
-    assert "create_pretraining_data: 0 instances result from 1 documents" in result.stderr
+    assert result.returncode == 2
+    assert f"create_pretraining_data: {message}" in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["text.txt"]

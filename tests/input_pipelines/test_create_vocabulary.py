@@ -1,8 +1,14 @@
+import errno
+import functools
 import os
 import subprocess
 import sys
 
+import pytest
+from absl import flags
+
 from bert_estimator.tokenization import load_vocab, open_tokenizer
+from input_pipelines import create_vocabulary
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -25,23 +31,65 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
     assert list(load_vocab(vocab_file))[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
     done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=20")
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("create_vocabulary: vocab_size is 20, but the special tokens")
 
 
-def test_an_empty_glob_is_named(tmp_path):
-    done = create(f"--input_file={tmp_path}/*.txt", f"--vocab_file={tmp_path}/vocab.txt")
-    assert done.returncode == 1
-    assert f"{tmp_path}/*.txt" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--input_file={0}/*.txt", "--vocab_file={0}/v.txt"],
+            "--input_file: no file matches '{0}",
+        ),
+        (
+            ["--input_file={0}/a", "--vocab_file={0}/no/v.txt"],
+            "--vocab_file: the directory of '{0}",
+        ),
+        (
+            ["--input_file={0}/a", "--vocab_file={0}/v", "more"],
+            "unknown arguments: more; flags are",
+        ),
+        (["--input_file={0}/a"], "flag --vocab_file=None: Flag --vocab_file must have a value"),
+        (["--vocab=3"], "Unknown command line flag 'vocab'"),
+    ],
+)
+def test_what_cannot_work_is_named_and_the_code_is_2(tmp_path, arguments, message):
+    (tmp_path / "a").write_text("a text\n")
+    done = create(*(each.format(tmp_path) for each in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"create_vocabulary: {message.format(tmp_path)}"), done.stderr
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
+    """Such as a disk that is full."""
+
+    def write(vocab, vocab_file):
+        raise OSError(errno.ENOSPC, "No space left on device", vocab_file)
+
+    values = flags.FlagValues()
+    with monkeypatch.context() as patched:
+        patched.setattr(flags, "FLAGS", values)
+        for kind in ("string", "integer", "enum", "bool"):
+            define = functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
+            patched.setattr(flags, f"DEFINE_{kind}", define)
+        create_vocabulary.define_flags()
+        patched.setattr(create_vocabulary, "write_vocab", write)
+        (tmp_path / "a").write_text("\n\n".join("\n".join(each) for each in documents))
+        argv = [f"--input_file={tmp_path}/a", f"--vocab_file={tmp_path}/v", "--vocab_size=80"]
+        assert create_vocabulary.main(["program", *argv]) == 1
+    message = "create_vocabulary: [Errno 28] No space left on device"
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_writes_a_sentencepiece_model(tmp_path, documents):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("\n".join(document) for document in documents))
-    flags = [f"--input_file={text}", "--vocab_size=40", "--model_type=bpe"]
-    done = create(*flags, f"--vocab_file={tmp_path}/spm.model")
+    arguments = [f"--input_file={text}", "--vocab_size=40", "--model_type=bpe"]
+    done = create(*arguments, f"--vocab_file={tmp_path}/spm.model")
     assert done.returncode == 0, done.stderr
     assert open_tokenizer(f"{tmp_path}/spm.model").vocab_size == 40
-    done = create(*flags, f"--vocab_file={tmp_path}/vocab.txt")
-    assert done.returncode == 1
+    done = create(*arguments, f"--vocab_file={tmp_path}/vocab.txt")
+    assert done.returncode == 2
     assert "a SentencePiece model's name ends in .model" in done.stderr
