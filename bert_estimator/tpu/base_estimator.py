@@ -15,6 +15,7 @@ from bert_estimator.tpu import (
     checkpoints,
     evaluation,
     exporting,
+    hosts,
     prediction,
     session_runtime,
     training,
@@ -103,7 +104,8 @@ class Estimator:
           steps: how many steps from where training starts.
           max_steps: the global step to end at: nothing happens where it is reached already. With
             neither, training ends with the data (not possible with use_tpu=True).
-          saving_listeners: `tf.train.CheckpointSaverListener`s.
+          saving_listeners: `tf.train.CheckpointSaverListener`s. Of several hosts, the chief calls
+            its own.
 
         Raises:
           ValueError, TypeError: before anything is built. See `training.train` for the rest.
@@ -295,6 +297,22 @@ class Estimator:
                 raise ValueError(f"{name} must be positive, not {value}")
 
     def _job(self, mode):
+        """Returns the job of a verb; a subclass's may be that of several hosts."""
+        several = hosts.find().number
+        if several > 1:
+            raise RuntimeError(
+                f"TF_CONFIG names {several} hosts, but an Estimator runs on one, and each of them "
+                "would train a model of its own in the same model_dir: unset it, or use a "
+                "TPUEstimator, with use_tpu=True and a master (local, gpu, rehearse:N)"
+            )
+        return self._exporting_job(mode)
+
+    def _input_fn(self, job, input_fn):
+        """The input_fn of a job, as its runtime needs it."""
+        return input_fn
+
+    def _exporting_job(self, mode):
+        """The job of a mode's graph in a SavedModel, which knows no batch, no TPU and no hosts."""
         return Job(
             mode=mode,
             model_fn=self._model_fn,
@@ -305,14 +323,6 @@ class Estimator:
             tpu_params=False,
             warm_start=self._warm_start,
         )
-
-    def _input_fn(self, job, input_fn):
-        """The input_fn of a job, as its runtime needs it."""
-        return input_fn
-
-    def _exporting_job(self, mode):
-        """The job of a mode's graph in a SavedModel, which knows neither batch nor TPU."""
-        return self._job(mode)
 
     def _export(
         self,

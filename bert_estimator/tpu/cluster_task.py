@@ -6,6 +6,10 @@ import os
 
 _CHIEFS = ("chief", "master")
 _WORKER, _EVALUATOR = "worker", "evaluator"
+_EXPECTED = (
+    'Expected is such as {"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
 
 
 class Task(
@@ -26,8 +30,24 @@ class Task(
 
 
 def tf_config():
-    """Returns the environment variable TF_CONFIG, a JSON object; {} where it is absent."""
-    return json.loads(os.environ.get("TF_CONFIG") or "{}")
+    """Returns the environment variable TF_CONFIG, a JSON object; {} where it is absent.
+
+    Raises:
+      ValueError: it is none, or its cluster or its task is not as TensorFlow writes them.
+    """
+    text = os.environ.get("TF_CONFIG") or "{}"
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"TF_CONFIG={text!r} is not JSON: {error}. {_EXPECTED}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"TF_CONFIG={text!r} is not a JSON object. {_EXPECTED}")
+    cluster, task = config.get("cluster", {}), config.get("task", {})
+    if not isinstance(cluster, dict) or not all(isinstance(t, list) for t in cluster.values()):
+        raise ValueError(f"TF_CONFIG: the cluster {cluster!r} is no lists by name. {_EXPECTED}")
+    if not isinstance(task, dict):
+        raise ValueError(f"TF_CONFIG: the task {task!r} is no object. {_EXPECTED}")
+    return config
 
 
 def of_tf_config():
@@ -65,7 +85,7 @@ def of_tf_config():
     if kind is None or index is None:
         raise ValueError(f"TF_CONFIG: a cluster needs a task with type and index, not {task}")
     number = {_WORKER: len(cluster.get(_WORKER, [])), _EVALUATOR: 1, chiefs[0]: 1}.get(kind, 0)
-    if not 0 <= int(index) < number:
+    if not str(index).isdecimal() or int(index) >= number:
         raise ValueError(f"TF_CONFIG: the task {task} is none of the cluster {cluster}")
     addresses = (*cluster[chiefs[0]], *cluster.get(_WORKER, []))
     if len(addresses) > 1 and chiefs[0] == "master":

@@ -6,7 +6,7 @@ import enum
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import batch_axis as axes
-from bert_estimator.tpu import devices, hosts, training_program, xla_program
+from bert_estimator.tpu import devices, hosts, interrupts, training_program, xla_program
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
@@ -165,15 +165,20 @@ class TPUEstimator(Estimator):
     def export_training_program(self, input_fn, directory, num_batches=4):
         """Writes the training step so that it runs where TensorFlow is not installed.
 
-        It is the step for this estimator's cores, from the newest checkpoint or the initial values;
-        `python -m bert_estimator.tpu.run_program DIRECTORY` runs it.
+        It is the step for this estimator's cores, with what `train` would start from: the newest
+        checkpoint, or the initial values; `python -m bert_estimator.tpu.run_program DIRECTORY` runs
+        it.
 
         Args:
           input_fn: as for `train`.
           directory: where to; made if need be.
           num_batches: batches to write along.
+
+        Raises:
+          ValueError: for cores that share more than a batch; see `training_program.export`.
         """
-        program = training_program.export(self._job(ModeKeys.TRAIN), input_fn, num_batches)
+        job = self._job(ModeKeys.TRAIN)
+        program = training_program.export(job, self._input_fn(job, input_fn), num_batches)
         program.save(directory)
 
     @property
@@ -207,7 +212,7 @@ class TPUEstimator(Estimator):
         master, num_replicas = cores or (self._cores(mode) if tpu_rules else ("", 1))
         several = hosts.find()
         if several.number > 1:
-            self._check_several(mode, master, several)
+            self._check_several(mode, master, num_replicas, several)
         model_fn = self._model_fn
         if tpu_rules and self._batch_axis is not None:
             model_fn = axes.moved_back(model_fn, self._batch_axis)
@@ -232,7 +237,7 @@ class TPUEstimator(Estimator):
             return axes.moved_to_front(input_fn, self._batch_axis)
         return input_fn
 
-    def _check_several(self, mode, master, several):
+    def _check_several(self, mode, master, num_replicas, several):
         """Checks what a cluster of several hosts needs."""
         if not master:
             raise RuntimeError(
@@ -243,14 +248,27 @@ class TPUEstimator(Estimator):
             raise RuntimeError(
                 f"TF_CONFIG names {several.number} hosts, but predict runs on one: unset it"
             )
+        if mode == ModeKeys.EVAL and interrupts.in_one():
+            raise RuntimeError(
+                f"TF_CONFIG names {several.number} hosts, and evaluates on one while they train, "
+                "as from a saving listener: the others cannot take part. Evaluate after train, or "
+                "in an evaluator task"
+            )
         if isinstance(self._config.tpu_config.iterations_per_loop, str):
             raise ValueError(
                 f"TPUConfig.iterations_per_loop={self._config.tpu_config.iterations_per_loop!r}: "
                 "several hosts must agree on the steps of a loop; give a number"
             )
+        if num_replicas % several.number:
+            raise ValueError(
+                f"master={master!r}: {num_replicas} replicas of {self._cores_per_replica} core(s) "
+                f"cannot be shared evenly by the {several.number} hosts of TF_CONFIG. Allowed is a "
+                "num_cores_per_replica that divides the cores of each host: a replica has its "
+                "cores on one"
+            )
 
     def _exporting_job(self, mode):
-        return dataclasses.replace(super()._job(mode), tpu_params=True)
+        return dataclasses.replace(super()._exporting_job(mode), tpu_params=True)
 
     def _export(self, *args, **kwargs):
         if not self._export_to_cpu:

@@ -1,7 +1,10 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
+import contextlib
+
 import numpy as np
 import tensorflow.compat.v1 as tf
+from google.protobuf import message
 
 from bert_estimator.tpu import checkpoints, hosts, outfeed, warm_start
 from bert_estimator.tpu.hooks import HookDriver
@@ -28,12 +31,14 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
     Raises:
       tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
       ValueError: a metric is named `loss` or `global_step`.
+      KeyboardInterrupt, SystemExit: after a signal, also one that is ending the training whose
+        listener calls this; on all hosts, whichever of them got it.
     """
     config = job.config
-    path = checkpoints.to_read(config.model_dir, checkpoint_path, "evaluating")
-    hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
-    signalled = Interrupts("ending the evaluation after the current step")
+    signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
+        path = checkpoints.to_read(config.model_dir, checkpoint_path, "evaluating")
+        hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
         tf.set_random_seed(config.tf_random_seed)
         # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
@@ -118,7 +123,9 @@ def _write_events(eval_dir, results, checkpoint_path):
     for name, value in results.items():
         if name == tf.GraphKeys.GLOBAL_STEP:
             continue
-        if np.ndim(value) == 0 and np.isrealobj(value):
+        if isinstance(value, bytes):
+            summary.value.extend(_values_of_text(name, value))
+        elif np.ndim(value) == 0 and np.isrealobj(value):
             summary.value.add(tag=name, simple_value=float(value))
         else:
             summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
@@ -130,3 +137,20 @@ def _write_events(eval_dir, results, checkpoint_path):
         text.metadata.plugin_data.plugin_name = "text"
         writer.add_summary(tf.Summary(value=[text]), step)
     writer.flush()
+
+
+def _values_of_text(name, text):
+    """Returns what a string metric puts into the events: the values of the serialized summary that
+    it may be, tagged `name/0` and so on, or nothing, with a warning."""
+    values = ()
+    with contextlib.suppress(message.DecodeError):
+        values = tf.Summary.FromString(text).value
+    if not values:
+        tf.logging.warning(
+            "The metric %s is a string that is no serialized summary: it is returned, and left out "
+            "of the events.",
+            name,
+        )
+    for number, value in enumerate(values):
+        value.tag = f"{name}/{number}"
+    return values

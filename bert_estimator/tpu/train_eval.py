@@ -6,7 +6,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu import checkpoints, interrupts
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.exporters import Exporter
 
@@ -98,10 +98,10 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
 
     How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
     starts with is not evaluated, any other is unless the last evaluation started less than
-    `throttle_secs` ago, and the last one always is.
+    `throttle_secs` ago, and the last one always is, unless a signal ends the training.
 
-    Where TF_CONFIG says that this process is the "evaluator" of a cluster, or a "chief" that has
-    one, it does its part of this alone.
+    Where TF_CONFIG says that this process is one of a cluster, it does its part of this alone: the
+    "evaluator" evaluates, a "master" trains and evaluates, every other one trains.
 
     Args:
       estimator: an `Estimator`.
@@ -109,7 +109,8 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
 
     Returns:
       The last evaluation's results (a dict), and what its exporters returned (a list); both None
-      where there was nothing left to train.
+      where this process evaluated nothing: there was nothing left to train, or in a cluster it
+      only trains.
 
     Raises:
       TypeError: an argument of another type.
@@ -177,6 +178,9 @@ class _Evaluator(tf.train.CheckpointSaverListener):
 
     def _evaluate(self, global_step):
         self._evaluated_step, self._started = global_step, time.monotonic()
+        if interrupts.stop_requested():
+            tf.logging.info("Checkpoint %d is not evaluated: a signal ends training.", global_step)
+            return
         estimator, spec = self._estimator, self._spec
         checkpoint = estimator.latest_checkpoint()
         self.results = estimator.evaluate(

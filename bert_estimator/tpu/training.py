@@ -30,7 +30,8 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
     Raises:
       NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
       tf.errors.OutOfRangeError: under TPU rules, the data ended before the steps did.
-      KeyboardInterrupt, SystemExit: after a signal, when the state has been saved.
+      KeyboardInterrupt, SystemExit: after a signal, when the state has been saved; on all hosts,
+        whichever of them got it.
       whatever input_fn, model_fn, a host function or a hook raised: the first of them.
     """
     config = job.config
@@ -48,7 +49,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             stop_step,
         )
         return
-    signalled = Interrupts("finishing the current step, then saving")
+    signalled = Interrupts("finishing the current step, then saving", job.hosts.number)
     with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
         tf.set_random_seed(config.tf_random_seed)
         # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
@@ -64,13 +65,14 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
         user_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = step.add_summaries(config)
         user_savers = [h for h in user_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
-        if _saves(config) and not user_savers and job.hosts.is_chief:
+        if _saves(config) and not user_savers:
             restored_step = start_step if restored else None
-            own_hooks.append(
-                checkpoints.CheckpointSaver(
-                    config, spec.scaffold, restored_step, saving_listeners, finite
+            if job.hosts.is_chief:  # the others save nothing, so their listeners hear of nothing
+                own_hooks.append(
+                    checkpoints.CheckpointSaver(
+                        config, spec.scaffold, restored_step, saving_listeners, finite
+                    )
                 )
-            )
         elif saving_listeners:
             _add_listeners(user_savers, saving_listeners)
         # The checkpoint of a step is on disk before the caller's hooks see the step.
@@ -121,8 +123,8 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
                 coordinator.request_stop()
                 step.stop(session)
                 progress.end()
-    interrupts.raise_if_requested()
     hosts.agree_on("the step reached", now)  # and the chief's last checkpoint is there
+    interrupts.raise_if_requested()
 
 
 def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
@@ -137,8 +139,7 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
 
     def finished():
         at_end = stop_step is not None and now >= stop_step
-        wish = driver.stop_requested or interrupts.requested is not None
-        return at_end or (wish if alone else bool(hosts.gather(wish).any()))
+        return at_end or interrupts.wanted_by_any_host(driver.stop_requested)
 
     ended = finished()
     while not ended:
@@ -153,7 +154,7 @@ def _loop(job, step, driver, session, global_step, now, stop_step, progress, fin
             )
             bad = [i for i, value in enumerate(result.losses) if not np.isfinite(value)]
             if bad:
-                _raise_nan_loss(session, now + bad[0] + 1, result, finite)
+                _raise_nan_loss(session, now + bad[0] + 1, result, finite, job.config.model_dir)
             return result, hook_values
 
         try:
@@ -213,14 +214,14 @@ def start_coordinator(session):
     return coordinator
 
 
-def _raise_nan_loss(session, step, result, finite):
+def _raise_nan_loss(session, step, result, finite, model_dir):
     """Says what is known of a loss that is not finite."""
     scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
     bad = finite.names_of_bad(session)
     raise errors.NanLossDuringTrainingError(
         f"The loss of step {step} is {result.losses[-1]}{scalars}. Variables that are not finite "
-        f"after it: {', '.join(bad) or 'none'}. The last checkpoint was written before and is "
-        "good. Lower the learning rate, lengthen the warm-up, or look for bad records."
+        f"after it: {', '.join(bad) or 'none'}. {checkpoints.last_written(model_dir)} Lower the "
+        "learning rate, lengthen the warm-up, or look for bad records."
     )
 
 

@@ -1,5 +1,7 @@
 """The plain Estimator: functions without params, local rules, all verbs."""
 
+import json
+
 import pytest
 import tensorflow.compat.v1 as tf
 from toy import QUICK
@@ -75,6 +77,39 @@ def test_it_trains_and_evaluates_in_turn(tmp_path):
     )
     assert results["global_step"] == 3
     assert exports == []
+
+
+def test_several_hosts_do_not_train_models_of_their_own(tmp_path, monkeypatch):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    for kind in cluster:
+        task = {"type": kind, "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        estimator = make(tmp_path)
+        message = "TF_CONFIG names 2 hosts, but an Estimator runs on one.* use a TPUEstimator"
+        with pytest.raises(RuntimeError, match=message):
+            estimator.train(input_fn)
+        with pytest.raises(RuntimeError, match=message):
+            estimator.evaluate(input_fn)
+        with pytest.raises(RuntimeError, match=message):
+            next(estimator.predict(input_fn))
+
+
+def test_a_chief_and_its_evaluator_are_one_host_each(tmp_path, monkeypatch):
+    cluster = {"chief": ["a:1"], "evaluator": ["b:1"]}
+    found = []
+    for kind in cluster:
+        task = {"type": kind, "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        found.append(
+            tpu.train_and_evaluate(
+                make(tmp_path),
+                tpu.TrainSpec(lambda: input_fn().repeat(), 3),
+                tpu.EvalSpec(input_fn, start_delay_secs=0, throttle_secs=0),
+            )
+        )
+    (nothing, _), (results, _) = found
+    assert nothing is None
+    assert results["global_step"] == 3
 
 
 def test_the_config_is_a_run_config():

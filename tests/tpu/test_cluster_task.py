@@ -72,6 +72,7 @@ def test_several_hosts_train_together(set_config, kind, index, host):
         ({"cluster": CLUSTER, "task": {"type": "master", "index": 0}}, "is none of the cluster"),
         ({"cluster": CLUSTER, "task": {"type": "chief", "index": 1}}, "is none of the cluster"),
         ({"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}, "is none of the cluster"),
+        ({"cluster": CLUSTER, "task": {"type": "chief", "index": "x"}}, "is none of the cluster"),
         (
             {"cluster": {"master": ["a"], "worker": ["b"]}, "task": {"type": "master", "index": 0}},
             "a master trains and evaluates in turn, which it can do alone only",
@@ -82,6 +83,24 @@ def test_several_hosts_train_together(set_config, kind, index, host):
 def test_other_clusters_are_refused(set_config, config, message):
     set_config(**config)
     with pytest.raises(ValueError, match=message):
+        tpu.RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"cluster":', r"TF_CONFIG='{\"cluster\":' is not JSON: Expecting value"),
+        ('["a:1"]', r"TF_CONFIG='\[\"a:1\"\]' is not a JSON object"),
+        ('{"cluster": ["a:1"]}', r"TF_CONFIG: the cluster \['a:1'\] is no lists by name"),
+        ('{"cluster": {"chief": "a:1"}}', "cluster {'chief': 'a:1'} is no lists by name"),
+        ('{"task": "chief"}', "TF_CONFIG: the task 'chief' is no object"),
+    ],
+)
+def test_what_is_no_tf_config_is_named_with_what_one_is(monkeypatch, text, message):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(
+        ValueError, match=message + r'.*\. Expected is such as {"cluster": {"chief"'
+    ):
         tpu.RunConfig()
 
 

@@ -13,7 +13,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator.tpu import hosts
+from bert_estimator.tpu import devices, hosts, xla_program
+from bert_estimator.tpu.interrupts import Interrupts
 
 TWO = {"chief": ["a:1"], "worker": ["b:1"]}
 
@@ -56,6 +57,38 @@ def test_what_several_hosts_cannot_do(request, tmp_path, monkeypatch, keywords, 
         toy.make_estimator(tmp_path, **keywords).train(toy.input_fn, steps=1)
 
 
+@pytest.fixture
+def chief_of_two(monkeypatch):
+    """This process is it, on cores that a test says the number of, and need not be there."""
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
+    monkeypatch.setattr(devices, "find", lambda master: [None] * int(master.partition(":")[2]))
+    monkeypatch.setattr(xla_program, "check_tensorflow", lambda: None)
+
+
+@pytest.mark.parametrize(("cores", "replicas"), [(2, 1), (6, 3)])
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_replica_s_cores_are_on_one_host(tmp_path, cores, replicas):
+    estimator = toy.make_estimator(
+        tmp_path, master=f"rehearse:{cores}", num_cores_per_replica=2, sharding=[("w", 0)],
+        train_batch_size=6,
+    )  # fmt: skip
+    message = (
+        rf"master='rehearse:{cores}': {replicas} replicas of 2 core\(s\) cannot be shared evenly "
+        "by the 2 hosts of TF_CONFIG. Allowed is a num_cores_per_replica that divides"
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.train(toy.input_fn, steps=1)
+
+
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_chief_that_trains_with_others_does_not_evaluate_meanwhile(tmp_path):
+    estimator = toy.make_estimator(tmp_path, master="rehearse:2")
+    message = "TF_CONFIG names 2 hosts, and evaluates on one while they train.*Evaluate after train"
+    with Interrupts("training"), pytest.raises(RuntimeError, match=message):
+        estimator.evaluate(toy.input_fn, steps=1)
+
+
 # One program, on as many hosts as TF_CONFIG says. The rows of batch k are 8k, ..., 8k + 7.
 PROGRAM = """
 import sys
@@ -89,11 +122,18 @@ estimator = toy.make_estimator(
     folder, model_fn, master="rehearse:" + cores, iterations_per_loop=3, save_checkpoints_steps=3,
     train_batch_size=8, eval_batch_size=8, params={},
 )
+class Saves(tf.train.CheckpointSaverListener):
+    steps = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(int(global_step_value))
+
 losses = []
 listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
-estimator.train(input_fn, max_steps=steps, hooks=[listener])
+estimator.train(input_fn, max_steps=steps, hooks=[listener], saving_listeners=[Saves()])
 print("its host call:", [values[0] for values in log.values])
 print("its losses:", losses)
+print("its saves:", Saves.steps)
 print("its metrics:", estimator.evaluate(input_fn, steps=2))
 """
 
@@ -133,7 +173,8 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
     alone = output_of(start(tmp_path / "alone", 8, cores))
     chief, other = map(output_of, start_two(tmp_path / "two", 8, cores))
     assert chief == alone  # the losses, the metrics, and what the host call got
-    assert len(alone) == 3
+    assert len(alone) == 4
+    assert (alone["its saves"], other["its saves"]) == ("[0, 3, 6, 8]", "[]")
     for name in ("its losses", "its metrics"):
         assert other[name] == alone[name]
     assert other["its host call"] == "[]"
@@ -160,3 +201,21 @@ def test_a_killed_host_ends_the_other_with_an_error(tmp_path, killed):
         for process in processes:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_signal_to_one_host_ends_all_alike(tmp_path):
+    processes = start_two(tmp_path, 10**6)
+    try:
+        toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
+        processes[1].send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in processes] == [143, 143]
+    told = "SIGTERM: finishing the current step, then saving"
+    assert f"{told}, since another host got it." in ends[0][1]
+    assert f"{told}. Send it again to exit at once." in ends[1][1]
+    assert not any("its losses" in out for out, _ in ends)

@@ -1,7 +1,8 @@
 """Signals: the first one ends training after the step and saves, the second exits at once.
 
 Each scenario is a process of its own; they run side by side, since each spends its time importing
-TensorFlow.
+TensorFlow. test_train_eval.py has signals to a training that evaluates, test_hosts.py those to one
+of several hosts.
 """
 
 import contextlib
@@ -12,9 +13,11 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from toy import checkpoint_steps, wait_until, weight_at
 
+from bert_estimator.tpu import hosts, interrupts
 from bert_estimator.tpu.interrupts import Interrupts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -204,6 +207,46 @@ def test_the_first_signal_is_noted_and_raised_when_asked(number, error, code, ca
     assert f"{number.name}: doing this and that. Send it again" in capfd.readouterr().err
 
 
+def test_one_within_another_has_its_signals_in_common(monkeypatch, capfd):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with Interrupts("training") as outer:
+        with Interrupts("evaluating") as inner:
+            assert not interrupts.stop_requested()
+            raise_signal(signal.SIGTERM)
+            assert outer.requested == inner.requested == signal.SIGTERM
+            assert interrupts.stop_requested()
+            wait_until(lambda: "SIGTERM: evaluating. Send" in capfd.readouterr().err)
+        with pytest.raises(SystemExit), Interrupts("evaluating once more"):
+            raise AssertionError
+        raise_signal(signal.SIGINT)
+        wait_until(lambda: codes == [130])  # the second one, in spite of what came between
+    assert "once more" not in capfd.readouterr().err
+    assert not interrupts.in_one()
+    with Interrupts("") as another:
+        assert another.requested is None
+
+
+@pytest.mark.parametrize(
+    ("gathered", "wish", "number"),
+    [
+        ([[0, 0], [0, 0]], False, None),
+        ([[0, 0], [1, 0]], True, None),
+        ([[0, 0], [0, signal.SIGTERM]], True, signal.SIGTERM),
+    ],
+)
+def test_a_signal_to_one_host_is_one_to_all(monkeypatch, capfd, gathered, wish, number):
+    monkeypatch.setattr(hosts, "gather", lambda values: np.array(gathered))
+    with Interrupts("saving", num_hosts=2) as asked:
+        assert asked.wanted_by_any_host() == wish
+        assert asked.requested == number
+    told = "SIGTERM: saving, since another host got it.\n" in capfd.readouterr().err
+    assert told == (number is not None)
+    if number:
+        with pytest.raises(SystemExit, match="143"):
+            asked.raise_if_requested()
+
+
 def test_other_signals_are_left_alone():
     called = []
     previous = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
@@ -238,7 +281,7 @@ def test_what_was_there_before_is_put_back():
     pipes = open_pipes()
     try:
         for _ in range(3):
-            with Interrupts(""):
+            with Interrupts(""), Interrupts(""):
                 assert signal.getsignal(signal.SIGTERM) is not mine
             assert signal.getsignal(signal.SIGTERM) is mine
         raise_signal(signal.SIGTERM)

@@ -1,6 +1,7 @@
 """train_and_evaluate: which checkpoints are evaluated, on what, and what is exported."""
 
 import os
+import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -93,6 +94,61 @@ def test_an_error_in_an_evaluation_is_raised(tmp_path):
     with pytest.raises(RuntimeError, match="no such corpus"):
         tpu.train_and_evaluate(make(tmp_path), tpu.TrainSpec(input_fn, max_steps=4), spec)
     assert checkpoint_steps(tmp_path) == [0, 2]
+
+
+class SignalAt(tf.train.SessionRunHook):
+    """Sends this process a SIGTERM at its nth visit."""
+
+    def __init__(self, visit):
+        self._visit = visit
+        self.visits, self.ended = 0, 0
+
+    def after_run(self, run_context, run_values):
+        self.visits += 1
+        if self.visits == self._visit:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def end(self, session):
+        self.ended += 1
+
+
+def test_after_a_signal_to_training_nothing_is_evaluated(tmp_path, rules, logged):
+    told, hook = Told(), SignalAt(3)
+    spec = tpu.EvalSpec(input_fn, steps=2, exporters=told, throttle_secs=0)
+    train_spec = tpu.TrainSpec(input_fn, max_steps=6, hooks=[hook])
+    with pytest.raises(SystemExit, match="143"):
+        tpu.train_and_evaluate(make(tmp_path, iterations_per_loop=1, **rules), train_spec, spec)
+    assert checkpoint_steps(tmp_path) == [0, 2, 3]
+    assert [step for _, _, step, _ in told.asked] == [2]
+    assert hook.ended == 1
+    assert [t for _, t in logged if t.startswith("Checkpoint")] == [
+        "Checkpoint 3 is not evaluated: a signal ends training."
+    ]
+
+
+def test_a_signal_to_an_evaluation_ends_training(tmp_path, rules):
+    told = Told()
+    with pytest.raises(SystemExit, match="143"):
+        train_and_evaluate(make(tmp_path, **rules), hooks=[SignalAt(1)], exporters=told)
+    assert checkpoint_steps(tmp_path) == [0, 2]
+    assert told.asked == []
+
+
+def test_a_listener_s_evaluation_after_a_signal_is_not_begun(tmp_path):
+    class Evaluates(tf.train.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            begun.append(int(global_step_value))
+            estimator.evaluate(counted, steps=1)
+
+    def counted(params):
+        evaluated.append(params["context"].global_step)
+        return input_fn(params)
+
+    begun, evaluated, estimator = [], [], make(tmp_path, iterations_per_loop=1)
+    with pytest.raises(SystemExit, match="143"):
+        estimator.train(input_fn, max_steps=6, hooks=[SignalAt(3)], saving_listeners=[Evaluates()])
+    assert begun == checkpoint_steps(tmp_path) == [0, 2, 3]
+    assert evaluated == [0, 2]
 
 
 @pytest.mark.parametrize(

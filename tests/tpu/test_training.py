@@ -130,7 +130,7 @@ def test_data_that_ends_early_is_an_error_at_once(tmp_path, cores, last, at):
     message = rf"data ended at step {at}, before step 10.*dataset\.repeat\(\)"
     with pytest.raises(tf.errors.OutOfRangeError, match=message):
         estimator.train(ending_at(last), steps=10)
-    assert cores > 1 or time.monotonic() - start < 2  # compiling takes its time
+    assert cores > 1 or time.monotonic() - start < 4  # compiling takes its time
     assert checkpoint_steps(tmp_path) == list(range(0, at + 1, 2))
     wait_until(lambda: not threads("infeed"))
 
@@ -263,12 +263,23 @@ def test_a_loss_that_is_not_finite_names_step_and_variables(tmp_path, value):
         save_checkpoints_steps=4,
         iterations_per_loop=4,
     )
-    message = rf"loss of step 6 is {value}\. Variables .* not finite after it: w\. .*checkpoint"
+    message = (
+        rf"loss of step 6 is {value}\. Variables .* not finite after it: w\. The last checkpoint, "
+        rf"{tmp_path}/model\.ckpt-4, was written before\. Lower the learning rate"
+    )
     with pytest.raises(tpu.NanLossDuringTrainingError, match=message):
         estimator.train(input_fn, [visits], steps=20)
     assert visits.steps == [4]  # no hook sees it
     assert checkpoint_steps(tmp_path) == [0, 4]
     assert weight_at(tmp_path, 4) == 4.0
+
+
+def test_a_loss_that_is_not_finite_where_nothing_is_saved(tmp_path):
+    model_fn = make_model_fn(loss=lambda weight, features: weight / 0.0)
+    estimator = make_estimator(tmp_path, model_fn, save_checkpoints_steps=None)
+    message = rf"after it: none\. There is no checkpoint in {tmp_path} to go on from\. Lower the"
+    with pytest.raises(tpu.NanLossDuringTrainingError, match=message):
+        estimator.train(input_fn, steps=2)
 
 
 def test_a_nan_loss_tells_the_host_call_s_scalars(tmp_path):
