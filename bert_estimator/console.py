@@ -17,7 +17,12 @@ _CHATTER = re.compile(
 
 # Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. By
 # name, since an exception of an input_fn that went through TensorFlow is only its text.
-_SELF_EXPLAINING = ("RecordError", "NanLossDuringTrainingError", "NonFiniteWeightsError")
+_SELF_EXPLAINING = (
+    "RecordError",
+    "NanLossDuringTrainingError",
+    "NonFiniteWeightsError",
+    "NoWholeCheckpointError",
+)
 
 
 def set_up(logger):

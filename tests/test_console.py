@@ -52,6 +52,10 @@ class RecordError(ValueError):
     pass
 
 
+class NoWholeCheckpointError(ValueError):
+    """As of `bert_estimator.tpu.errors`."""
+
+
 class NanLossDuringTrainingError(RuntimeError):
     def __str__(self):
         return "As TensorFlow's own, this does not show what it was made with."
@@ -78,6 +82,7 @@ input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
         ),
         (RecordError("a.tfrecord is cut"), 1, "script.py: error: a.tfrecord is cut\n"),
         (NanLossDuringTrainingError("The loss"), 1, "script.py: error: The loss\n"),
+        (NoWholeCheckpointError("No checkpoint"), 1, "script.py: error: No checkpoint\n"),
         (
             RuntimeError(IN_A_TRACEBACK),
             1,

@@ -35,17 +35,40 @@ def newest_whole(model_dir):
     "Newest" is the one that the state file `checkpoint` names, so that a user who edits it to go
     back is obeyed; without such a file, the one of the highest step. A checkpoint that is not
     whole is passed over, with a warning, for the one before it.
+
+    Raises:
+      NoWholeCheckpointError: and one of them was of a later step than 0: to start over in silence
+        would be a training lost.
     """
+    problems, whole = {}, None
     for prefix in _candidates(model_dir):
         problem = damage(prefix)
         if problem is None:
-            return prefix
+            whole = prefix
+            break
+        problems[prefix] = problem
+    if whole is None and any(map(_has_progress, problems)):
+        listed = "".join(f"\n  {prefix}: {problem}" for prefix, problem in problems.items())
+        raise errors.NoWholeCheckpointError(
+            f"No checkpoint in {model_dir} is whole:{listed}\nPut back a copy of one, or remove "
+            "them, or use another model_dir, to start over from step 0."
+        )
+    for prefix, problem in problems.items():
         tf.logging.warning(
-            "Checkpoint %s is not whole and is passed over for the one before it: %s",
+            "Checkpoint %s is not whole and is passed over for %s: %s",
             prefix,
+            whole or "initial values, as there is no other",
             problem,
         )
-    return None
+    return whole
+
+
+def last_written(model_dir):
+    """Returns, as a sentence for an error, which checkpoint there is to go on from."""
+    path = tf.train.latest_checkpoint(model_dir)
+    if path is None:
+        return f"There is no checkpoint in {model_dir} to go on from."
+    return f"The last checkpoint, {path}, was written before."
 
 
 def to_read(model_dir, checkpoint_path, doing):
@@ -75,9 +98,14 @@ def given_or_newest(model_dir, checkpoint_path):
     Raises:
       ValueError: there is no such checkpoint.
     """
+    check_given(checkpoint_path)
+    return checkpoint_path or newest_whole(model_dir)
+
+
+def check_given(checkpoint_path):
+    """Raises ValueError where the caller asked for a checkpoint that is not there."""
     if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
         raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
-    return checkpoint_path or newest_whole(model_dir)
 
 
 def damage(prefix):
@@ -185,6 +213,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             listeners=listeners,
             save_graph_def=config.checkpoint_save_graph_def,
         )
+        self._model_dir = config.model_dir
         self._restored_step = restored_step
         self._finite = finite
 
@@ -195,8 +224,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         if bad:
             raise errors.NonFiniteWeightsError(
                 f"At step {step} these variables are not finite: {', '.join(bad)}. No checkpoint "
-                "was written; the last one before it is good. Lower the learning rate, lengthen "
-                "the warm-up, or look for bad records."
+                f"of it was written. {last_written(self._model_dir)} Lower the learning rate, "
+                "lengthen the warm-up, or look for bad records."
             )
         return super()._save(session, step)
 
@@ -265,6 +294,13 @@ def _candidates(model_dir):
         named = re.fullmatch(rf"{BASENAME}-(\d+)", os.path.basename(first[0]))
         steps = [step for step in steps if named and step < int(named[1])]
     return first + [os.path.join(model_dir, f"{BASENAME}-{step}") for step in steps]
+
+
+def _has_progress(prefix):
+    """Whether there are files of a checkpoint, of another step than 0."""
+    folder, name = os.path.split(prefix)
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
+    return name != f"{BASENAME}-0" and any(each.startswith(f"{name}.") for each in names)
 
 
 def _name_and_shape(variable):

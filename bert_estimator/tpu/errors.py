@@ -16,6 +16,10 @@ class NonFiniteWeightsError(RuntimeError):
     """A weight is not a finite number, so no checkpoint was written over the last good one."""
 
 
+class NoWholeCheckpointError(ValueError):
+    """A training has come far, and none of its checkpoints can be read."""
+
+
 class FirstError:
     """Keeps the first error of several threads, so that the cause is raised, not what it caused.
 

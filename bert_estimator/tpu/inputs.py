@@ -75,6 +75,26 @@ class Inputs:
         features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
         return features, labels[0] if labels else None
 
+    def without_drawing(self, summaries):
+        """Returns the v1 summaries that can be written beside a step.
+
+        To write one of a tensor that input_fn made would draw a batch that no step gets: these are
+        left out, with a warning.
+        """
+        drawing = {tensor.op for tensor in self._tensors}
+        drawing |= {operation for operation in _all_before(drawing) if _has_other_data(operation)}
+        kept = []
+        for summary in summaries:
+            if drawing.isdisjoint(_all_before([summary.op])):
+                kept.append(summary)
+            else:
+                tf.logging.warning(
+                    "The summary %s is not written: it is of what input_fn draws, and would draw a "
+                    "batch that no step gets. Make it in model_fn, of the features",
+                    summary.op.name,
+                )
+        return kept
+
     def drawer(self, session, elements=1):
         """Returns the function an `Infeed` draws with: a list of arrays, one a tensor.
 
@@ -99,16 +119,27 @@ def is_computed_from(value, placeholders):
     if not isinstance(value, tf.Tensor | tf.Operation):
         return False
     sources = {holder.op for holder in placeholders}
-    seen = set()
-    waiting = [value if isinstance(value, tf.Operation) else value.op]
+    start = value if isinstance(value, tf.Operation) else value.op
+    return any(operation in sources for operation in _all_before([start]))
+
+
+def _all_before(operations):
+    """Yields operations, and all that they depend on."""
+    seen, waiting = set(), list(operations)
     while waiting:
         operation = waiting.pop()
-        if operation in sources:
-            return True
         if operation not in seen:
             seen.add(operation)
+            yield operation
             waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
-    return False
+
+
+def _has_other_data(operation):
+    """Whether an operation gives other data in each run: it reads an iterator, a queue or a file,
+    calls Python, or is random. Handles and variables stay what they are."""
+    is_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in operation.outputs)
+    reads_variable = operation.type in ("ReadVariableOp", "VariableV2")
+    return operation.op_def.is_stateful and not is_handle and not reads_variable
 
 
 def _leaves(path, structure):

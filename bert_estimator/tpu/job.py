@@ -1,4 +1,4 @@
-"""One call of a verb: everything that training and evaluation need to know of the estimator."""
+"""One call of a verb: everything that it needs to know of the estimator."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from bert_estimator.tpu.warm_start import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one call of train or evaluate runs.
+    """What one call runs: of train, evaluate, predict, an export of either kind, or lower.
 
     Attributes:
       mode: a `ModeKeys` value.

@@ -21,10 +21,11 @@ _IS_REAL = "_is_real_row"
 
 
 def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
-    """Yields the predictions of a job's model.
+    """Returns a generator of the predictions of a job's model.
 
-    Nothing of it stays behind between two yields but a session and, under TPU rules, the infeed's
-    thread: the caller may use other graphs, and may close the generator early.
+    It builds the model when it is first asked for one. Nothing of it stays behind between two
+    yields but a session and, under TPU rules, the infeed's thread: the caller may use other graphs,
+    and may close the generator early.
 
     Args:
       job: a `Job` in mode PREDICT.
@@ -39,10 +40,20 @@ def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_
       What the model_fn gave as `predictions`, as arrays: usually a dict.
 
     Raises:
+      ValueError: there is no such checkpoint (raised at the call); predict_keys fit none of the
+        predictions; predictions of different lengths.
       TypeError: under TPU rules, input_fn gave no Dataset, or predictions are no dict.
-      ValueError: predict_keys fit none of the predictions; predictions of different lengths.
       tf.errors.InvalidArgumentError: under TPU rules, a batch of more rows than the batch size.
     """
+    checkpoints.check_given(checkpoint_path)
+    return _predictions(
+        job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+    )
+
+
+def _predictions(
+    job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+):
     config = job.config
     path = checkpoints.to_read(config.model_dir, checkpoint_path, "predicting with")
     job = dataclasses.replace(job, model_fn=_predicting(job, predict_keys))

@@ -31,7 +31,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors, infeed, outfeed
 from bert_estimator.tpu.inputs import Inputs, is_computed_from
-from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec, call_scaffold_fn
+from bert_estimator.tpu.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    TPUEstimatorSpec,
+    call_scaffold_fn,
+    check_metrics,
+)
 
 LoopResult = collections.namedtuple("LoopResult", ["losses", "scalars", "summary"])
 LoopResult.__doc__ = """What one loop of steps gave.
@@ -134,6 +140,7 @@ class FedStep:
                 function = outfeed.HostFunction(
                     "eval_metrics", spec.eval_metrics, self._placeholders, replicas
                 )
+                check_metrics(function.result, "eval_metrics: metric_fn's result")
                 self.metric_values, updates = _split_metrics(function.result)
                 self._functions.append((function, updates))
             if job.mode == ModeKeys.PREDICT:
@@ -183,7 +190,9 @@ class FedStep:
         them, so no hook is needed."""
         self._summary_every = config.save_summary_steps if config.model_dir else None
         if self._summary_every:
-            self._summary_op = tf.summary.merge_all()
+            summaries = self._inputs.without_drawing(tf.get_collection(tf.GraphKeys.SUMMARIES))
+            self._summary_op = tf.summary.merge(summaries) if summaries else None
+            self._summarized = [tensor for summary in summaries for tensor in summary.op.inputs]
         return []
 
     def host_session(self, session):
@@ -222,13 +231,18 @@ class FedStep:
     def _run_last_step(self, batch, hook_run, due):
         """As `_run_step`, for the last step of a loop: with the hooks' options, and the summaries
         if they are due."""
-        values, summaries = self._session.run(
-            [self._fetches, [self._summary_op] if due else []],
+        values, summarized = self._session.run(
+            [self._fetches, self._summarized if due else []],
             dict(zip(self._placeholders, batch, strict=True)),
             hook_run.options,
             hook_run.run_metadata,
         )
-        return *values[1:], summaries[0] if due else None
+        loss, summary = values[1], None
+        # A histogram of what is not finite fails, and would hide the loss that is not.
+        if due and not self._has_failed(loss):
+            feed = dict(zip(self._summarized, summarized, strict=True))
+            summary = self._session.run(self._summary_op, feed)
+        return *values[1:], summary
 
     @property
     def waited_secs(self):
@@ -352,8 +366,6 @@ def _check_device_spec(spec):
     """Checks a spec that TPU rules apply to, with upstream's exception types."""
     if isinstance(spec, TPUEstimatorSpec):
         return
-    if not isinstance(spec, EstimatorSpec):
-        raise ValueError(f"model_fn must return a TPUEstimatorSpec, not {type(spec).__name__}")
     if spec.mode != ModeKeys.TRAIN:
         raise RuntimeError(
             f"With use_tpu=True model_fn must return a TPUEstimatorSpec in mode {spec.mode!r}: an "

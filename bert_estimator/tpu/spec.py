@@ -70,12 +70,7 @@ class EstimatorSpec(
             raise ValueError(f"EstimatorSpec: mode {mode!r} needs loss")
         if mode == ModeKeys.PREDICT and predictions is None:
             raise ValueError("EstimatorSpec: mode PREDICT needs predictions")
-        for name, metric in (eval_metric_ops or {}).items():
-            if not (isinstance(metric, tuple) and len(metric) == 2):
-                raise TypeError(
-                    f"EstimatorSpec: eval_metric_ops[{name!r}] must be a (value tensor, update "
-                    f"operation) pair as tf.metrics.* returns it, not {metric!r}"
-                )
+        check_metrics(eval_metric_ops, "EstimatorSpec: eval_metric_ops")
         _check_graph(loss, "loss")
         _check_graph(train_op, "train_op")
         _check_graph(predictions, "predictions")
@@ -195,6 +190,23 @@ class TPUEstimatorSpec(
             scaffold=self.scaffold_fn() if self.scaffold_fn else None,
             **hooks,
         )
+
+
+def check_metrics(metrics, what):
+    """Checks that metrics are a dict of pairs, or none at all.
+
+    Args:
+      what: what they are, for the message.
+
+    Raises:
+      TypeError: they are something else.
+    """
+    pair = "a (value tensor, update operation) pair as tf.metrics.* returns it"
+    if not isinstance(metrics, dict | None):
+        raise TypeError(f"{what} must be a dict of metrics, each {pair}, not {metrics!r}")
+    for name, metric in (metrics or {}).items():
+        if not (isinstance(metric, tuple) and len(metric) == 2):
+            raise TypeError(f"{what}[{name!r}] must be {pair}, not {metric!r}")
 
 
 def call_host_fn(pair, tensors=None):

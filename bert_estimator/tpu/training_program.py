@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checkpoints, training
+from bert_estimator.tpu import checkpoints, training, warm_start
 from bert_estimator.tpu.exported_program import ExportedProgram
 from bert_estimator.tpu.inputs import Inputs
 from bert_estimator.tpu.xla_runtime import XlaStep
@@ -36,13 +36,21 @@ def export(job, input_fn, num_batches):
       num_batches: how many of them go with the program.
 
     Returns:
-      An `ExportedProgram`. Its state is that of the newest whole checkpoint of the job's model_dir,
-      or the initial one; its batches are those that training would go on with.
+      An `ExportedProgram`. Its state is what training would start from: the newest whole checkpoint
+      of the job's model_dir, or the initial values, warm start included; its batches are those that
+      training would go on with.
+
+    Raises:
+      ValueError: the program could not be run as exported: it is one core's, and each core that
+        runs it takes its own rows of a batch that one host has.
     """
+    _check_exportable(job)
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
     with _built(job, input_fn, start_step) as step:
+        if restored is None:
+            warm_start.apply(job.warm_start)
         checkpoints.ensure_saver(step.spec.scaffold, config)
         inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
         variables = {v.op.name: v for v in [*tf.global_variables(), *tf.local_variables()]}
@@ -50,7 +58,7 @@ def export(job, input_fn, num_batches):
             state = session.run([variables[each.name] for each in step.lowered.state])
             if inputs.initializer is not None:
                 session.run(inputs.initializer)
-            draw = inputs.drawer(session)
+            draw = inputs.drawer(session, job.draws_per_step)
             batches = [draw() for _ in range(num_batches)]
     return ExportedProgram(
         lowered=step.lowered,
@@ -60,6 +68,28 @@ def export(job, input_fn, num_batches):
         state=state,
         batches=batches,
     )
+
+
+def _check_exportable(job):
+    if job.num_replicas == 1:
+        return  # the whole step, whatever the number of cores that would share it
+    if job.same_batch:
+        raise ValueError(
+            "export_training_program: TPUConfig.per_host_input_for_training=BROADCAST gives "
+            f"{job.num_replicas} cores the same batch, and an exported program splits it. Use "
+            "another input mode, or export for one core"
+        )
+    if job.cores_per_replica > 1:
+        raise ValueError(
+            f"export_training_program: num_cores_per_replica={job.cores_per_replica} splits the "
+            f"model of each of the {job.num_replicas} replicas, and an exported program is that of "
+            "cores with a whole model each. Export it without num_cores_per_replica"
+        )
+    if job.hosts.number > 1:
+        raise ValueError(
+            f"export_training_program: TF_CONFIG names {job.hosts.number} hosts, and an exported "
+            "program is run by one, with whole batches: unset it"
+        )
 
 
 @contextlib.contextmanager

@@ -118,7 +118,8 @@ class XlaStep(FedStep):
                 self._start_chunks(iterations, state, interrupted)
                 self._chunks.drain()
             self._session.bring([operations for _, operations in self._functions])
-        if due and self._losses:
+        # A histogram of what is not finite fails, and would hide the loss that is not.
+        if due and self._losses and not self._has_failed(self._losses[-1]):
             of_core_0 = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
             feed = {self._loss_holder: self._losses[-1], **self._summaries.feed(of_core_0)}
             summary = self._session.run(self._summary_op, feed)

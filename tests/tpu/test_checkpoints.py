@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from toy import (
     Visits,
     checkpoint_steps,
+    ending_at,
     input_fn,
     make_estimator,
     make_model_fn,
@@ -99,7 +100,8 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
     damage(folder)
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
     (warning,) = warned()
-    assert warning.startswith(f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over")
+    start = f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over for "
+    assert warning.startswith(f"{start}{folder}/model.ckpt-2: ")
 
 
 def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
@@ -119,13 +121,46 @@ def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
 
 
-def test_several_may_be_damaged_and_all_may_be(folder, warned):
+def test_several_may_be_damaged_but_not_all(folder, warned):
     for step in (4, 2):
         os.truncate(f"{folder}/model.ckpt-{step}{DATA}", 1)
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-0"
+    assert len(warned()) == 2
     os.truncate(f"{folder}/model.ckpt-0{INDEX}", 1)
+    estimator = make_estimator(folder, predict_batch_size=4)
+    listed = "".join(rf"\n  {folder}/model\.ckpt-{step}: .+" for step in (4, 2, 0))
+    message = rf"^No checkpoint in {folder} is whole:{listed}\nPut back a copy of one, or remove"
+    before = sorted(os.listdir(folder))
+    for call in (
+        estimator.global_step,
+        lambda: estimator.train(input_fn, steps=1),
+        lambda: estimator.evaluate(input_fn, steps=1),
+        lambda: next(estimator.predict(input_fn)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert sorted(os.listdir(folder)) == before
+    assert len(warned()) == 2 + 1  # the other: that no TPU was found
+
+
+def test_the_only_one_cut_at_step_0_is_written_again(tmp_path, warned):
+    with pytest.raises(tf.errors.OutOfRangeError):
+        make_estimator(tmp_path, save_checkpoints_steps=2).train(ending_at(0), steps=2)
+    assert checkpoint_steps(tmp_path) == [0]
+    os.truncate(tmp_path / f"model.ckpt-0{DATA}", 1)
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, steps=2)
+    assert any("ckpt-0 is not whole and is passed over for initial val" in w for w in warned())
+    assert checkpoints.damage(f"{tmp_path}/model.ckpt-0") is None
+    assert weight_at(tmp_path, 2) == 2.0
+
+
+def test_a_state_file_of_checkpoints_that_were_removed_starts_over(folder, warned):
+    for step in (0, 2, 4):
+        for suffix in (DATA, INDEX):
+            os.remove(f"{folder}/model.ckpt-{step}{suffix}")
     assert checkpoints.newest_whole(folder) is None
-    assert len(warned()) == 2 + 3
+    (warning,) = warned()
+    assert "model.ckpt-4 is not whole and is passed over for initial values, as there" in warning
 
 
 def state(folder, text):
@@ -251,11 +286,26 @@ def test_a_weight_that_is_not_finite_never_replaces_a_good_checkpoint(tmp_path):
         return tf.where(features["x"][0] > 4, np.inf, weight + 1)
 
     estimator = make_estimator(tmp_path, make_model_fn(w_after=w_after), save_checkpoints_steps=2)
-    with pytest.raises(tpu.NonFiniteWeightsError, match=r"At step 6 these .* not finite: w\. .*"):
+    message = (
+        r"At step 6 these .* not finite: w\. No checkpoint of it was written\. The last "
+        rf"checkpoint, {tmp_path}/model\.ckpt-4, was written before\. Lower"
+    )
+    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
         estimator.train(input_fn, steps=10)
     assert checkpoint_steps(tmp_path) == [0, 2, 4]
     assert weight_at(tmp_path, 4) == 4.0
     assert estimator.latest_checkpoint() == f"{tmp_path}/model.ckpt-4"
+
+
+def test_weights_that_are_not_finite_from_the_start(tmp_path):
+    def fields(features, loss):
+        tf.get_variable("bad", initializer=np.float32(np.nan))
+        return {}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), save_checkpoints_steps=2)
+    message = rf"At step 0 these .*: bad\. .* There is no checkpoint in {tmp_path} to go on from\."
+    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
+        estimator.train(input_fn, steps=2)
 
 
 @pytest.mark.parametrize(("bad", "names"), [(3, "v00, v01, v02"), (12, "v08, v09, ...")])

@@ -1,8 +1,10 @@
 """Training programs that leave TensorFlow behind: exported, loaded, run."""
 
+import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu import devices, exported_program, run_program
+from bert_estimator.tpu import devices, exported_program, hosts, run_program, training_program
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -48,14 +50,29 @@ def input_fn(params):
     return tf.data.Dataset.range(start, start + 10).map(batch)
 
 
-def estimator(folder, master):
+def estimator(folder, master, function=model_fn, warm_start_from=None, axes=None, **of_tpu):
     config = tpu.RunConfig(
         master=master,
         model_dir=str(folder),
         tf_random_seed=1,
-        tpu_config=tpu.TPUConfig(iterations_per_loop=1),
+        log_step_count_steps=1,
+        tpu_config=tpu.TPUConfig(iterations_per_loop=1, **of_tpu),
     )
-    return tpu.TPUEstimator(model_fn, config=config, train_batch_size=BATCH)
+    return tpu.TPUEstimator(
+        function,
+        config=config,
+        train_batch_size=BATCH,
+        batch_axis=axes,
+        warm_start_from=warm_start_from,
+        sharding=[("slot", 0)],
+    )
+
+
+def losses_of_training(going_on, data, steps):
+    losses = []
+    listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+    going_on.train(data, hooks=[listener], steps=steps)
+    return losses
 
 
 @pytest.fixture(scope="module", params=["", "rehearse:2"])
@@ -65,16 +82,8 @@ def exported(request, tmp_path_factory):
     trained = estimator(folder / "model", request.param)
     trained.train(input_fn, steps=2)
     trained.export_training_program(input_fn, str(folder / "program"), num_batches=4)
-    losses = []
-    listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
     going_on = estimator(folder / "model", request.param)
-    going_on = tpu.TPUEstimator(
-        model_fn,
-        config=going_on.config.replace(log_step_count_steps=1),
-        train_batch_size=BATCH,
-    )
-    going_on.train(input_fn, hooks=[listener], steps=4)
-    return folder / "program", losses
+    return folder / "program", losses_of_training(going_on, input_fn, 4)
 
 
 def run_without_tensorflow(*arguments):
@@ -105,6 +114,74 @@ def test_it_runs_where_tensorflow_is_not_installed(exported):
     assert re.search(r"others: \S+ s each, \S+ sequences/s, share of peak: not known", done.stdout)
     first, last = re.search(r"loss: (\S+) at .* (\S+) at step 4", done.stdout).groups()
     assert (float(first), float(last)) == pytest.approx((losses[0], losses[3]), abs=1e-5)
+
+
+def assert_runs_as_training_does(trained, data, directory):
+    trained.export_training_program(data, directory, num_batches=3)
+    program = exported_program.load(directory)
+    cores = devices.find(f"rehearse:{program.num_cores}")
+    found, *_ = run_program.run(program, cores, 3)
+    np.testing.assert_allclose(found, losses_of_training(trained, data, 3), rtol=1e-6)
+
+
+def test_a_batch_on_another_axis(tmp_path):
+    def turned_model_fn(features, labels, mode, params):
+        assert features["x"].shape.as_list() == [WIDTH, BATCH // 2]
+        return model_fn({"x": tf.transpose(features["x"])}, labels, mode, params)
+
+    def turned_input_fn(params):
+        return input_fn(params).map(lambda features, y: ({"x": tf.transpose(features["x"])}, y))
+
+    trained = estimator(tmp_path / "model", "rehearse:2", turned_model_fn, axes=[1, 0])
+    assert_runs_as_training_does(trained, turned_input_fn, str(tmp_path / "program"))
+
+
+def test_a_batch_drawn_core_by_core(tmp_path):
+    mode = tpu.InputPipelineConfig.PER_HOST_V2
+    trained = estimator(tmp_path / "model", "rehearse:2", per_host_input_for_training=mode)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+
+
+def test_a_warm_start(tmp_path):
+    source = estimator(tmp_path / "source", "").train(input_fn, steps=2).model_dir
+    trained = estimator(tmp_path / "model", "", warm_start_from=source)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+    program = exported_program.load(str(tmp_path / "program"))
+    state = dict(zip([v.name for v in program.lowered.state], program.state, strict=True))
+    assert state["w"].any()  # the initial values are zeros
+    np.testing.assert_array_equal(state["w"], tf.train.load_variable(source, "w"))
+
+
+def test_cores_that_share_one_model_are_exported_as_one(tmp_path):
+    trained = estimator(tmp_path / "model", "rehearse:2", num_cores_per_replica=2)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+
+
+@pytest.mark.parametrize(
+    ("of_tpu", "message"),
+    [
+        (
+            {"per_host_input_for_training": tpu.InputPipelineConfig.BROADCAST},
+            "BROADCAST gives 4 cores the same batch, and an exported program splits it",
+        ),
+        (
+            {"num_cores_per_replica": 2},
+            "num_cores_per_replica=2 splits the model of each of the 2 replicas",
+        ),
+    ],
+)
+def test_cores_whose_program_cannot_be_exported(tmp_path, of_tpu, message):
+    trained = estimator(tmp_path / "model", "rehearse:4", **of_tpu)
+    with pytest.raises(ValueError, match=f"export_training_program: .*{message}"):
+        trained.export_training_program(input_fn, str(tmp_path / "program"))
+    assert not (tmp_path / "program").exists()
+
+
+def test_cores_of_several_hosts_cannot_be_exported_either(tmp_path):
+    job = estimator(tmp_path, "rehearse:2")._job(tpu.ModeKeys.TRAIN)
+    job = dataclasses.replace(job, hosts=hosts.Hosts(("here:1", "there:1")))
+    with pytest.raises(ValueError, match=r"TF_CONFIG names 2 hosts.*: unset it"):
+        training_program.export(job, input_fn, 1)
 
 
 def test_the_state_s_dtypes_survive(exported):
@@ -142,6 +219,57 @@ def test_batches_of_another_program(exported, tmp_path, arrays, message):
     np.savez(path, **{name: np.zeros(shape, np.float32) for name, shape in arrays.items()})
     with pytest.raises(ValueError, match=message):
         exported_program.load(str(exported[0]), path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_bytes(path.read_bytes()[:10]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"NUMPY", b"numpy")),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("no arrays"),
+    ],
+    ids=["its end", "most of it", "a byte", "all of it", "a text"],
+)
+@pytest.mark.parametrize("name", ["state.npz", "batches.npz"])
+def test_a_damaged_file_is_named(exported, tmp_path, capsys, damage, name):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    damage(directory / name)
+    assert run_program.main([str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert f"run_program: {directory}/{name} is no npz file, or is cut short or damaged (" in error
+
+
+def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
+    np.save(tmp_path / "batches.npy", np.zeros([1, BATCH, WIDTH]))
+    with pytest.raises(ValueError, match=r"batches\.npy is no npz file"):
+        exported_program.load(str(exported[0]), str(tmp_path / "batches.npy"))
+
+
+def test_a_state_without_one_of_its_variables_is_named(exported, tmp_path, capsys):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    np.savez(directory / "state.npz", w=np.zeros([WIDTH, 1]))
+    assert run_program.main([str(directory)]) == 2
+    assert re.search(r"state\.npz lacks \[.*'slot'.*\]", capsys.readouterr().err)
+
+
+def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypatch):
+    directory = str(shutil.copytree(exported[0], tmp_path / "program"))
+    program = exported_program.load(directory)
+
+    def full(path, inputs, batches):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(exported_program, "save_batches", full)
+    with pytest.raises(OSError, match="No space left"):
+        program.save(directory)
+    with pytest.raises(ValueError, match=r"no program\.json in it, which is written last"):
+        exported_program.load(directory)
+    monkeypatch.undo()
+    program.save(directory)
+    assert sorted(os.listdir(directory)) == sorted(os.listdir(exported[0]))
+    assert exported_program.load(directory).inputs == program.inputs
 
 
 def test_a_command_that_cannot_work(exported, tmp_path, capsys):

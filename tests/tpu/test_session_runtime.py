@@ -11,6 +11,7 @@ from toy import (
     BATCH_SIZE,
     HostLog,
     Visits,
+    batches,
     checkpoint_steps,
     ending_at,
     events,
@@ -321,6 +322,59 @@ def test_v1_summaries_of_the_last_step_are_written_at_loop_ends(tmp_path, cores,
     assert [(step, histogram.max) for step, histogram in histograms] == [(s, s) for s in at]
     assert all(histogram.num == BATCH_SIZE // cores for _, histogram in histograms)
     assert scalars(tmp_path, "loss") == [(step, float(step)) for step in at]
+
+
+@pytest.mark.parametrize("loop", [1, 3, 100])
+def test_a_histogram_does_not_hide_the_loss_that_is_not_finite(tmp_path, cores, loop):
+    def fields(features, loss):
+        tf.summary.histogram("loss_of_rows", features["x"] * loss)
+        return {}
+
+    def loss(weight, features):
+        return tf.where(features["x"][0] >= 3, np.nan, features["x"][0])
+
+    model_fn = make_model_fn(fields, loss=loss)
+    estimator = make_estimator(tmp_path, model_fn, save_summary_steps=1, iterations_per_loop=loop)
+    with pytest.raises(tpu.NanLossDuringTrainingError, match="loss of step 3 is nan"):
+        estimator.train(input_fn, steps=10)
+
+
+def test_a_histogram_of_what_is_not_finite_is_an_error_of_its_own(tmp_path, cores):
+    def fields(features, loss):
+        tf.summary.histogram("broken", features["x"] / 0)
+        return {}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), save_summary_steps=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Histogram for: broken"):
+        estimator.train(input_fn, steps=2)
+
+
+def test_a_summary_made_in_input_fn_draws_no_batch(tmp_path, cores, warned):
+    def input_fn(params):
+        data = batches(batch_size=params["batch_size"])
+        drawn = tf.data.make_one_shot_iterator(data).get_next()["x"]
+        tf.summary.scalar("drawn", drawn[0])
+        x = drawn + tf.zeros_like(drawn)
+        tf.summary.scalar("given", x[0])
+        tf.summary.scalar("of_none", tf.constant(7.0))
+        return {"x": x}
+
+    def fields(features, loss):
+        tf.summary.scalar("x", features["x"][0])
+        return {"host_call": (log, {"x": features["x"][:1]})}
+
+    log = HostLog()
+    estimator = make_estimator(
+        tmp_path, make_model_fn(fields), save_summary_steps=1, iterations_per_loop=2
+    )
+    estimator.train(input_fn, steps=6)
+    assert [values["x"] for values in log.values] == [[float(k)] * cores for k in range(1, 7)]
+    assert scalars(tmp_path, "x") == [(2, 2.0), (4, 4.0), (6, 6.0)]
+    assert scalars(tmp_path, "of_none") == [(2, 7.0), (4, 7.0), (6, 7.0)]
+    assert {tag for _, tag, _ in events(tmp_path)} & {"drawn", "given"} == set()
+    found = [warning for warning in warned() if "is not written" in warning]
+    assert [warning.split()[2] for warning in found] == ["drawn", "given"]
+    assert all("draws, and would draw a batch that no step gets. Make it in m" in w for w in found)
 
 
 def test_no_summaries_where_none_are_wanted(tmp_path):

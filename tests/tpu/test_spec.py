@@ -39,6 +39,11 @@ def metric_fn(value):
             r"eval_metric_ops\['a'\] must be a \(value tensor, update operation\) pair",
         ),
         (
+            {"mode": "eval", "loss": lambda: tf.zeros([]), "eval_metric_ops": [1]},
+            TypeError,
+            r"eval_metric_ops must be a dict of metrics, each a .* not \[1\]",
+        ),
+        (
             {"mode": "eval", "loss": lambda: tf.zeros([]), "training_hooks": [3]},
             TypeError,
             "training_hooks must be tf.train.SessionRunHook objects, not 3",
