@@ -8,6 +8,7 @@ With --task_name and --data_dir it is google-research/bert's run_classifier.py, 
 XNLI; with --train_file, --eval_file and --predict_file it reads one's own TSV, CSV or JSONL files.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -186,15 +187,15 @@ def _check_data_flags(config):
         flags.check(config.data_dir, "data_dir", None, "is needed: it holds the task's files")
         flags.check(os.path.isdir(config.data_dir), "data_dir", config.data_dir, "is no directory")
         return
-    for verb, name in (
-        ("do_train", "train_file"),
-        ("do_eval", "eval_file"),
-        ("keep_best_checkpoint", "eval_file"),
-        ("early_stopping_patience", "eval_file"),
-        ("do_predict", "predict_file"),
+    for verb, name, is_read in (
+        ("do_train", "train_file", True),
+        ("do_eval", "eval_file", True),
+        ("keep_best_checkpoint", "eval_file", config.do_train),
+        ("early_stopping_patience", "eval_file", config.do_train),
+        ("do_predict", "predict_file", True),
     ):
         flags.check(
-            not getattr(config, verb) or getattr(config, name),
+            not (is_read and getattr(config, verb)) or getattr(config, name),
             name,
             None,
             f"is needed for --{verb}; or turn it off",
@@ -337,7 +338,8 @@ def _load_embedded(config):
     if not os.path.exists(vocab_file) or not RunDirectory(config.output_dir).holds_checkpoint():
         if config.vocab_file:
             _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
-            shutil.copy(config.vocab_file, vocab_file)
+            with contextlib.suppress(shutil.SameFileError):
+                shutil.copy(config.vocab_file, vocab_file)
         else:
             default_data.write_vocabulary(vocab_file, vocab_size)
     tokenizer = _open_tokenizer(vocab_file, config.do_lower_case, bert_config)

@@ -199,7 +199,6 @@ def open_run(config):
 
 def compile_step(config):
     """Compiles the step for a TPU that need not be there; ends the script if it does not fit."""
-    RunDirectory(config.output_dir)
     _tensorflow()
     from input_pipelines import pretraining_input
 

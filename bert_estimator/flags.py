@@ -194,7 +194,7 @@ def check_divides(config, cores, source, batches):
         value = getattr(config, name, cores)
         check(value % cores == 0, name, value, f"must be a multiple of {source}")
     batch, micro = config.train_batch_size // cores, config.micro_batch_size
-    if micro is not None:
+    if micro is not None and config.do_train:
         of_batch = f"--train_batch_size={config.train_batch_size}"
         if cores > 1:
             of_batch = f"{batch}, a core's share of {of_batch}"
@@ -225,7 +225,8 @@ def check_patterns(name, patterns):
 
 def check_writable_directory(name, path):
     """Makes the directory, and raises FlagError where nothing can be written into it."""
-    check(not _is_remote(path), name, path, "must be a directory of this machine")
+    rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
+    check(not _is_remote(path), name, path, rule)
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

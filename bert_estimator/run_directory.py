@@ -70,22 +70,40 @@ class RunDirectory:
             return
         before = recorded_settings(self.path)
         for name, value in json.loads(json.dumps(settings)).items():
-            if name not in _MAY_DIFFER and name in before and before[name] != value:
-                held, way = f"with --{name}={before[name]}", "Use that value"
-                if before[name] is None:
-                    # Where it has a default, which is another than it was, empty means none.
-                    held, way = f"without --{name}", "Leave the flag out"
-                    if name == "init_checkpoint":
-                        way = "Give --init_checkpoint= with nothing after it"
-                raise FlagError(
-                    f"--{name}={value}: {self.path} holds a run {held}. {way} to go on with it, or "
-                    "another --output_dir"
-                )
+            if name in _MAY_DIFFER or before.get(name, value) == value:
+                continue
+            if name == "init_checkpoint" and self._is_same_path(before[name], value):
+                continue
+            held = f"with --{name}={before[name]}" if before[name] is not None else "without it"
+            raise FlagError(
+                f"--{name}={value}: {self.path} holds a run {held}. {self._way_back(name)} to go "
+                "on with it, or another --output_dir"
+            )
         if records is not None and _recorded(self.path).get("records", records) != records:
             raise FlagError(
                 f"--{records_flag}: {self.path} holds a run on other records than these. Use those "
                 "to go on with it, or another --output_dir"
             )
+
+    def _way_back(self, name):
+        """What gives a flag the value that it had in the directory's run, in words."""
+        before = _recorded(self.path)["flags"][name]
+        if before["value"] is None and name == "init_checkpoint":
+            # It has a default, which is another than it was; empty means none.
+            return "Give --init_checkpoint= with nothing after it"
+        # The stage before it gives that of a recipe's stage.
+        is_flag = before["value"] is not None and ": stage " not in before["from"]
+        return "Use that value" if is_flag else "Leave the flag out"
+
+    def _is_same_path(self, one, other):
+        """Whether two paths, each from here or from the run's directory, may be the same."""
+        if None in (one, other):
+            return False
+        ones, others = (
+            {os.path.realpath(path), os.path.realpath(os.path.join(self.path, path))}
+            for path in (one, other)
+        )
+        return not ones.isdisjoint(others)
 
     def write_config(self, settings, sources, records):
         """Writes config.json.

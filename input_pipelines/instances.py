@@ -192,8 +192,8 @@ def _random_position(
 def _filled(document: TokenizedDocument, start: int, length: int) -> list[int]:
     """Tokens of whole sentences from `start` on until there are `length` or the document ends."""
     tokens: list[int] = []
-    for sentence in document[start:]:
-        tokens.extend(sentence)
+    for number in range(start, len(document)):
+        tokens.extend(document[number])
         if len(tokens) >= length:
             break
     return tokens

@@ -1,9 +1,13 @@
 """Sequences that are kept on disk while records are made: memory is for their places alone."""
 
 import array
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import IO
+
+import numpy as np
 
 from input_pipelines.instances import TokenizedDocument
 
@@ -34,26 +38,54 @@ class Spool(Sequence[bytes]):
 
 
 class SpooledDocuments(Sequence[TokenizedDocument]):
-    """Documents in a `Spool`, each read when it is asked for: a list of int arrays."""
+    """Documents on disk, of which a sentence is read when it is asked for: a list of ids.
+
+    Their files are mapped to memory, which the system takes back where it is short.
+    """
 
     def __init__(self, documents: Iterable[TokenizedDocument]):
-        self._spool = Spool(map(_packed, documents))
+        self._first_sentences = array.array("q", [0])
+        with tempfile.TemporaryFile() as ids, tempfile.TemporaryFile() as starts:
+            start = 0
+            for document in documents:
+                for sentence in document:
+                    ids.write(array.array("i", sentence).tobytes())
+                    starts.write(start.to_bytes(8, sys.byteorder))
+                    start += len(sentence)
+                self._first_sentences.append(self._first_sentences[-1] + len(document))
+            starts.write(start.to_bytes(8, sys.byteorder))
+            self._starts = _mapped(starts, np.int64)
+            self._ids = _mapped(ids, np.int32)
 
     def __len__(self) -> int:
-        return len(self._spool)
+        return len(self._first_sentences) - 1
 
     def __getitem__(self, number: int) -> TokenizedDocument:
-        values = array.array("i", self._spool[number])
-        start, sentences = 1 + values[0], []
-        for length in values[1:start]:
-            sentences.append(values[start : start + length])
-            start += length
-        return sentences
+        if not 0 <= number < len(self):
+            raise IndexError(f"document {number} of {len(self)}")
+        first, end = self._first_sentences[number : number + 2]
+        return _SpooledDocument(self._ids, self._starts[first : end + 1])
 
 
-def _packed(document: TokenizedDocument) -> bytes:
-    """The number of sentences, their lengths, their ids."""
-    values = array.array("i", [len(document), *map(len, document)])
-    for sentence in document:
-        values.extend(sentence)
-    return values.tobytes()
+class _SpooledDocument(Sequence[list[int]]):
+    def __init__(self, ids: np.ndarray, starts: np.ndarray):
+        self._ids = ids
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(f"sentence {number} of {len(self)}")
+        return self._ids[self._starts[number] : self._starts[number + 1]].tolist()
+
+
+def _mapped(file: IO[bytes], dtype: type) -> np.ndarray:
+    """The file's content; it stays when the file is closed."""
+    file.flush()
+    if file.tell() == 0:  # nothing cannot be mapped
+        return np.zeros([0], dtype)
+    return np.asarray(np.memmap(file, dtype, "r"))

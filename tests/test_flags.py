@@ -105,6 +105,7 @@ def test_good_values_pass(tmp_path):
         # What no flag gives is made to fit, and a batch that is not drawn need not.
         {"num_tpu_cores": 16, "sources": {}},
         {"num_tpu_cores": 8, "train_batch_size": 31, "do_train": False},
+        {"num_tpu_cores": 4, "micro_batch_size": 5, "do_train": False},
         # The cores of a name are found later: 5 may be a core's whole share.
         {"tpu_name": "rehearse:8", "micro_batch_size": 5},
         # Cores are asked for only where there are some.

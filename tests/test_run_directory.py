@@ -73,14 +73,28 @@ def test_what_was_not_given_can_be_had_again(tmp_path):
         "abc",
     )
     message = (
-        r"--init_checkpoint=ckpt: .* holds a run without --init_checkpoint\. Give "
+        r"--init_checkpoint=ckpt: .* holds a run without it\. Give "
         r"--init_checkpoint= with nothing after it to go on with it, or another --output_dir"
     )
     with pytest.raises(FlagError, match=message):
         run.check_config({"init_checkpoint": "ckpt", "micro_batch_size": None})
-    message = "--micro_batch_size=4: .* holds a run without --micro_batch_size. Leave the flag out"
+    message = "--micro_batch_size=4: .* holds a run without it. Leave the flag out"
     with pytest.raises(FlagError, match=message):
         run.check_config({"init_checkpoint": None, "micro_batch_size": 4})
+
+
+def test_a_path_may_be_written_otherwise(tmp_path, monkeypatch):
+    run = directory(tmp_path / "stage_2", step=5)
+    path = "../stage_1/model.ckpt-7"
+    sources = {"init_checkpoint": "lamb_76min: stage 1"}
+    run.write_config({"init_checkpoint": path}, sources, "abc")
+    monkeypatch.chdir(tmp_path)
+    for same in (path, "stage_1/model.ckpt-7", f"{tmp_path}/stage_1/model.ckpt-7"):
+        run.check_config({"init_checkpoint": same})
+    for other in ("stage_1/model.ckpt-8", None):
+        message = f"--init_checkpoint={other}: .*/model.ckpt-7. Leave the flag out to go on"
+        with pytest.raises(FlagError, match=message):
+            run.check_config({"init_checkpoint": other})
 
 
 def test_of_several_hosts_one_has_the_checkpoints_and_each_its_own_metrics(tmp_path):

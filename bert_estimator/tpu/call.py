@@ -15,7 +15,7 @@ class TPUContext:
     Attributes:
       num_replicas: replicas that share a global batch.
       num_hosts: hosts that feed them.
-      current_host: this host's number.
+      current_host: this host's number; in an input_fn only, since all hosts run one program.
       num_of_replicas_per_host: replicas fed by each host.
       global_step: the global step at which this call of train, evaluate or predict starts. With
         it, an input_fn whose order is a function of the step resumes by arithmetic. None in a
@@ -27,9 +27,14 @@ class TPUContext:
     def __init__(self, num_replicas=1, num_hosts=1, current_host=0, global_step=0):
         self.num_replicas = num_replicas
         self.num_hosts = num_hosts
-        self.current_host = current_host
+        self._current_host = current_host
         self.num_of_replicas_per_host = num_replicas // num_hosts
         self.global_step = global_step
+
+    @property
+    def current_host(self):
+        self._check_in_input_fn("current_host")
+        return self._current_host
 
     def current_input_fn_deployment(self):
         """Returns (device, number of this invocation, number of invocations, replicas it feeds).
@@ -37,9 +42,12 @@ class TPUContext:
         Raises:
           RuntimeError: it is called in a model_fn.
         """
-        if self.global_step is None:
-            raise RuntimeError("current_input_fn_deployment may be called in an input_fn only")
+        self._check_in_input_fn("current_input_fn_deployment")
         return "", self.current_host, self.num_hosts, self.num_of_replicas_per_host
+
+    def _check_in_input_fn(self, name):
+        if self.global_step is None:
+            raise RuntimeError(f"{name} may be asked for in an input_fn only")
 
     def device_for_replica(self, replica_id):
         """Raises RuntimeError: a core is no TensorFlow device, so nothing can be placed on it."""

@@ -65,7 +65,7 @@ def newest_whole(model_dir):
 
 def last_written(model_dir):
     """Returns, as a sentence for an error, which checkpoint there is to go on from."""
-    path = tf.train.latest_checkpoint(model_dir)
+    path = next((each for each in _candidates(model_dir) if damage(each) is None), None)
     if path is None:
         return f"There is no checkpoint in {model_dir} to go on from."
     return f"The last checkpoint, {path}, was written before."

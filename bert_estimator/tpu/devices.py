@@ -105,9 +105,17 @@ def _devices_of_kind(kind, error_text):
     jax = import_jax()
     hosts.join(jax)
     try:
-        return _by_host(jax.devices(kind))
+        cores = _by_host(jax.devices(kind))
     except RuntimeError as error:
         raise RuntimeError(error_text.format(error)) from error
+    # A slice's hosts find each other without TF_CONFIG too; then each would take itself for all.
+    have, named = len({core.process_index for core in cores}), hosts.find().number
+    if have > named:
+        raise RuntimeError(
+            f"These are cores of {have} hosts, and TF_CONFIG names {named}: give it on each of "
+            "them, with one cluster of all and a task of its own"
+        )
+    return cores
 
 
 def _virtual_cores(number):

@@ -83,9 +83,10 @@ class Inputs:
         """
         drawing = {tensor.op for tensor in self._tensors}
         drawing |= {operation for operation in _all_before(drawing) if _has_other_data(operation)}
+        drawing = set(_all_after(drawing))
         kept = []
         for summary in summaries:
-            if drawing.isdisjoint(_all_before([summary.op])):
+            if summary.op not in drawing:
                 kept.append(summary)
             else:
                 tf.logging.warning(
@@ -132,6 +133,18 @@ def _all_before(operations):
             seen.add(operation)
             yield operation
             waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+
+
+def _all_after(operations):
+    """Yields operations, and all that depend on them."""
+    seen, waiting = set(), list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in seen:
+            seen.add(operation)
+            yield operation
+            waiting += [each for tensor in operation.outputs for each in tensor.consumers()]
+            waiting += operation._control_outputs
 
 
 def _has_other_data(operation):

@@ -49,6 +49,7 @@ class Interrupts:
         self._alone = num_hosts == 1
         self._outermost = self
         self._requested = None  # the outermost one's counts
+        self._agreed = None  # what all hosts know of
 
     @property
     def requested(self):
@@ -60,7 +61,7 @@ class Interrupts:
         if self._counts:
             if _entered:
                 self._outermost = _entered[0]
-                self._raise()
+                self._raise(self.requested)
             _entered.append(self)
             if self._outermost is self:
                 self._install()
@@ -95,12 +96,14 @@ class Interrupts:
         A signal to one host is a request on all from here on: each would wait for one that left.
         """
         if self._alone:
+            self._outermost._agreed = self.requested
             return wish or self.requested is not None
         found = hosts.gather([int(wish), self.requested or 0])
         number = int(found[:, 1].max())
         if number and self.requested is None:
             self._outermost._requested = number
             self._say(number, f"{self._consequence}, since another host got it.")
+        self._outermost._agreed = number or None  # a signal since then is for the next time
         return bool(found.any())
 
     def raise_if_requested(self):
@@ -109,13 +112,13 @@ class Interrupts:
         It waits for the other hosts, and raises on all of them.
         """
         self.wanted_by_any_host()
-        self._raise()
+        self._raise(self._outermost._agreed)
 
-    def _raise(self):
-        if self.requested == signal.SIGINT:
+    def _raise(self, number):
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.requested is not None:
-            raise SystemExit(128 + self.requested)
+        if number is not None:
+            raise SystemExit(128 + number)
 
     def _handle(self, number, frame):
         """The handler proper, so that a signal from the main thread itself counts at once."""

@@ -99,7 +99,9 @@ class Job:
         """Builds the model for one replica in the current graph; returns its spec."""
         context = {}
         if self.tpu_rules:
-            context["context"] = call.TPUContext(self.num_replicas, global_step=None)
+            context["context"] = call.TPUContext(
+                self.num_replicas, self.hosts.number, global_step=None
+            )
         spec = call.call_model_fn(
             self.model_fn,
             features,

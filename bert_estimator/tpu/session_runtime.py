@@ -192,7 +192,10 @@ class FedStep:
         if self._summary_every:
             summaries = self._inputs.without_drawing(tf.get_collection(tf.GraphKeys.SUMMARIES))
             self._summary_op = tf.summary.merge(summaries) if summaries else None
-            self._summarized = [tensor for summary in summaries for tensor in summary.op.inputs]
+            # One that waits for the step's update is made within the step.
+            made = [each for each in summaries if each.op.control_inputs]
+            given = [each for each in summaries if not each.op.control_inputs]
+            self._summarized = made + [tensor for each in given for tensor in each.op.inputs]
         return []
 
     def host_session(self, session):

@@ -156,8 +156,10 @@ def test_the_context_of_several_hosts():
 def test_a_context_in_a_model_fn_knows_no_deployment_and_no_devices():
     context = call.TPUContext(num_replicas=4, global_step=None)
     assert (context.num_replicas, context.device_assignment) == (4, None)
-    with pytest.raises(RuntimeError, match="may be called in an input_fn only"):
+    with pytest.raises(RuntimeError, match="deployment may be asked for in an input_fn only"):
         context.current_input_fn_deployment()
+    with pytest.raises(RuntimeError, match="current_host may be asked for in an input_fn only"):
+        _ = context.current_host
     with pytest.raises(RuntimeError, match="device_for_replica: cores are no TensorFlow devices"):
         context.device_for_replica(0)
     with pytest.raises(RuntimeError, match="tpu_host_placement_function: hosts are no"):

@@ -121,6 +121,15 @@ def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
 
 
+def test_what_there_is_to_go_on_from(folder, warned):
+    """Whatever the state file says of it."""
+    os.truncate(f"{folder}/model.ckpt-4{DATA}", 1)
+    expected = f"The last checkpoint, {folder}/model.ckpt-2, was written before."
+    for change in (lambda path: None, lambda path: os.truncate(path, 0), os.remove):
+        change(f"{folder}/checkpoint")
+        assert checkpoints.last_written(folder) == expected
+
+
 def test_several_may_be_damaged_but_not_all(folder, warned):
     for step in (4, 2):
         os.truncate(f"{folder}/model.ckpt-{step}{DATA}", 1)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import types
 from importlib import metadata
 
 import pytest
@@ -49,6 +50,17 @@ def test_local_with_a_device_that_is_no_usable_tpu(monkeypatch, tmp_path):
 def test_gpu_without_a_gpu():
     with pytest.raises(RuntimeError, match=r"'gpu': jax finds no GPU: .*'jax\[cuda12\]'"):
         devices.find("gpu")
+
+
+def test_hosts_that_tf_config_does_not_name(monkeypatch):
+    """As on one host of a slice of four, each of which finds the cores of all."""
+    cores = [types.SimpleNamespace(process_index=i // 2, id=i) for i in range(8)]
+    monkeypatch.setattr(devices.import_jax(), "devices", lambda kind: cores)
+    message = "These are cores of 4 hosts, and TF_CONFIG names 1: give it on each of them"
+    with pytest.raises(RuntimeError, match=message):
+        devices.find("gpu")
+    del cores[2:]
+    assert devices.find("gpu") == cores
 
 
 def test_the_default_is_what_tpu_name_says(monkeypatch):

@@ -247,6 +247,21 @@ def test_a_signal_to_one_host_is_one_to_all(monkeypatch, capfd, gathered, wish, 
             asked.raise_if_requested()
 
 
+def test_a_signal_while_the_hosts_agree_is_for_the_next_time(monkeypatch):
+    """This one alone would leave, and the others wait for it."""
+    asked = Interrupts("saving", num_hosts=2)
+
+    def gather(values):
+        asked._handle(signal.SIGTERM, None)
+        return np.array([[0, 0], values])
+
+    monkeypatch.setattr(hosts, "gather", gather)
+    with asked:
+        asked.raise_if_requested()
+        with pytest.raises(SystemExit, match="143"):
+            asked.raise_if_requested()
+
+
 def test_other_signals_are_left_alone():
     called = []
     previous = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))

@@ -377,6 +377,24 @@ def test_a_summary_made_in_input_fn_draws_no_batch(tmp_path, cores, warned):
     assert all("draws, and would draw a batch that no step gets. Make it in m" in w for w in found)
 
 
+def test_a_summary_that_waits_for_the_update_is_made_within_the_step(tmp_path, cores):
+    if cores > 1:
+        return  # a model with a call of Python cannot be lowered
+    made = tf.Summary(value=[tf.Summary.Value(tag="made", simple_value=1.0)])
+
+    def model_fn(features, mode, params):
+        spec = make_model_fn()(features, mode, params)
+        with tf.control_dependencies([spec.train_op]):
+            text = tf.py_func(made.SerializeToString, [], tf.string)
+        tf.add_to_collection(tf.GraphKeys.SUMMARIES, text)
+        return spec
+
+    estimator = make_estimator(tmp_path, model_fn, save_summary_steps=1, iterations_per_loop=2)
+    estimator.train(input_fn, steps=4)
+    assert scalars(tmp_path, "made") == [(2, 1.0), (4, 1.0)]
+    assert scalars(tmp_path, "loss") == [(2, 2.0), (4, 4.0)]
+
+
 def test_no_summaries_where_none_are_wanted(tmp_path):
     make_estimator(tmp_path, save_summary_steps=None, iterations_per_loop=1).train(
         input_fn, steps=3
