@@ -11,6 +11,13 @@ _TPU_ESTIMATOR = (
     "bert_estimator.tpu",
     "InputPipelineConfig RunConfig TPUConfig TPUEstimator TPUEstimatorSpec",
 )
+_ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum")
+_EARLY_STOPPING = (
+    "bert_estimator.tpu.early_stopping",
+    "make_early_stopping_hook make_stop_at_checkpoint_step_hook stop_if_higher_hook "
+    "stop_if_lower_hook stop_if_no_decrease_hook stop_if_no_increase_hook",
+)
+_SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
 
 # Module of TF1 -> list of (where it comes from now, the names found there); the first one that has
 # a name gives it. "*" stands for all public names, "old=new" for one that is called new there.
@@ -40,6 +47,10 @@ MODULES = {
     "tensorflow.estimator": [
         ("bert_estimator.legacy.run_config", "RunConfig"),
         (
+            "bert_estimator.legacy.checkpoints",
+            "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
+        ),
+        (
             "bert_estimator.tpu",
             "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
             "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
@@ -52,6 +63,7 @@ MODULES = {
             "StopAtStepHook SummarySaverHook VocabInfo",
         ),
     ],
+    "tensorflow.estimator.experimental": [_EARLY_STOPPING, _SUPERVISED_INPUT],
     "tensorflow.estimator.export": [
         (
             "bert_estimator.tpu.serving",
@@ -63,6 +75,7 @@ MODULES = {
         ),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
+    "tensorflow.tpu": [_ACROSS_CORES, (V1 + ".tpu", "*")],
     "tensorflow.distribute": [(V1 + ".distribute", "*")],
     "tensorflow.distribute.cluster_resolver": [
         ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
@@ -71,15 +84,18 @@ MODULES = {
     "tensorflow.contrib": [],
     "tensorflow.contrib.tpu": [
         _TPU_ESTIMATOR,
-        ("bert_estimator.tpu", "CrossShardOptimizer ExportSavedModelApiVersion TPUContext"),
+        _ACROSS_CORES,
+        ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
+        ("bert_estimator.legacy.checkpoints", "AsyncCheckpointSaverHook"),
         (
             V1 + ".tpu",
-            "batch_parallel bfloat16_scope core cross_replica_sum initialize_system "
-            "outside_compilation replicate rewrite shard shutdown_system",
+            "batch_parallel bfloat16_scope core initialize_system outside_compilation replicate "
+            "rewrite shard shutdown_system",
         ),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],
+    "tensorflow.contrib.tpu.python.tpu.tpu_function": [("tensorflow.python.tpu.tpu_function", "*")],
     "tensorflow.contrib.cluster_resolver": [
         ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
         (
@@ -104,6 +120,7 @@ MODULES = {
             "scan shuffle_and_repeat unbatch unique",
         ),
     ],
+    "tensorflow.contrib.estimator": [_EARLY_STOPPING, _SUPERVISED_INPUT],
     "tensorflow.contrib.framework": [
         (V1, "TensorSpec argsort is_tensor nest py_func sort"),
         (
@@ -180,9 +197,14 @@ MODULES = {
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
 }
 
-# Names that TensorFlow moved within its inner modules, which old scripts (and tf_slim) still ask
-# for where they were: inner module -> as above.
+# Names of TensorFlow's inner modules that old scripts (and tf_slim) ask for there, and that were
+# moved or are ours now: inner module -> as above.
 MOVED = {
+    "tensorflow.python.layers.normalization": [
+        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
+    ],
+    "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
+    "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
     "tensorflow.python.framework.ops": [
         (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
     ],
@@ -194,6 +216,7 @@ MOVED = {
 # Import path -> the module above that it shows.
 PATHS = {
     "tensorflow_estimator.estimator": "tensorflow.estimator",
+    "tensorflow_estimator.estimator.experimental": "tensorflow.estimator.experimental",
     "tensorflow_estimator.estimator.export": "tensorflow.estimator.export",
     "tensorflow_estimator.estimator.tpu": "tensorflow.estimator.tpu",
     "tensorflow.contrib.framework.python.framework": "tensorflow.contrib.framework",
@@ -223,6 +246,8 @@ PATHS = {
             "training",
         )
     },
+    "tensorflow.contrib.estimator.python.estimator.early_stopping": "tensorflow.contrib.estimator",
+    "tensorflow_estimator.python.estimator.early_stopping": "tensorflow.estimator.experimental",
     **{
         f"{package}.export.{module}": "tensorflow.estimator.export"
         for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
@@ -237,9 +262,18 @@ PATHS = {
         )
         for module in ("tpu_config", "tpu_context", "tpu_estimator")
     },
+    "tensorflow.contrib.tpu.python.ops.tpu_ops": "tensorflow.contrib.tpu",
+    "tensorflow.python.tpu.async_checkpoint": "tensorflow.contrib.tpu",
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"
-        for module in ("bfloat16", "tpu", "tpu_optimizer", "tpu_sharding", "training_loop")
+        for module in (
+            "async_checkpoint",
+            "bfloat16",
+            "tpu",
+            "tpu_optimizer",
+            "tpu_sharding",
+            "training_loop",
+        )
     },
     **{
         f"tensorflow.contrib.cluster_resolver.python.training.{module}": (
@@ -248,6 +282,14 @@ PATHS = {
         for module in ("cluster_resolver", "tpu_cluster_resolver")
     },
 }
+
+_NOT_OF_CONTRIB_ESTIMATOR = (
+    "DNNEstimator DNNLinearCombinedEstimator LinearEstimator RNNClassifier RNNEstimator "
+    "SavedModelEstimator TowerOptimizer add_metrics binary_classification_head "
+    "clip_gradients_by_norm forward_features logistic_regression_head multi_class_head "
+    "multi_head multi_label_head poisson_regression_head regression_head "
+    "replicate_model_fn"
+)
 
 # What is not given: a name or a whole module -> (what it was, what to use).
 REMOVED = {
@@ -259,7 +301,20 @@ REMOVED = {
         "distribution strategies",
         "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
     ),
-    "tensorflow.contrib.estimator": ("additions to tf.estimator", "a model_fn for tf.estimator"),
+    **{
+        f"tensorflow.contrib.estimator.{name}": (
+            "an addition to tf.estimator",
+            "a model_fn for tf.estimator",
+        )
+        for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
+    },
+    **dict.fromkeys(
+        (
+            "tensorflow.contrib.estimator.InMemoryEvaluatorHook",
+            "tensorflow.estimator.experimental.InMemoryEvaluatorHook",
+        ),
+        ("evaluations within training", "tf.estimator.train_and_evaluate"),
+    ),
     "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
     **dict.fromkeys(
         ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
@@ -307,10 +362,6 @@ REMOVED = {
     "tensorflow.contrib.summary.create_db_writer": (
         "summaries in a database",
         "tf.contrib.summary.create_file_writer",
-    ),
-    "tensorflow.contrib.tpu.AsyncCheckpointSaverHook": (
-        "checkpoints written beside training",
-        "RunConfig(save_checkpoints_steps=...)",
     ),
     "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
     **dict.fromkeys(

@@ -13,12 +13,13 @@ class TPUClusterResolver:
     when a TPUEstimator needs cores.
 
     Args:
-      tpu: "local", "gpu" or "rehearse:N"; the environment variable `TPU_NAME` if None.
+      tpu: "local", "gpu" or "rehearse:N"; the environment variable `TPU_NAME` if None; "": no
+        TPU by name, as `RunConfig(master="")`.
       zone, project, job_name, coordinator_name, coordinator_address, credentials, service,
       discovery_url, tpu_hardware_feature: taken and not used, since nothing is looked up.
 
     Raises:
-      ValueError: no name was given.
+      ValueError: `tpu` is None and there is no `TPU_NAME`.
     """
 
     def __init__(
@@ -36,8 +37,8 @@ class TPUClusterResolver:
     ):
         if isinstance(tpu, list | tuple):
             (tpu,) = tpu
-        name = tf.compat.as_str(tpu) if tpu else os.environ.get("TPU_NAME")
-        if not name:
+        name = (os.environ.get("TPU_NAME") or None) if tpu is None else tf.compat.as_str(tpu)
+        if name is None:
             raise ValueError(
                 "TPUClusterResolver: please provide a TPU name to connect to, as its argument or "
                 "in the environment variable TPU_NAME"
@@ -45,7 +46,7 @@ class TPUClusterResolver:
         self._name = name
 
     def master(self, task_type=None, task_id=None, rpc_layer=None):
-        """Returns the TPU's name, which is what `RunConfig(master=...)` takes."""
+        """Returns the TPU's name, or "", which is what `RunConfig(master=...)` takes."""
         return self._name
 
     get_master = master

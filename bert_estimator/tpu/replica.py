@@ -7,6 +7,9 @@ program is the only replica, and each function here is the identity it then has 
 import contextlib
 import threading
 
+import tensorflow.compat.v1 as tf
+from tensorflow.python.tpu import tpu_function
+
 _current = threading.local()
 
 
@@ -27,10 +30,15 @@ class Replica:
     @contextlib.contextmanager
     def entered(self):
         previous, _current.value = getattr(_current, "value", None), self
+        # TensorFlow's own answer to how many there are, which models of TF1 ask for.
+        context = tpu_function.get_tpu_context()
+        previous_number = context.number_of_shards
+        context.set_number_of_shards(self.num_replicas)
         try:
             yield
         finally:
             _current.value = previous
+            context.set_number_of_shards(previous_number)
 
 
 _ONLY = Replica(1, 0, lambda tensor: tensor)
@@ -46,9 +54,33 @@ def replica_id():
     return _replica().replica_id
 
 
-def cross_replica_sum(tensor):
-    """Sums a tensor over all replicas; every replica gets the sum."""
-    return _replica().cross_replica_sum(tensor)
+def cross_replica_sum(x, group_assignment=None, name=None):
+    """Sums a tensor over all replicas; every replica gets the sum.
+
+    Its gradient is the sum of the replicas' gradients, as upstream.
+
+    Args:
+      x: a tensor.
+      group_assignment: None, or one group of all replicas, which means the same.
+      name: of the operation that gives the sum.
+
+    Raises:
+      ValueError: other groups, whose sums are not supported.
+    """
+    if group_assignment is not None:
+        groups = [sorted(group) for group in group_assignment]
+        if groups != [list(range(num_replicas()))]:
+            raise ValueError(
+                f"cross_replica_sum: group_assignment={group_assignment!r} is not supported: sums "
+                f"are over all {num_replicas()} replicas"
+            )
+    total = _replica().cross_replica_sum(x)
+    return total if name is None else tf.identity(total, name)
+
+
+@tf.RegisterGradient("XlaAllReduce")
+def _gradient_of_sum(op, gradient):
+    return cross_replica_sum(gradient), None
 
 
 def _replica():

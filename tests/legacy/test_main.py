@@ -19,10 +19,15 @@ import tensorflow.compat.v1 as tf1
 import tensorflow.contrib.slim as slim
 import tensorflow.gfile
 from tensorflow.contrib import tpu as contrib_tpu
+from tensorflow.contrib.tpu.python.tpu import async_checkpoint
 from tensorflow.contrib.tpu.python.tpu import tpu_config
+from tensorflow.contrib.tpu.python.tpu import tpu_function
 from tensorflow.python.estimator import estimator as estimator_lib
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import array_ops
+from tensorflow.python.tpu import tpu_function as inner_tpu_function
+from tensorflow.python.tpu import tpu_optimizer
+from tensorflow.python.tpu.ops import tpu_ops
 from tensorflow_estimator.python.estimator.tpu import tpu_estimator
 import tensorflow_estimator as tfe
 
@@ -46,6 +51,24 @@ def main(rest):
         "same_estimator": contrib_tpu.TPUEstimator is tpu_estimator.TPUEstimator
         is tf.estimator.tpu.TPUEstimator is tfe.estimator.tpu.TPUEstimator,
         "estimators": [tpu_config.RunConfig.__module__, estimator_lib.Estimator.__module__],
+        "across_cores": [
+            tf.tpu.CrossShardOptimizer.__module__,
+            tf.tpu.CrossShardOptimizer is contrib_tpu.CrossShardOptimizer
+            is tpu_optimizer.CrossShardOptimizer,
+            tf.tpu.cross_replica_sum.__module__,
+            tf.tpu.cross_replica_sum is contrib_tpu.cross_replica_sum is tpu_ops.cross_replica_sum,
+            tf.tpu.bfloat16_scope is contrib_tpu.bfloat16_scope,
+        ],
+        "number_of_shards": [
+            tpu_function.get_tpu_context is inner_tpu_function.get_tpu_context,
+            tpu_function.get_tpu_context().number_of_shards,
+        ],
+        "saver": async_checkpoint.AsyncCheckpointSaverHook.__base__ is tf.train.CheckpointSaverHook,
+        "last_step": estimator_lib._load_global_step_from_checkpoint_dir("absent"),
+        "early_stopping": [
+            tf.estimator.experimental.stop_if_no_decrease_hook.__module__,
+            tf.contrib.estimator.stop_if_no_decrease_hook.__module__,
+        ],
         "eager": tf.executing_eagerly(),
         "dimension": type(tf.placeholder(tf.float32, [2, 3]).shape[-1]).__name__,
         "variable": type(tf.get_variable("v", [2])).__name__,
@@ -59,6 +82,8 @@ def main(rest):
             error(lambda: tf.contrib.crf),
             error(lambda: tf.contrib.opt.ShampooOptimizer),
             error(lambda: tf.contrib.layers.embed_sequence),
+            error(lambda: tf.contrib.estimator.multi_head),
+            error(lambda: tf.estimator.experimental.InMemoryEvaluatorHook),
             error(lambda: tf.estimator.DNNClassifier),
             error(lambda: tf.no_such_name),
             error(lambda: tf.contrib.no_such_name),
@@ -101,6 +126,17 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
         "one_module": True,
         "same_estimator": True,
         "estimators": ["bert_estimator.tpu.config", "bert_estimator.tpu.base_estimator"],
+        "across_cores": [
+            "bert_estimator.tpu.cross_shard_optimizer",
+            True,
+            "bert_estimator.tpu.replica",
+            True,
+            True,
+        ],
+        "number_of_shards": [True, None],
+        "saver": True,
+        "last_step": 0,
+        "early_stopping": ["bert_estimator.tpu.early_stopping"] * 2,
         "eager": False,
         "dimension": "Dimension",
         "variable": "RefVariable",
@@ -117,6 +153,8 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
             ("tf.contrib.crf was conditional random fields", "contrib/crf/python/ops/crf.py"),
             ("tf.contrib.opt was further optimizers", "bert_estimator.optimization"),
             ("contrib.layers.embed_sequence", "tf.nn.embedding_lookup"),
+            ("tf.contrib.estimator.multi_head was an addition", "a model_fn for tf.estimator"),
+            ("InMemoryEvaluatorHook was evaluations", "tf.estimator.train_and_evaluate"),
             ("tf.estimator.DNNClassifier was a ready-made model", "model_fn"),
             ("tensorflow.no_such_name", "neither"),
             ("contrib.no_such_name", "docs/legacy.md"),

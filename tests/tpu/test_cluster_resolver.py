@@ -20,11 +20,24 @@ def test_without_a_name_it_is_tpu_name(monkeypatch):
     assert TPUClusterResolver().master() == "rehearse:4"
 
 
-@pytest.mark.parametrize("tpu", [None, "", [""]])
-def test_no_name_at_all(monkeypatch, tpu):
+@pytest.mark.parametrize("tpu_name", [None, "rehearse:4"])
+@pytest.mark.parametrize("tpu", ["", b"", [""]])
+def test_an_empty_name_is_the_local_master(monkeypatch, tpu, tpu_name):
+    """As in `TPUClusterResolver(FLAGS.tpu if FLAGS.use_tpu else "")`."""
     monkeypatch.delenv("TPU_NAME", raising=False)
+    if tpu_name:
+        monkeypatch.setenv("TPU_NAME", tpu_name)
+    config = RunConfig(cluster=TPUClusterResolver(tpu))
+    assert (config.master, config.evaluation_master) == ("", "")
+
+
+@pytest.mark.parametrize("tpu_name", [None, ""])
+def test_no_name_at_all(monkeypatch, tpu_name):
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    if tpu_name is not None:
+        monkeypatch.setenv("TPU_NAME", tpu_name)
     with pytest.raises(ValueError, match=r"provide a TPU name .* TPU_NAME"):
-        TPUClusterResolver(tpu)
+        TPUClusterResolver()
 
 
 @pytest.mark.usefixtures("xla_runtime")

@@ -86,7 +86,7 @@ def model_fn(features, labels, mode, params):
         "rmsprop": tf.train.RMSPropOptimizer,
     }[params.optimizer](learning_rate)
     if FLAGS.use_tpu:
-        optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)
+        optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     gradients, variables = zip(*optimizer.compute_gradients(loss))
     if params.clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, params.clip_norm)
