@@ -11,20 +11,6 @@ class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
     In TensorFlow 1 a thread wrote it beside training. The files are the same.
     """
 
-    def __init__(
-        self,
-        checkpoint_dir,
-        save_secs=None,
-        save_steps=None,
-        saver=None,
-        checkpoint_basename="model.ckpt",
-        scaffold=None,
-        listeners=None,
-    ):
-        super().__init__(
-            checkpoint_dir, save_secs, save_steps, saver, checkpoint_basename, scaffold, listeners
-        )
-
 
 def load_global_step_from_checkpoint_dir(checkpoint_dir):
     """Returns the global step of the checkpoint that training would go on from; 0 without one.

@@ -126,25 +126,25 @@ def is_computed_from(value, placeholders):
 
 def _all_before(operations):
     """Yields operations, and all that they depend on."""
-    seen, waiting = set(), list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation not in seen:
-            seen.add(operation)
-            yield operation
-            waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+    return _reached(operations, lambda o: [*(t.op for t in o.inputs), *o.control_inputs])
 
 
 def _all_after(operations):
     """Yields operations, and all that depend on them."""
+    return _reached(
+        operations, lambda o: [*(c for t in o.outputs for c in t.consumers()), *o._control_outputs]
+    )
+
+
+def _reached(operations, next_to):
+    """Yields operations, those next to them, those next to these, and so on, each once."""
     seen, waiting = set(), list(operations)
     while waiting:
         operation = waiting.pop()
         if operation not in seen:
             seen.add(operation)
             yield operation
-            waiting += [each for tensor in operation.outputs for each in tensor.consumers()]
-            waiting += operation._control_outputs
+            waiting += next_to(operation)
 
 
 def _has_other_data(operation):
