@@ -12,6 +12,7 @@ import sys
 from absl import app, flags
 
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
+from input_pipelines import command_line
 from input_pipelines.documents import find_files, read_documents
 
 
@@ -57,18 +58,8 @@ def create(values: flags.FlagValues) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code: 0, 2 for flags or files that cannot work, 1 for any
-    other failure."""
-    try:
-        rest = flags.FLAGS(argv)[1:]
-        if rest:
-            raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
-        print(create(flags.FLAGS))
-    except (flags.Error, ValueError, OSError) as error:
-        print(f"create_vocabulary: {error}", file=sys.stderr)
-        of_a_path = isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError)
-        return 1 if isinstance(error, OSError) and not of_a_path else 2
-    return 0
+    """Runs the command; returns its exit code, as of `command_line.exit_code`."""
+    return command_line.exit_code("create_vocabulary", create, argv)
 
 
 if __name__ == "__main__":
