@@ -26,6 +26,12 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "do_whole_word_mask", defaults.do_whole_word_mask, "Mask all pieces of a word or none."
     )
+    flags.DEFINE_bool(
+        "random_next_sentence",
+        defaults.random_next_sentence,
+        "Half of the second segments are random ones, as in BERT; "
+        "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
+    )
     flags.DEFINE_integer("max_seq_length", defaults.max_seq_length, "Tokens of an example.")
     flags.DEFINE_integer(
         "max_predictions_per_seq",
@@ -54,6 +60,7 @@ def create(values: flags.FlagValues) -> str:
         short_seq_prob=values.short_seq_prob,
         dupe_factor=values.dupe_factor,
         do_whole_word_mask=values.do_whole_word_mask,
+        random_next_sentence=values.random_next_sentence,
         random_seed=values.random_seed,
     )
     input_files = find_files(values.input_file.split(","))

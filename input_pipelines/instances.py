@@ -5,6 +5,9 @@ with three differences. Each document has a random generator of its own, derived
 document number), so that documents can be worked on in any order. And where there is no other
 document to draw a random next segment from, the label stays true to the text. And whether an
 instance is a short one is drawn for each instance, not once for all of a document.
+
+Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B
+always borders on A in the text, and half of the time the two are swapped.
 """
 
 import dataclasses
@@ -25,7 +28,7 @@ class TrainingInstance:
     Attributes:
       input_ids: ids of `[CLS] A [SEP] B [SEP]` with masked tokens replaced.
       segment_ids: 0 up to the first `[SEP]` with it, 1 from there on.
-      is_random_next: whether B does not follow A in the text.
+      is_random_next: whether B does not follow A in the text: it is random, or comes before A.
       masked_lm_positions: positions of the tokens to predict, ascending.
       masked_lm_ids: their original ids.
     """
@@ -48,6 +51,8 @@ class CreationSettings:
       short_seq_prob: share of the instances made for a random shorter length.
       dupe_factor: how often the text is gone through, with other choices each time.
       do_whole_word_mask: mask all pieces of a word or none.
+      random_next_sentence: half of the second segments are random ones (BERT); else half of the
+        pairs are swapped (ALBERT). ALBERT's name.
       random_seed: seed of all choices.
 
     Raises:
@@ -60,6 +65,7 @@ class CreationSettings:
     short_seq_prob: float = 0.1
     dupe_factor: int = 10
     do_whole_word_mask: bool = False
+    random_next_sentence: bool = True
     random_seed: int = 12345
 
     def __post_init__(self):
@@ -113,7 +119,10 @@ class InstanceMaker:
     def _segments(
         self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Yields (A, B, whether B is random); both hold tokens, together possibly too many."""
+        """Yields (A, B, whether B is random or swapped with A).
+
+        Both hold tokens, together possibly too many.
+        """
         document = documents[number]
         max_num_tokens = self._settings.max_seq_length - 3
         start = 0
@@ -128,8 +137,9 @@ class InstanceMaker:
                 end += 1
             a_end = start + 1 if end - start == 1 else rng.randint(start + 1, end - 1)
             tokens_a = _joined(document[start:a_end])
+            draws_next = self._settings.random_next_sentence
             other = None
-            if end - start == 1 or rng.random() < 0.5:
+            if draws_next and (end - start == 1 or rng.random() < 0.5):
                 other = _random_position(documents, number, start, end, rng)
             if other is not None:
                 tokens_b = _filled(*other, max(1, target_length - len(tokens_a)))
@@ -142,7 +152,9 @@ class InstanceMaker:
                     # A lone sentence with no other text to go with: its own halves.
                     half = (len(tokens_a) + 1) // 2
                     tokens_a, tokens_b = tokens_a[:half], tokens_a[half:]
-                if tokens_b:
+                if tokens_b and not draws_next and rng.random() < 0.5:
+                    yield tokens_b, tokens_a, True
+                elif tokens_b:
                     yield tokens_a, tokens_b, False
                 start = end
 

@@ -9,7 +9,7 @@ lengths (F: max_seq_length, P: max_predictions_per_seq):
   masked_lm_positions   int64 [P]  positions of the tokens to predict, ascending
   masked_lm_ids         int64 [P]  their original ids
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
-  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
 """
 
 import array

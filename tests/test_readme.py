@@ -36,6 +36,7 @@ def test_flags_named_are_flags():
     known = {*run_pretraining.define_flags(), *run_classifier.define_flags()}
     for module in (create_pretraining_data, create_vocabulary):
         with open(module.__file__, encoding="utf-8") as source:
-            known.update(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source.read()))
+            for kind, name in re.findall(r'DEFINE_(\w+)\(\s*"(\w+)"', source.read()):
+                known |= {name, f"no{name}"} if kind == "bool" else {name}
     known |= {"help", "dist"}  # absl's and pytest's
     assert set(re.findall(r"--([a-z]\w+)", README)) <= known

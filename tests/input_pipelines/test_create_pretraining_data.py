@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 
 from input_pipelines import create_pretraining_data
+from input_pipelines import manifest as manifests
 from input_pipelines.record_reader import open_pretraining_records
 
 
@@ -55,6 +56,13 @@ def test_create(values, text_file, tmp_path, vocab_file):
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
     assert summary == (f"{records.num_records} examples from 6 documents (120 tokens) in 2 files.")
+
+
+def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_file):
+    flag_values = values(*arguments(text_file, tmp_path, vocab_file, "--norandom_next_sentence"))
+    create_pretraining_data.create(flag_values)
+    path = manifests.manifest_path(str(tmp_path / "out-0.tfrecord"))
+    assert manifests.read_manifest(path).creation["random_next_sentence"] is False
 
 
 @pytest.mark.parametrize(

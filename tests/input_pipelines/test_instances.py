@@ -107,6 +107,25 @@ def test_true_next_segments_follow_directly(tokenizer):
     assert seen > 10
 
 
+def test_sentence_order(tokenizer):
+    # Tokens ascend through the document: B borders on A, after it or, when swapped, before it.
+    tokenized = [[[5 + 3 * s + t for t in range(3)] for s in range(12)], [[41, 42]]]
+    maker = InstanceMaker(
+        tokenizer, settings(max_seq_length=43, short_seq_prob=0.3, random_next_sentence=False)
+    )
+    labels = collections.Counter()
+    for turn in range(100):
+        for instance in maker.of_document(tokenized, 0, turn):
+            a, b = segments(instance)
+            first, second = (b, a) if instance.is_random_next else (a, b)
+            assert first + second == list(range(first[0], second[-1] + 1))
+            labels[instance.is_random_next] += 1
+        for instance in maker.of_document(tokenized, 1, turn):
+            # A sentence alone: its halves.
+            assert segments(instance) == (([42], [41]) if instance.is_random_next else ([41], [42]))
+    assert 0.4 < labels[True] / labels.total() < 0.6
+
+
 def test_random_segments_come_from_other_documents(tokenizer):
     tokenized = [[[10 * d + 5] * 3 for _ in range(4)] for d in range(4)]
     maker = InstanceMaker(tokenizer, settings())

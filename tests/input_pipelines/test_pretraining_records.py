@@ -93,6 +93,7 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
         "short_seq_prob": 0.1,
         "dupe_factor": 3,
         "do_whole_word_mask": False,
+        "random_next_sentence": True,
         "random_seed": 9,
     }
     assert manifest.corpus["documents"] == 6
