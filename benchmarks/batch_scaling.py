@@ -17,32 +17,27 @@ a longer one, the second with and without a warm-up of its own.
 
 Each run is a process of `run_pretraining.py`, on one core of the XLA runtime (`pip install -e
 '.[tpu]'`), and a row of results/batch_scaling.csv, written when it ends; runs that are in the file
-are not made again. There are as many at a time as the machine (a Linux one) has cores, each on its
-own: threads that share two cores spend most of so small a step waiting for each other. It writes
+are not made again. There are as many at a time as the machine has cores. It writes
 docs/batch_scaling.svg and prints README.md's tables.
 """
 
 import argparse
-import concurrent.futures
 import csv
 import functools
 import json
 import math
 import os
-import queue
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 
-from benchmarks import svg_chart
+from benchmarks import cores, svg_chart
 from input_pipelines import default_data
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RESULTS = os.path.join(ROOT, "benchmarks", "results", "batch_scaling.csv")
-PICTURE = os.path.join(ROOT, "docs", "batch_scaling.svg")
+RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
+PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")
 COLUMNS = [
     "part", "optimizer", "batch", "learning_rate", "warmup_steps", "steps", "seed",
     "masked_lm_loss", "masked_lm_accuracy", "train_secs",
@@ -73,7 +68,6 @@ STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES
 STAGE_2_WARMUP = 0.128  # the share that NVIDIA's reading of the paper has: 200 of 1563 steps
 MICRO_BATCH = 512
 DIVERGED = "diverged"
-CORES = sorted(os.sched_getaffinity(0))
 
 
 class Study:
@@ -89,9 +83,6 @@ class Study:
         self._path = path
         self._directory = directory
         self._lock = threading.Lock()
-        self._idle_cores = queue.SimpleQueue()
-        for core in CORES:
-            self._idle_cores.put(core)
         if os.path.exists(path):
             with open(path, newline="", encoding="utf-8") as reader:
                 self.rows = list(csv.DictReader(reader))
@@ -146,14 +137,9 @@ class Study:
         }
         if init_checkpoint:
             flags["init_checkpoint"] = init_checkpoint
-        core = self._idle_cores.get()
-        command = ["taskset", "--cpu-list", str(core), sys.executable]
-        command += [os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
+        command = [sys.executable, os.path.join(cores.ROOT, "run_pretraining.py"), "--use_tpu"]
         command += [f"--{name}={value}" for name, value in flags.items()]
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        finally:
-            self._idle_cores.put(core)
+        done = cores.run(command)
         if done.returncode == 1 and re.search("NaN|not finite", done.stderr):
             return {"masked_lm_loss": DIVERGED, "masked_lm_accuracy": "", "train_secs": ""}
         if done.returncode:
@@ -270,19 +256,6 @@ def run_stages(study, directory, seed, base):
             study.add(each, results)
 
 
-def side_by_side(jobs):
-    """Calls functions, as many at a time as there are cores; returns what each returned.
-
-    After an error no more are begun, and those that run come to their end.
-    """
-    with concurrent.futures.ThreadPoolExecutor(len(CORES)) as pool:
-        futures = [pool.submit(job) for job in jobs]
-        concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-        pool.shutdown(cancel_futures=True)
-        failed = [f for f in futures if not f.cancelled() and f.exception()]
-        return [future.result() for future in failed or futures]
-
-
 def losses_by_batch(rows, optimizer):
     """Batch -> losses of the seeds, of those batches that were run."""
     found = {}
@@ -326,7 +299,9 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         study = Study(arguments.results, directory)
-        tuned = side_by_side([functools.partial(tuned_rate, study, name) for name in FIRST_RATES])
+        tuned = cores.side_by_side(
+            [functools.partial(tuned_rate, study, name) for name in FIRST_RATES]
+        )
         rates = dict(zip(FIRST_RATES, tuned, strict=True))
         jobs = []
         for seed in SEEDS:
@@ -334,7 +309,7 @@ def main():
             for optimizer, rate in rates.items():
                 keys = scaling_keys(optimizer, seed, rate)
                 jobs += [functools.partial(study.row, **key) for key in keys]
-        side_by_side(jobs)
+        cores.side_by_side(jobs)
     svg_chart.write(
         arguments.picture,
         "held-out masked-LM loss (nats) against batch, equal numbers of examples",

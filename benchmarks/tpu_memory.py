@@ -3,8 +3,8 @@
     python -m benchmarks.tpu_memory
 
 compiles BERT-Large's training step with each option that saves memory; and then searches the
-largest batch of a core for networks, lengths and precisions on v2 and v3, each compilation one
-after the other in a process of its own: `run_pretraining.py --compile_only`.
+largest batch of a core for networks, lengths and precisions on v2 and v3, each compilation in a
+process of its own, `run_pretraining.py --compile_only`, as many at a time as the machine has cores.
 It needs no TPU, and takes hours. Every compilation adds a row to results/tpu_memory.csv and is not
 made again, so it can be stopped and started at will. --table prints the tables of what is there.
 
@@ -13,15 +13,17 @@ Batches tried are those of at most three significant bits: 1 to 8, 10, 12, 14, 1
 
 import argparse
 import csv
+import functools
 import itertools
 import json
 import os
 import tempfile
+import threading
 import time
 
-from benchmarks import tpu_plan
+from benchmarks import cores, tpu_plan
 
-CSV = os.path.join(tpu_plan.ROOT, "benchmarks", "results", "tpu_memory.csv")
+CSV = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_memory.csv")
 COLUMNS = [
     "topology", "network", "length", "variant", "batch_per_core", "fits", "total", "usable",
     "weights", "optimizer_state", "temporaries", "compiler", "secs",
@@ -55,8 +57,9 @@ REMEDIES = {
     "bfloat16, recompute": [],
 }
 
-SEARCHED = list(itertools.product(("v3:2x2", "v2:2x2"), NETWORKS, PREDICTIONS, VARIANTS))
-CORES = 8  # of either topology
+STEPS = list(itertools.product(NETWORKS, PREDICTIONS, VARIANTS))
+TOPOLOGIES = ("v3:2x2", "v2:2x2")
+TPU_CORES = 8  # of either topology
 FIRST_GUESS = 32
 CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(9)} | set(range(1, 4)))
 USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
@@ -80,7 +83,7 @@ def compile_step(topology, network, length, variant, batch):
             "--optimizer=lamb",
             f"--max_seq_length={length}",
             f"--max_predictions_per_seq={PREDICTIONS[length]}",
-            f"--train_batch_size={batch * CORES}",
+            f"--train_batch_size={batch * TPU_CORES}",
             "--num_train_steps=1000",
             "--num_warmup_steps=100",
             *flags_of(variant),
@@ -169,44 +172,60 @@ def remedies_table(rows):
     return "\n".join(lines)
 
 
+class Compilations:
+    """The table of compilations made, and how to make one; as many threads may as there are cores.
+
+    Args:
+      path: the CSV file; rows in it already are taken as they are.
+    """
+
+    def __init__(self, path):
+        self.rows = []
+        self._path = path
+        self._lock = threading.Lock()
+        if os.path.exists(path):
+            with open(path, newline="", encoding="utf-8") as reader:
+                self.rows = list(csv.DictReader(reader))
+
+    def add(self, cell):
+        """Compiles a cell that is not there yet."""
+        if rows_of(self.rows, cell):
+            return
+        report, secs = compile_step(*cell)
+        row = {k: str(v) for k, v in row_of(cell, report, secs).items()}
+        with self._lock:
+            self.rows.append(row)
+            is_new = not os.path.exists(self._path)
+            with open(self._path, "a", newline="", encoding="utf-8") as writer:
+                csv_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+                if is_new:
+                    csv_writer.writeheader()
+                csv_writer.writerow(row)
+
+    def search(self, step):
+        """Finds the largest batch of (network, length, variant), on one TPU after the other."""
+        for topology in TOPOLOGIES:
+            elsewhere = [r for other in TOPOLOGIES for r in rows_of(self.rows, (other, *step))]
+
+            def missing(cell=(topology, *step), elsewhere=elsewhere, usable=USABLE[topology]):
+                return next_batch(rows_of(self.rows, cell), elsewhere, usable)
+
+            while (batch := missing()) is not None:
+                self.add((topology, *step, batch))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
     arguments = parser.parse_args()
-    rows = []
-    if os.path.exists(CSV):
-        with open(CSV, newline="", encoding="utf-8") as reader:
-            rows = list(csv.DictReader(reader))
-
-    def add(cell):
-        """Compiles a cell that is not there yet."""
-        print(*cell, flush=True)
-        report, secs = compile_step(*cell)
-        is_new = not os.path.exists(CSV)
-        with open(CSV, "a", newline="", encoding="utf-8") as writer:
-            csv_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
-            if is_new:
-                csv_writer.writeheader()
-            csv_writer.writerow(row_of(cell, report, secs))
-        rows.append({k: str(v) for k, v in row_of(cell, report, secs).items()})
-
+    compilations = Compilations(CSV)
     if not arguments.table:
-        if not rows_of(rows, SAME_AS_IN_A_POD):
-            add(SAME_AS_IN_A_POD)
         topology, network, length, batch = STAGE_2
-        for variant in REMEDIES:
-            cell = (topology, network, length, variant, batch)
-            if not rows_of(rows, cell):
-                add(cell)
-        for topology, *step in SEARCHED:
-            elsewhere = [r for other in USABLE for r in rows_of(rows, (other, *step))]
-
-            def missing(cell=(topology, *step), elsewhere=elsewhere, usable=USABLE[topology]):
-                return next_batch(rows_of(rows, cell), elsewhere, usable)
-
-            while (batch := missing()) is not None:
-                add((topology, *step, batch))
-    print(remedies_table(rows), table(rows), sep="\n\n")
+        cells = [(topology, network, length, variant, batch) for variant in REMEDIES]
+        jobs = [functools.partial(compilations.add, cell) for cell in [SAME_AS_IN_A_POD, *cells]]
+        jobs += [functools.partial(compilations.search, step) for step in STEPS]
+        cores.side_by_side(jobs)
+    print(remedies_table(compilations.rows), table(compilations.rows), sep="\n\n")
 
 
 if __name__ == "__main__":

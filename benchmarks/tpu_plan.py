@@ -9,15 +9,16 @@ what is there, and compiles nothing.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RESULTS = os.path.join(ROOT, "benchmarks", "results", "tpu_plan")
+from benchmarks import cores
+
+RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_plan")
 # The paper's, and of those that Google Cloud rents the largest slices of one pod for one job, or,
 # of v5p, as many chips as the paper had; with what a stage needs there to fit.
 TOPOLOGIES = {
@@ -40,9 +41,9 @@ def compile_only(directory, *flags):
       A function of a report's path in the directory that returns the report, and ends the program
       with what the script said where there is none.
     """
-    command = [sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu"]
+    command = [sys.executable, os.path.join(cores.ROOT, "run_pretraining.py"), "--use_tpu"]
     command += ["--compile_only", f"--output_dir={directory}", *flags]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    done = cores.run(command)
     print(done.stdout, flush=True)
 
     def report(path):
@@ -111,9 +112,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
     arguments = parser.parse_args()
-    for topology, stage in itertools.product(TOPOLOGIES, STAGES):
-        if not arguments.table and not os.path.exists(path_of(topology, stage)):
-            compile_stage(topology, stage)
+    if not arguments.table:
+        cores.side_by_side(
+            functools.partial(compile_stage, topology, stage)
+            for topology, stage in itertools.product(TOPOLOGIES, STAGES)
+            if not os.path.exists(path_of(topology, stage))
+        )
     found = {topology: reports_of(topology) for topology in TOPOLOGIES}
     print(table({topology: reports for topology, reports in found.items() if reports}))
 

@@ -1,10 +1,7 @@
 """The batch-scaling study: its rules, its search, its resumption; runs themselves are replaced."""
 
 import csv
-import functools
 import math
-import sys
-import time
 import xml.etree.ElementTree
 
 import pytest
@@ -68,26 +65,6 @@ def test_runs_in_the_file_are_not_made_again(study, tmp_path):
     for key in batch_scaling.scaling_keys("lars", 3, 1e-3):
         again.row(**key)
     assert len(again.trained) == len(batch_scaling.BATCHES)
-
-
-def test_after_an_error_no_more_runs_are_begun(monkeypatch):
-    monkeypatch.setattr(batch_scaling, "CORES", [0])
-    begun = []
-
-    def run(number):
-        begun.append(number)
-        if number == 1:
-            sys.exit("run 1 failed")
-        if number == 2 and begun[-2:] == [1, 2]:
-            time.sleep(1)  # begun before anyone could hear of the error: a run takes its time
-        return number
-
-    jobs = [functools.partial(run, number) for number in range(4)]
-    assert batch_scaling.side_by_side(jobs[:1] + jobs[2:]) == [0, 2, 3]
-    begun.clear()
-    with pytest.raises(SystemExit, match="run 1 failed"):
-        batch_scaling.side_by_side(jobs)
-    assert begun[:2] == [0, 1] and 3 not in begun
 
 
 def test_the_second_stage_starts_from_the_first_with_and_without_a_warmup(study, tmp_path):

@@ -57,6 +57,33 @@ def test_the_table_has_a_column_for_each_tpu_and_variant():
     assert lines[4] == "| large, 128 |  | 16 |  |  |  |  |"
 
 
+def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
+    """3.6 GiB whatever the batch, and 0.1 a row: 118 of 15.48 fit, and 38 of 7.48."""
+    compiled = []
+
+    def compile_step(topology, network, length, variant, batch):
+        compiled.append((topology, batch))
+        usable, total = {"v3:2x2": 15.48, "v2:2x2": 7.48}[topology], 3.6 + 0.1 * batch
+        memory = dict(total=total, weights=1.2, optimizer_state=2.4, temporaries=total - 3.6)
+        report = dict(memory={k: v * 2**30 for k, v in memory.items()}, fits=total <= usable)
+        return {**report, "usable_hbm": usable * 2**30, "compiler": "none"}, 1.0
+
+    monkeypatch.setattr(tpu_memory, "compile_step", compile_step)
+    path = str(tmp_path / "table.csv")
+    step = ("large", 128, "bfloat16")
+    tpu_memory.Compilations(path).search(step)
+    # The largest that fits and the smallest that does not, and the first guess before them.
+    assert compiled == [
+        *[("v3:2x2", batch) for batch in (32, 112, 128)],
+        *[("v2:2x2", batch) for batch in (40, 32)],
+    ]
+    compilations = tpu_memory.Compilations(path)
+    compilations.search(step)
+    compilations.add(("v3:2x2", *step, 32))
+    assert len(compiled) == 5
+    assert "| large, 128 | 32 | 112 |" in tpu_memory.table(compilations.rows)
+
+
 def test_the_table_of_what_saves_memory():
     values = ("v3:2x2", "large", "512", "--optimizer=adafactor", "16", "True", "11.2", "15.48")
     row = dict(zip(tpu_memory.COLUMNS, (*values, "1.25", "0.01", "9.3"), strict=False))

@@ -1,0 +1,40 @@
+"""Jobs side by side, one process a core (of a Linux machine).
+
+Threads that share two cores wait for each other for most of a small step, and a compiler uses one
+core for most of its time: two processes of one core each do twice the work.
+"""
+
+import concurrent.futures
+import os
+import queue
+import subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CORES = sorted(os.sched_getaffinity(0))
+
+_idle = queue.SimpleQueue()
+for _core in CORES:
+    _idle.put(_core)
+
+
+def run(command):
+    """Runs a command in the project's root, on the next idle core; returns what it came to."""
+    core = _idle.get()
+    try:
+        pinned = ["taskset", "--cpu-list", str(core), *command]
+        return subprocess.run(pinned, cwd=ROOT, capture_output=True, text=True)
+    finally:
+        _idle.put(core)
+
+
+def side_by_side(jobs):
+    """Calls functions, as many at a time as there are cores; returns what each returned.
+
+    After an error no more are begun, and those that run come to their end.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(CORES)) as pool:
+        futures = [pool.submit(job) for job in jobs]
+        concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)
+        failed = [f for f in futures if not f.cancelled() and f.exception()]
+        return [future.result() for future in failed or futures]
