@@ -34,7 +34,7 @@ import tempfile
 import threading
 
 from benchmarks import cores, svg_chart
-from input_pipelines import default_data
+from input_pipelines import default_data, manifest, unigram
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
 PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")
@@ -151,6 +151,12 @@ class Study:
             "masked_lm_accuracy": round(last["eval_masked_lm_accuracy"], 4),
             "train_secs": re.search(r"Training took (\d+) s", done.stdout).group(1),
         }
+
+    def unigram_baseline(self):
+        """What the frequencies of the masked tokens alone give, in nats."""
+        data, _ = self._inputs(LENGTH)
+        counts = manifest.read_token_counts(data.token_counts_file)
+        return unigram.unigram_cross_entropy(data.held_out_files, counts)
 
     def _inputs(self, length):
         """Makes what the script reads, once; returns (the data, the configuration's file)."""
@@ -310,11 +316,15 @@ def main():
                 keys = scaling_keys(optimizer, seed, rate)
                 jobs += [functools.partial(study.row, **key) for key in keys]
         cores.side_by_side(jobs)
+        baseline = study.unigram_baseline()
     svg_chart.write(
         arguments.picture,
-        "held-out masked-LM loss (nats) against batch, equal numbers of examples",
+        "held-out masked-LM loss (nats), equal numbers of examples",
+        "batch",
         {name: losses_by_batch(study.rows, name) for name in FIRST_RATES},
+        [("unigram baseline", baseline)],
     )
+    print(f"unigram baseline: {baseline:.3f}")
     print(table(study.rows))
 
 

@@ -1,20 +1,23 @@
-"""A small chart as SVG: curves over a few values, each with the spread of its repetitions."""
+"""A small chart as SVG: curves over a few values, every repetition a dot."""
 
 import math
 import statistics
 
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 320, 70, 40
+_BESIDE = 10  # pixels between the dots of two curves at the same x
 
 
-def write(path, title, curves):
-    """Draws the medians as lines and the extremes as bars.
+def write(path, title, x_label, curves, levels=()):
+    """Draws the medians as lines and the values as dots.
 
     Args:
       path: the SVG file.
       title: printed above.
+      x_label: printed below.
       curves: dict of name -> dict of x -> values; all x side by side at equal distances, values
         that are not finite left out.
+      levels: pairs of (name, value): dashed lines across.
     """
     finite = {
         name: {
@@ -24,43 +27,54 @@ def write(path, title, curves):
     }
     places = sorted({x for curve in curves.values() for x in curve})
     shown = [value for curve in finite.values() for values in curve.values() for value in values]
-    low, high = min(shown), max(shown)
-    low, high = low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1)
+    shown += [value for _, value in levels]
+    step = 10.0 ** math.floor(math.log10(max(shown) - min(shown) or 1)) / 2
+    low, high = step * math.floor(min(shown) / step), step * (math.floor(max(shown) / step) + 1)
 
-    def across(x):
-        return _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places)
+    def across(x, number):
+        beside = _BESIDE * (number - (len(finite) - 1) / 2)
+        return _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places) + beside
 
     def down(value):
         return _TOP + _HEIGHT * (high - value) / (high - low)
 
+    bottom = _TOP + _HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 30}" '
-        f'height="{_TOP + _HEIGHT + 40}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 80}" '
+        f'height="{bottom + 50}" font-family="sans-serif" font-size="12">'
         '<rect width="100%" height="100%" fill="white"/>'
         f'<text x="{_LEFT}" y="{_TOP - 12}" font-weight="bold">{title}</text>'
         f'<rect x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
         'stroke="#999"/>'
+        f'<text x="{_LEFT + _WIDTH // 2}" y="{bottom + 38}" text-anchor="middle">{x_label}</text>'
     ]
-    for value in (low + (high - low) * i / 5 for i in range(6)):
+    for number in range(round((high - low) / step) + 1):
+        value = low + step * number
         y = down(value) + 4
-        parts.append(f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{value:.2f}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{value:g}</text>')
     for x in places:
-        y = _TOP + _HEIGHT + 18
-        parts.append(f'<text x="{across(x):.0f}" y="{y}" text-anchor="middle">{x}</text>')
+        middle = _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places)
+        parts.append(f'<text x="{middle:.0f}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
+    for name, value in levels:
+        y = down(value)
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#666" '
+            f'stroke-dasharray="4"/><text x="{_LEFT + 8}" y="{y - 5:.1f}" fill="#666">{name}</text>'
+        )
     for number, (name, curve) in enumerate(finite.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        points = " ".join(
-            f"{across(x):.1f},{down(statistics.median(values)):.1f}" for x, values in curve.items()
-        )
+        medians = [(across(x, number), down(statistics.median(v))) for x, v in curve.items()]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in medians)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
-        for x, values in curve.items():
+        parts += [
+            f'<circle cx="{across(x, number):.1f}" cy="{down(value):.1f}" r="3" fill="{colour}"/>'
+            for x, values in curve.items()
+            for value in values
+        ]
+        if medians:
+            y = medians[-1][1] + 4
             parts.append(
-                f'<line x1="{across(x):.1f}" x2="{across(x):.1f}" y1="{down(min(values)):.1f}" '
-                f'y2="{down(max(values)):.1f}" stroke="{colour}" stroke-width="3"/>'
+                f'<text x="{_LEFT + _WIDTH + 8}" y="{y:.1f}" fill="{colour}">{name}</text>'
             )
-        parts.append(
-            f'<text x="{_LEFT + _WIDTH - 8}" y="{_TOP + 18 + 16 * number}" text-anchor="end" '
-            f'fill="{colour}">{name}</text>'
-        )
     with open(path, "w", encoding="utf-8") as writer:
         writer.write("\n".join([*parts, "</svg>", ""]))

@@ -91,6 +91,11 @@ def test_table_and_picture(study, tmp_path):
     assert lines[6] == "| 4096 | 500 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
     assert "| 26 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
     curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
-    svg_chart.write(tmp_path / "picture.svg", "title", curves)
+    svg_chart.write(tmp_path / "picture.svg", "title", "batch", curves, [("baseline", 2.5)])
     root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
-    assert "title" in "".join(root.itertext())
+    words = list(root.itertext())
+    assert {"title", "batch", "baseline", "lamb", "lars", "32", "4096"} <= set(words)
+    # A dot for each run that ended; those at the largest batch did not.
+    circles = root.findall("{http://www.w3.org/2000/svg}circle")
+    finite = [v for curve in curves.values() for vs in curve.values() for v in vs if v < math.inf]
+    assert len(circles) == len(finite) and 0 < len(finite) < 2 * 3 * 5
