@@ -10,10 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.order import BatchOrder
-from input_pipelines.record_reader import (
-    check_ids,
-    open_pretraining_records,
-)
+from input_pipelines.record_reader import check_examples, check_ids, open_pretraining_records
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -52,8 +49,8 @@ def input_fn_builder(
     Raises:
       ValueError: from the builder: unknown precision; from the `input_fn`: all that
         `open_pretraining_records` checks.
-      tf.errors.InvalidArgumentError: from the session: a damaged record or an id beyond the
-        vocabulary; the message holds that of `RecordError`.
+      tf.errors.InvalidArgumentError: from the session: a damaged record, one of another kind or
+        other lengths, or an id beyond the vocabulary; the message names file and record.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"--precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
@@ -73,12 +70,19 @@ def input_fn_builder(
         )
         padding = _example_of_zeros(max_seq_length, max_predictions_per_seq)
 
-        def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray]:
-            """Serialized examples and record numbers of a batch; a number of -1 is padding."""
+        def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """Serialized examples of a batch, their record numbers, and where they lie.
+
+            A number of -1 is padding.
+            """
             numbers = order.record_numbers(int(batch_number))
-            examples = records.read_all(numbers[numbers >= 0])
-            examples += [padding] * (batch_size - len(examples))
-            return np.array(examples, object), numbers
+            real = numbers[numbers >= 0]
+            examples = records.read_all(real)
+            locations = [records.location(number) for number in real.tolist()]
+            check_examples(examples, locations)
+            rest = batch_size - len(examples)
+            examples, locations = examples + [padding] * rest, locations + [""] * rest
+            return np.array(examples, object), numbers, np.array(locations, object)
 
         def checked_ids(numbers: np.ndarray, input_ids: np.ndarray, masked_lm_ids: np.ndarray):
             check_ids(records, numbers, "input_ids", input_ids, vocab_size)
@@ -86,12 +90,14 @@ def input_fn_builder(
             return input_ids
 
         def parse(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-            examples, numbers = tf.numpy_function(read, [batch_number], (tf.string, tf.int64))
-            examples.set_shape([batch_size])
-            numbers.set_shape([batch_size])
-            features = tf.io.parse_example(
-                examples, feature_spec(max_seq_length, max_predictions_per_seq)
+            examples, numbers, locations = tf.numpy_function(
+                read, [batch_number], (tf.string, tf.int64, tf.string)
             )
+            for tensor in (examples, numbers, locations):
+                tensor.set_shape([batch_size])
+            # The names are for the messages of the parser.
+            spec = feature_spec(max_seq_length, max_predictions_per_seq)
+            features = tf.io.parse_example(examples, spec, example_names=locations)
             if vocab_size is not None:
                 input_ids = features["input_ids"]
                 features["input_ids"] = tf.numpy_function(

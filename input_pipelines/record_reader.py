@@ -160,6 +160,22 @@ def open_pretraining_records(
     return records
 
 
+def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> None:
+    """Checks that records are tf.train.Examples.
+
+    TensorFlow's parser would find out too, but its message quotes bytes, which nobody can read.
+
+    Args:
+      serialized: the records.
+      locations: where each lies.
+
+    Raises:
+      RecordError: one is not; the message names the first.
+    """
+    for record, location in zip(serialized, locations, strict=True):
+        _parsed(record, location)
+
+
 def check_ids(
     records: RecordFiles, numbers: Sequence[int], name: str, ids: np.ndarray, vocab_size: int
 ) -> None:
@@ -261,13 +277,17 @@ def _check_manifest(
             )
 
 
+def _parsed(record: bytes, location: str) -> tf.train.Example:
+    try:
+        return tf.train.Example.FromString(record)
+    except Exception as error:  # Protocol buffers' own error type has no stable public name.
+        raise RecordError(f"{location} is no tf.train.Example: {error}.") from None
+
+
 def _check_first_record(
     path: str, record: bytes, max_seq_length: int, max_predictions_per_seq: int
 ) -> None:
-    try:
-        features = tf.train.Example.FromString(record).features.feature
-    except Exception as error:  # Protocol buffers' own error type has no stable public name.
-        raise RecordError(f"{path}: record 0 is no tf.train.Example: {error}.") from None
+    features = _parsed(record, f"{path}: record 0").features.feature
     for name, kind, flag, expected in (
         ("input_ids", "int64_list", "--max_seq_length", max_seq_length),
         ("input_mask", "int64_list", "--max_seq_length", max_seq_length),

@@ -165,6 +165,38 @@ def test_a_damaged_record_surfaces_from_the_session_with_its_message(record_file
         batches(input_fn(record_files, False), {"batch_size": 4})
 
 
+def example(max_seq_length):
+    """A record of zeros, of 4 predictions."""
+    result = tf.train.Example()
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        result.features.feature[name].int64_list.value.extend([0] * max_seq_length)
+    for name in ("masked_lm_positions", "masked_lm_ids"):
+        result.features.feature[name].int64_list.value.extend([0] * 4)
+    result.features.feature["masked_lm_weights"].float_list.value.extend([0.0] * 4)
+    result.features.feature["next_sentence_labels"].int64_list.value.append(0)
+    return result.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"\xff\xfe\x00 no protocol buffer", r" is no tf\.train\.Example"),
+        (b"\x0a\x05ab\xff\xfe\x00", r" is no tf\.train\.Example"),
+        (example(8), r".*Key: \w+, Index: 2\..*alues size: 8"),
+        (b"", r".*Feature: \w+ \(data type: \w+\) is required but could not be found"),
+    ],
+)
+def test_a_record_of_another_kind_is_named(tmp_path, record, message):
+    path = str(tmp_path / "mixed.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for each in (example(16), example(16), record):
+            writer.write(each)
+    offset = int(record_offsets(path)[2])
+    message = rf"mixed\.tfrecord: record 2 \(byte {offset}\){message}"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(input_fn([path], False), {"batch_size": 4})
+
+
 def test_ids_beyond_the_vocabulary_surface_from_the_session(record_files):
     for file in record_files:
         tf.io.gfile.copy(file, file + "-alone")
