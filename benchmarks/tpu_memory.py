@@ -16,6 +16,7 @@ import csv
 import functools
 import itertools
 import json
+import math
 import os
 import tempfile
 import threading
@@ -60,7 +61,8 @@ REMEDIES = {
 STEPS = list(itertools.product(NETWORKS, PREDICTIONS, VARIANTS))
 TOPOLOGIES = ("v3:2x2", "v2:2x2")
 TPU_CORES = 8  # of either topology
-FIRST_GUESS = 32
+# Where a search begins.
+FIRST_GUESS = {("base", 128): 256, ("base", 512): 56, ("large", 128): 96, ("large", 512): 20}
 CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(9)} | set(range(1, 4)))
 USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
 
@@ -103,13 +105,14 @@ def row_of(cell, report, secs):
     }
 
 
-def next_batch(tried, elsewhere=(), usable=None):
+def next_batch(tried, elsewhere=(), usable=None, first=None):
     """Returns the batch of a core to try next, or None where the largest is known.
 
     Args:
       tried: rows of one cell.
       elsewhere: rows of the same step on another TPU, to guess the first batch from.
       usable: GiB of a core of this cell's TPU; needed with `elsewhere`.
+      first: the first batch, without either.
     """
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
     beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
@@ -117,13 +120,17 @@ def next_batch(tried, elsewhere=(), usable=None):
     if not between:
         return None
     if not tried and not elsewhere:
-        return FIRST_GUESS
+        return first
     usable = float(tried[0]["usable"]) if tried else usable
-    # All but weights and state grows with the batch; of the nearest try, in memory.
-    near = min(tried or elsewhere, key=lambda r: abs(float(r["total"]) - usable))
-    fixed = float(near["weights"]) + float(near["optimizer_state"])
-    room = (usable - fixed) / (float(near["total"]) - fixed)
-    return min(between, key=lambda n: abs(n - int(near["batch_per_core"]) * room))
+    points = [(float(r["total"]), int(r["batch_per_core"])) for r in tried or elsewhere]
+    # With one try only, all but weights and state grows with the batch.
+    other = (tried or elsewhere)[0]
+    points.append((float(other["weights"]) + float(other["optimizer_state"]), 0))
+    points.sort(key=lambda point: abs(point[0] - usable))
+    (total, batch), (other_total, other_batch) = points[:2]
+    batches_a_gib = (batch - other_batch) / ((total - other_total) or math.inf)
+    guess = batch + (usable - total) * batches_a_gib
+    return min(between, key=lambda n: abs(n - guess))
 
 
 def largest(tried):
@@ -205,13 +212,14 @@ class Compilations:
     def search(self, step):
         """Finds the largest batch of (network, length, variant), on one TPU after the other."""
         for topology in TOPOLOGIES:
-            elsewhere = [r for other in TOPOLOGIES for r in rows_of(self.rows, (other, *step))]
-
-            def missing(cell=(topology, *step), elsewhere=elsewhere, usable=USABLE[topology]):
-                return next_batch(rows_of(self.rows, cell), elsewhere, usable)
-
-            while (batch := missing()) is not None:
-                self.add((topology, *step, batch))
+            cell = (topology, *step)
+            start = dict(
+                elsewhere=[r for other in TOPOLOGIES for r in rows_of(self.rows, (other, *step))],
+                usable=USABLE[topology],
+                first=FIRST_GUESS[step[:2]],
+            )
+            while (batch := next_batch(rows_of(self.rows, cell), **start)) is not None:
+                self.add((*cell, batch))
 
 
 def main():

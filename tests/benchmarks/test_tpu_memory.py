@@ -8,7 +8,7 @@ from benchmarks import tpu_memory
 def search(fits, total):
     """Searches with a pretended compiler; returns the rows of its trials."""
     rows = []
-    while (batch := tpu_memory.next_batch(rows)) is not None:
+    while (batch := tpu_memory.next_batch(rows, first=32)) is not None:
         rows.append(
             {
                 "batch_per_core": str(batch),
@@ -39,7 +39,7 @@ def test_the_first_guess_is_that_of_another_tpu():
     """1.3 + 2.7 GiB, and 1/8 a row: of 7.5 GiB 28 rows are left, of 15.5 GiB 92."""
     elsewhere = search(lambda batch: 4 + batch / 8 <= 15.5, lambda batch: 4 + batch / 8)
     assert tpu_memory.next_batch([], elsewhere, 7.5) == 28
-    assert tpu_memory.next_batch([], [], 7.5) == tpu_memory.FIRST_GUESS
+    assert tpu_memory.next_batch([], [], 7.5, first=20) == 20
 
 
 def test_what_is_not_known_yet():
@@ -72,14 +72,14 @@ def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
     path = str(tmp_path / "table.csv")
     step = ("large", 128, "bfloat16")
     tpu_memory.Compilations(path).search(step)
-    # The largest that fits and the smallest that does not, and the first guess before them.
+    # The largest that fits and the smallest that does not, and on v3 the first guess before them.
     assert compiled == [
-        *[("v3:2x2", batch) for batch in (32, 112, 128)],
+        *[("v3:2x2", batch) for batch in (96, 112, 128)],
         *[("v2:2x2", batch) for batch in (40, 32)],
     ]
     compilations = tpu_memory.Compilations(path)
     compilations.search(step)
-    compilations.add(("v3:2x2", *step, 32))
+    compilations.add(("v3:2x2", *step, 96))
     assert len(compiled) == 5
     assert "| large, 128 | 32 | 112 |" in tpu_memory.table(compilations.rows)
 
