@@ -70,6 +70,8 @@ class StepGraph:
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
+            # A cached read, as of tf.scan and recurrent networks, would lie outside of the step.
+            tf.variable_creator_scope(_without_caching_device),
             this.entered(),
             _xla_context(),
         ):
@@ -131,7 +133,7 @@ class StepGraph:
 
         Args:
           outputs: list of tensors of this graph.
-          after: operations of this graph that run in every step, or None.
+          after: operations and tensors of this graph that are computed in every step, or None.
 
         Returns:
           A `LoweredStep`.
@@ -147,10 +149,13 @@ class StepGraph:
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
         results = [tensor.op.name for tensor in outputs]
-        operations = [op.name for op in tf.nest.flatten(after)] if after is not None else []
-        graph_def = tf2.compat.v1.graph_util.extract_sub_graph(
-            self._graph.as_graph_def(), results + operations
-        )
+        after = tf.nest.flatten(after) if after is not None else []
+        operations = [getattr(each, "op", each).name for each in after]
+        whole = self._graph.as_graph_def()
+        for node in whole.node:
+            # Gradients and updates are colocated with variables, which are not in this graph.
+            node.attr.pop("_class", None)
+        graph_def = tf2.compat.v1.graph_util.extract_sub_graph(whole, results + operations)
         present = {node.name for node in graph_def.node}
         variables, handles = [], []
         for outer, inner in self._graph.captures:
@@ -166,8 +171,6 @@ class StepGraph:
             # Inputs are there before any operation: nothing has to wait for them.
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
-            # Optimizers colocate updates with variables, which are not in this graph.
-            node.attr.pop("_class", None)
         used = {name.split(":")[0] for node in kept for name in node.input}
         del graph_def.node[:]
         graph_def.node.extend(kept)
@@ -215,6 +218,10 @@ class StepGraph:
             for v in variables
         ]
         return LoweredStep(text, len(inputs), len(outputs), state, order)
+
+
+def _without_caching_device(next_creator, **given):
+    return next_creator(**{**given, "caching_device": None})
 
 
 @contextlib.contextmanager

@@ -78,6 +78,40 @@ def embedding(x, training):
 NETWORKS = [batch_norm, cond, while_loop, layers, embedding]
 
 
+class Cell:
+    """A recurrent cell as `tf.nn.dynamic_rnn` takes it, that makes its variable in the loop."""
+
+    state_size = output_size = 2
+
+    def __call__(self, inputs, state, scope=None):
+        w = tf.get_variable("w", [3, 2], initializer=tf.ones_initializer())
+        state = tf.tanh(tf.concat([inputs, state], 1) @ w)
+        return state, state
+
+    def zero_state(self, batch_size, dtype):
+        return tf.zeros([batch_size, 2], dtype)
+
+
+def recurrent(x, training):
+    outputs, _ = tf.nn.dynamic_rnn(Cell(), x[:, :, None], dtype=tf.float32)
+    return tf.reduce_sum(outputs, [1, 2])[:, None]
+
+
+def mapped(x, training):
+    def row(value):
+        return tf.reduce_sum(value * tf.get_variable("w", [3], initializer=tf.ones_initializer()))
+
+    return tf.map_fn(row, x)[:, None]
+
+
+def scanned(x, training):
+    def turn(state, value):
+        w = tf.get_variable("w", [1], initializer=tf.ones_initializer())
+        return tf.tanh(state + value * w)
+
+    return tf.scan(turn, tf.transpose(x), tf.zeros_like(x[:, 0]))[-1][:, None]
+
+
 def make_model_fn(network, optimizer):
     """Fits the network to 1, with UPDATE_OPS and a moving average of its variables."""
 
@@ -144,6 +178,60 @@ def test_networks(tmp_path, network):
 )
 def test_optimizers(tmp_path, optimizer):
     check(tmp_path, embedding, optimizer)
+
+
+@pytest.mark.parametrize("network", [recurrent, mapped, scanned])
+def test_loops_that_make_variables(tmp_path, network):
+    def model_fn(features, mode, params):
+        loss = tf.reduce_mean(tf.square(network(features["x"], True) - 1))
+        optimizer = tpu.CrossShardOptimizer(tf.train.MomentumOptimizer(0.01, 0.9))
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def weights(folder, master):
+        estimator = toy.make_estimator(
+            folder, model_fn, master=master, train_batch_size=ROWS, iterations_per_loop=2
+        )
+        estimator.train(input_fn, max_steps=STEPS)
+        return {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
+
+    found, expected = weights(tmp_path / "devices", "rehearse:2"), weights(tmp_path / "session", "")
+    assert found.keys() == expected.keys() and found["global_step"] == STEPS
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_colocated_gradients_of_a_variable_used_twice(tmp_path):
+    def tied(x, training):
+        table = tf.get_variable("table", [5, 2], initializer=tf.ones_initializer())
+        ids = tf.cast(tf.clip_by_value(x, 0, 4), tf.int32)
+        return tf.reduce_sum(tf.gather(table, ids) @ table[:2], [1, 2])[:, None]
+
+    class Colocated(tf.train.GradientDescentOptimizer):
+        def compute_gradients(self, *arguments, **keywords):
+            keywords["colocate_gradients_with_ops"] = True
+            return super().compute_gradients(*arguments, **keywords)
+
+    check(tmp_path, tied, lambda: Colocated(0.01))
+
+
+def test_a_train_op_may_be_a_tensor(tmp_path):
+    """As of tf.contrib.layers.optimize_loss."""
+
+    def model_fn(features, mode, params):
+        w = tf.get_variable("w", [3, 1], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(tf.square(features["x"] @ w - 1))
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.1))
+        update = optimizer.minimize(loss, tf.train.get_global_step())
+        with tf.control_dependencies([update]):
+            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=tf.identity(loss))
+
+    estimator = toy.make_estimator(
+        tmp_path, model_fn, master="rehearse:2", train_batch_size=ROWS, iterations_per_loop=2
+    )
+    estimator.train(input_fn, max_steps=STEPS)
+    assert estimator.get_variable_value("global_step") == STEPS
+    assert abs(estimator.get_variable_value("w") - 1).min() > 1e-3
 
 
 def test_batch_norm_moves_its_averages(tmp_path):
