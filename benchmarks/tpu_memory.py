@@ -16,7 +16,6 @@ import csv
 import functools
 import itertools
 import json
-import math
 import os
 import tempfile
 import threading
@@ -61,9 +60,9 @@ REMEDIES = {
 STEPS = list(itertools.product(NETWORKS, PREDICTIONS, VARIANTS))
 TOPOLOGIES = ("v3:2x2", "v2:2x2")
 TPU_CORES = 8  # of either topology
-# Where a search begins.
-FIRST_GUESS = {("base", 128): 256, ("base", 512): 56, ("large", 128): 96, ("large", 512): 20}
-CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(9)} | set(range(1, 4)))
+# Where a search begins: beyond what fits, since the compiler says no in half a minute.
+FIRST_GUESS = {("base", 128): 1024, ("base", 512): 256, ("large", 128): 512, ("large", 512): 128}
+CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(10)} | set(range(1, 4)))
 USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
 
 
@@ -119,17 +118,16 @@ def next_batch(tried, elsewhere=(), usable=None, first=None):
     between = [n for n in CANDIDATES if fit < n < min(beyond, default=CANDIDATES[-1] + 1)]
     if not between:
         return None
-    if not tried and not elsewhere:
-        return first
     usable = float(tried[0]["usable"]) if tried else usable
-    points = [(float(r["total"]), int(r["batch_per_core"])) for r in tried or elsewhere]
-    # With one try only, all but weights and state grows with the batch.
-    other = (tried or elsewhere)[0]
-    points.append((float(other["weights"]) + float(other["optimizer_state"]), 0))
-    points.sort(key=lambda point: abs(point[0] - usable))
-    (total, batch), (other_total, other_batch) = points[:2]
-    batches_a_gib = (batch - other_batch) / ((total - other_total) or math.inf)
-    guess = batch + (usable - total) * batches_a_gib
+    # What does not fit tells most: the compiler has then saved all it can, and of what is left all
+    # but weights and state grows with the batch. What fits may take as much as there is.
+    too_much = [r for r in [*tried, *elsewhere] if r["fits"] == "False"]
+    if too_much:
+        near = min(too_much, key=lambda r: abs(float(r["total"]) - usable))
+        fixed = float(near["weights"]) + float(near["optimizer_state"])
+        guess = int(near["batch_per_core"]) * (usable - fixed) / (float(near["total"]) - fixed)
+    else:
+        guess = 2 * fit or first
     return min(between, key=lambda n: abs(n - guess))
 
 

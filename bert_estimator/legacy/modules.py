@@ -8,6 +8,7 @@ import sys
 import types
 
 from bert_estimator.legacy import names
+from bert_estimator.legacy.removed import REMOVED
 
 
 class NotInTable(AttributeError):
@@ -48,6 +49,8 @@ def look_up(module, name):
     Raises:
       NotInTable: the table does not give it.
     """
+    if f"{module}.{name}" in REMOVED:
+        raise NotInTable(f"module {module!r} has no attribute {name!r} here")
     for home, given in names.MODULES.get(module, ()):
         for entry in given.split():
             old, _, new = entry.partition("=")
@@ -101,8 +104,8 @@ def _why_missing(path):
     parts = path.split(".")
     for count in range(len(parts), 1, -1):
         removed = ".".join(parts[:count])
-        if removed in names.REMOVED:
-            was, instead = names.REMOVED[removed]
+        if removed in REMOVED:
+            was, instead = REMOVED[removed]
             short = "tf." + removed.removeprefix("tensorflow.")
             return f"{asked} is not there: {short} was {was}. Use {instead}"
     if path.startswith("tensorflow.contrib."):
@@ -129,6 +132,8 @@ def _packages():
 
 
 _PACKAGES = _packages()
+# Packages of TensorFlow 1 of which nothing but what the table gives is left.
+_GONE = ("tensorflow.contrib.", "tensorflow_estimator.", "tensorflow.python.estimator.")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -144,7 +149,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 # `import tensorflow.gfile`: the module that the name tf.gfile stands for.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=found)
         known_as = canonical(fullname)
-        if known_as in names.REMOVED or known_as.startswith("tensorflow.contrib."):
+        if known_as in REMOVED or known_as.startswith(_GONE):
             # Not with name=fullname: `from a import b` swallows an error that names a.b.
             raise ModuleNotFoundError(_why_missing(fullname))
         return None

@@ -1,4 +1,4 @@
-"""The names of TensorFlow 1 that are gone, and where each comes from now: the whole mapping.
+"""The names of TensorFlow 1 that moved, and where each comes from now: the whole mapping.
 
 What is not mentioned here is what TensorFlow still exports as `tensorflow.compat.v1`.
 """
@@ -74,6 +74,9 @@ MODULES = {
             "build_supervised_input_receiver_fn_from_input_fn",
         ),
     ],
+    "tensorflow.estimator.inputs": [
+        ("bert_estimator.legacy.inputs", "numpy_input_fn pandas_input_fn"),
+    ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
     "tensorflow.tpu": [_ACROSS_CORES, (V1 + ".tpu", "*")],
     "tensorflow.distribute": [(V1 + ".distribute", "*")],
@@ -96,6 +99,7 @@ MODULES = {
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],
     "tensorflow.contrib.tpu.python.tpu.tpu_function": [("tensorflow.python.tpu.tpu_function", "*")],
+    "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
     "tensorflow.contrib.cluster_resolver": [
         ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
         (
@@ -104,6 +108,10 @@ MODULES = {
             "SlurmClusterResolver TFConfigClusterResolver UnionClusterResolver=UnionResolver",
         ),
     ],
+    "tensorflow.contrib.compiler.jit": [
+        (V1 + ".xla.experimental", "experimental_jit_scope=jit_scope"),
+    ],
+    "tensorflow.contrib.compiler.xla": [(V1 + ".xla.experimental", "compile")],
     "tensorflow.contrib.data": [
         (
             "bert_estimator.legacy.data",
@@ -120,14 +128,26 @@ MODULES = {
             "scan shuffle_and_repeat unbatch unique",
         ),
     ],
+    "tensorflow.contrib.distributions": [(V1 + ".distributions", "*")],
     "tensorflow.contrib.estimator": [_EARLY_STOPPING, _SUPERVISED_INPUT],
     "tensorflow.contrib.framework": [
-        (V1, "TensorSpec argsort is_tensor nest py_func sort"),
+        (
+            V1,
+            "TensorSpec argsort convert_to_tensor_or_sparse_tensor is_tensor nest py_func sort",
+        ),
         (
             V1 + ".train",
             "get_global_step get_or_create_global_step init_from_checkpoint list_variables "
             "load_checkpoint load_variable",
         ),
+        ("tensorflow.python.framework.ops", "get_name_scope"),
+        ("tensorflow.python.framework.smart_cond", "smart_cond smart_constant_value"),
+        (
+            "tensorflow.python.util.deprecation",
+            "deprecated deprecated_arg_values deprecated_args",
+        ),
+        # tf_slim.ops has a module of that name.
+        ("tf_slim", "arg_scope"),
         ("tf_slim.ops", "*"),
         ("tf_slim", "*"),
     ],
@@ -138,13 +158,16 @@ MODULES = {
         ("tf_slim", "*"),
     ],
     "tensorflow.contrib.lookup": [
+        (
+            "bert_estimator.legacy.lookup",
+            "index_table_from_tensor index_to_string_table_from_tensor",
+        ),
         (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
         (
             "tensorflow.python.ops.lookup_ops",
             "HashTable IdTableWithHashBuckets MutableDenseHashTable MutableHashTable "
             "TextFileIdTableInitializer TextFileStringTableInitializer index_table_from_file "
-            "index_table_from_tensor index_to_string_table_from_file "
-            "index_to_string_table_from_tensor",
+            "index_to_string_table_from_file",
         ),
     ],
     "tensorflow.contrib.losses": [("tf_slim.losses", "*")],
@@ -163,9 +186,18 @@ MODULES = {
             "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper",
         ),
         (V1 + ".nn", "static_bidirectional_rnn static_rnn static_state_saving_rnn"),
+        ("tensorflow.python.ops.rnn", "transpose_batch_time=_transpose_batch_time"),
     ],
+    "tensorflow.contrib.signal": [(V1 + ".signal", "*")],
     "tensorflow.contrib.slim": [("tf_slim", "*")],
     "tensorflow.contrib.slim.nets": [("tf_slim.nets", "*")],
+    "tensorflow.contrib.stateless": [
+        (
+            V1 + ".random",
+            "stateless_multinomial stateless_random_normal=stateless_normal "
+            "stateless_random_uniform=stateless_uniform stateless_truncated_normal",
+        ),
+    ],
     "tensorflow.contrib.summary": [
         (
             "tensorflow.python.ops.summary_ops_v2",
@@ -205,12 +237,19 @@ MOVED = {
     ],
     "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
     "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
+    "tensorflow.python.framework.graph_util": [
+        (
+            V1 + ".graph_util",
+            "convert_variables_to_constants extract_sub_graph remove_training_nodes",
+        ),
+    ],
     "tensorflow.python.framework.ops": [
         (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
     ],
     "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
+    "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
 }
 
 # Import path -> the module above that it shows.
@@ -227,6 +266,13 @@ PATHS = {
     "tensorflow.contrib.layers.python.layers.optimizers": "tensorflow.contrib.layers",
     "tensorflow.contrib.summary.summary": "tensorflow.contrib.summary",
     "tensorflow.contrib.summary.summary_ops": "tensorflow.contrib.summary",
+    "tensorflow.contrib.lookup.lookup_ops": "tensorflow.contrib.lookup",
+    "tensorflow.contrib.metrics.python.ops.metric_ops": "tensorflow.contrib.metrics",
+    **{
+        f"tensorflow.contrib.rnn.python.ops.{module}": "tensorflow.contrib.rnn"
+        for module in ("core_rnn", "core_rnn_cell", "rnn", "rnn_cell")
+    },
+    "tensorflow.contrib.slim.python.slim": "tensorflow.contrib.slim",
     "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
     "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
     "tensorflow.contrib.training.python.training.training": "tensorflow.contrib.training",
@@ -281,109 +327,4 @@ PATHS = {
         )
         for module in ("cluster_resolver", "tpu_cluster_resolver")
     },
-}
-
-_NOT_OF_CONTRIB_ESTIMATOR = (
-    "DNNEstimator DNNLinearCombinedEstimator LinearEstimator RNNClassifier RNNEstimator "
-    "SavedModelEstimator TowerOptimizer add_metrics binary_classification_head "
-    "clip_gradients_by_norm forward_features logistic_regression_head multi_class_head "
-    "multi_head multi_label_head poisson_regression_head regression_head "
-    "replicate_model_fn"
-)
-
-# What is not given: a name or a whole module -> (what it was, what to use).
-REMOVED = {
-    "tensorflow.contrib.crf": (
-        "conditional random fields",
-        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here as it is",
-    ),
-    "tensorflow.contrib.distribute": (
-        "distribution strategies",
-        "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
-    ),
-    **{
-        f"tensorflow.contrib.estimator.{name}": (
-            "an addition to tf.estimator",
-            "a model_fn for tf.estimator",
-        )
-        for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
-    },
-    **dict.fromkeys(
-        (
-            "tensorflow.contrib.estimator.InMemoryEvaluatorHook",
-            "tensorflow.estimator.experimental.InMemoryEvaluatorHook",
-        ),
-        ("evaluations within training", "tf.estimator.train_and_evaluate"),
-    ),
-    "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
-    **dict.fromkeys(
-        ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
-        ("an embedding of ids", "tf.nn.embedding_lookup"),
-    ),
-    "tensorflow.contrib.learn": (
-        "the estimators before tf.estimator",
-        "tf.estimator and tf.contrib.training",
-    ),
-    "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
-    "tensorflow.contrib.mixed_precision": (
-        "loss scaling for float16",
-        "bfloat16, which needs none: tf.contrib.tpu.bfloat16_scope",
-    ),
-    "tensorflow.contrib.opt": (
-        "further optimizers",
-        "bert_estimator.optimization (LAMB, AdamW, LARS, Adafactor), or tf.train",
-    ),
-    "tensorflow.contrib.predictor": (
-        "predictions from a saved model",
-        "tf.saved_model.load in a tf.Session",
-    ),
-    "tensorflow.contrib.quantize": (
-        "training for quantization",
-        "the tensorflow-model-optimization package on a Keras model, without this runner",
-    ),
-    "tensorflow.contrib.seq2seq": (
-        "decoders and attention",
-        "copies of TensorFlow 1.15's contrib/seq2seq/python/ops/*.py with their imports of contrib "
-        "changed, but for the beam search, which needs a kernel",
-    ),
-    "tensorflow.contrib.tensorrt": (
-        "TensorRT conversion",
-        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT: TensorFlow's own "
-        "packages are not since 2.18",
-    ),
-    "tensorflow.contrib.data.sliding_window_batch": (
-        "overlapping batches",
-        "tf.data.Dataset.window",
-    ),
-    "tensorflow.contrib.data.read_batch_features": (
-        "batches of parsed examples",
-        "tf.contrib.data.make_batched_features_dataset",
-    ),
-    "tensorflow.contrib.summary.create_db_writer": (
-        "summaries in a database",
-        "tf.contrib.summary.create_file_writer",
-    ),
-    "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
-    **dict.fromkeys(
-        (
-            "tensorflow.estimator.BaselineClassifier",
-            "tensorflow.estimator.BaselineRegressor",
-            "tensorflow.estimator.BoostedTreesClassifier",
-            "tensorflow.estimator.BoostedTreesRegressor",
-            "tensorflow.estimator.DNNClassifier",
-            "tensorflow.estimator.DNNEstimator",
-            "tensorflow.estimator.DNNLinearCombinedClassifier",
-            "tensorflow.estimator.DNNLinearCombinedRegressor",
-            "tensorflow.estimator.DNNRegressor",
-            "tensorflow.estimator.LinearClassifier",
-            "tensorflow.estimator.LinearEstimator",
-            "tensorflow.estimator.LinearRegressor",
-        ),
-        ("a ready-made model", "a model_fn of your own"),
-    ),
-    "tensorflow.estimator.inputs": ("input_fns of numpy arrays", "tf.data.Dataset"),
-    "tensorflow.pywrap_tensorflow": (
-        "TensorFlow's C++ internals",
-        "tf.train.NewCheckpointReader for checkpoints",
-    ),
 }

@@ -42,6 +42,11 @@ def test_the_first_guess_is_that_of_another_tpu():
     assert tpu_memory.next_batch([], [], 7.5, first=20) == 20
 
 
+def test_without_one_that_does_not_fit_the_next_is_twice_as_large():
+    rows = search(lambda batch: batch <= 300, lambda batch: min(14.0, 5 + batch / 10))
+    assert [int(row["batch_per_core"]) for row in rows[:4]] == [32, 64, 128, 256]
+
+
 def test_what_is_not_known_yet():
     assert tpu_memory.largest([]) == ""
     (first, *_) = search(lambda batch: batch < 200, lambda batch: 5 + batch / 20)
@@ -74,12 +79,12 @@ def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
     tpu_memory.Compilations(path).search(step)
     # The largest that fits and the smallest that does not, and on v3 the first guess before them.
     assert compiled == [
-        *[("v3:2x2", batch) for batch in (96, 112, 128)],
+        *[("v3:2x2", batch) for batch in (512, 112, 128)],
         *[("v2:2x2", batch) for batch in (40, 32)],
     ]
     compilations = tpu_memory.Compilations(path)
     compilations.search(step)
-    compilations.add(("v3:2x2", *step, 96))
+    compilations.add(("v3:2x2", *step, 512))
     assert len(compiled) == 5
     assert "| large, 128 | 32 | 112 |" in tpu_memory.table(compilations.rows)
 

@@ -190,7 +190,7 @@ def is_there(path):
 
 for statement in sys.argv[1:]:
     print(what_ends(statement))
-for _, instead in bert_estimator.legacy.names.REMOVED.values():
+for _, instead in bert_estimator.legacy.removed.REMOVED.values():
     for word in instead.split():
         path = word.split("(")[0].rstrip(":,")
         if path.startswith("tf.") and not is_there(path):
@@ -208,11 +208,14 @@ def test_an_import_of_what_is_gone_says_what_to_use(tmp_path):
             "tf.nn.embedding_lookup",
         ),
         "import tensorflow.contrib.opt as opt": ("contrib.opt", "bert_estimator.optimization"),
-        "import tensorflow.estimator.inputs": ("estimator.inputs", "tf.data.Dataset"),
+        "import tensorflow.contrib.image": ("contrib.image", "tf.raw_ops.ImageProjectiveTransf"),
         "from tensorflow.estimator import DNNClassifier": ("estimator.DNNClassifier", "a model_fn"),
         "import tensorflow.pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpointReade"),
         "from tensorflow import pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpoint"),
-        "import tensorflow.compat.v1.estimator.inputs": ("estimator.inputs", "tf.data.Dataset"),
+        "from tensorflow.compat.v1.estimator import MultiClassHead": (
+            "estimator.MultiClassHead",
+            "a model_fn",
+        ),
     }
     done = start(tmp_path, IMPORTS, *wanted)
     assert done.returncode == 0, done.stderr
@@ -222,6 +225,43 @@ def test_an_import_of_what_is_gone_says_what_to_use(tmp_path):
         assert line.startswith("ModuleNotFoundError: tensorflow.")
         assert f" is not there: tf.{name} was " in line
         assert f". Use {instead}" in line
+
+
+NAMES = """
+import tensorflow as tf
+import tensorflow.estimator.inputs
+from tensorflow.contrib.framework.python.ops import arg_scope
+from tensorflow.python import pywrap_tensorflow
+from tensorflow.python.framework import graph_util
+
+@tf.contrib.framework.add_arg_scope
+def f(x=1):
+    return x
+
+with arg_scope([f], x=2), tf.contrib.framework.arg_scope([f], x=3):
+    assert f() == 3
+tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
+tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
+assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
+for statement in (
+    "import tensorflow_estimator.python.estimator.canned",
+    "from tensorflow.python.estimator.canned import head",
+    "tf.keras.estimator",
+    "tf.estimator.add_metrics",
+):
+    try:
+        exec(statement)
+    except (ImportError, AttributeError) as error:
+        assert " is not there: " in str(error), error
+    else:
+        raise AssertionError(statement)
+print("all")
+"""
+
+
+def test_names_that_old_scripts_ask_for(tmp_path):
+    done = start(tmp_path, NAMES)
+    assert done.stdout.splitlines()[-1:] == ["all"], done.stderr
 
 
 def test_no_script(tmp_path, capsys):

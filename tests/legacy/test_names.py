@@ -7,6 +7,7 @@ import pytest
 
 import bert_estimator
 from bert_estimator.legacy import modules, names
+from bert_estimator.legacy.removed import REMOVED
 
 DOCS = pathlib.Path(bert_estimator.__file__).parent.parent / "docs" / "legacy.md"
 ENTRIES = [
@@ -50,7 +51,7 @@ def test_paths_lead_to_modules_of_the_table():
 
 
 def test_what_is_removed_is_not_given():
-    for path in names.REMOVED:
+    for path in REMOVED:
         module, _, name = path.rpartition(".")
         assert path not in names.MODULES and path not in names.PATHS
         with pytest.raises(AttributeError):
@@ -66,6 +67,6 @@ def test_the_documentation_names_every_module_and_what_was_removed():
     ]
     rows = [
         f"| `{path.replace('tensorflow.', 'tf.')}` | {was} | {instead} |\n"
-        for path, (was, instead) in names.REMOVED.items()
+        for path, (was, instead) in REMOVED.items()
     ]
     assert not missing + [row for row in rows if row not in text]

@@ -1,0 +1,23 @@
+"""The tables of tf.contrib.lookup whose arguments are called otherwise in tf.lookup."""
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import lookup_ops
+
+
+def index_table_from_tensor(
+    mapping,
+    num_oov_buckets=0,
+    default_value=-1,
+    hasher_spec=lookup_ops.FastHashSpec,
+    dtype=tf.string,
+    name=None,
+):
+    """Returns a table from each element of `mapping`, a tensor [size], to its index."""
+    return lookup_ops.index_table_from_tensor(
+        mapping, num_oov_buckets, default_value, hasher_spec, dtype, name
+    )
+
+
+def index_to_string_table_from_tensor(mapping, default_value="UNK", name=None):
+    """Returns a table from each index of `mapping`, a string tensor [size], to its element."""
+    return lookup_ops.index_to_string_table_from_tensor(mapping, default_value, name)

@@ -1,0 +1,140 @@
+"""The names of TensorFlow 1 that are not given, and what to use."""
+
+_READY_MADE = (
+    "BaselineClassifier BaselineEstimator BaselineRegressor BinaryClassHead BoostedTreesClassifier "
+    "BoostedTreesEstimator BoostedTreesRegressor DNNClassifier DNNEstimator "
+    "DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor "
+    "DNNRegressor Head LinearClassifier LinearEstimator LinearRegressor LogisticRegressionHead "
+    "MultiClassHead MultiHead MultiLabelHead PoissonRegressionHead RegressionHead "
+    "classifier_parse_example_spec regressor_parse_example_spec"
+)
+
+_OLD_COLUMNS = (
+    "bucketized_column crossed_column embedding_column input_from_feature_columns one_hot_column "
+    "real_valued_column sparse_column_with_hash_bucket sparse_column_with_keys"
+)
+
+_NOT_OF_CONTRIB_ESTIMATOR = (
+    "DNNEstimator DNNLinearCombinedEstimator LinearEstimator RNNClassifier RNNEstimator "
+    "SavedModelEstimator TowerOptimizer add_metrics binary_classification_head "
+    "clip_gradients_by_norm forward_features logistic_regression_head multi_class_head "
+    "multi_head multi_label_head poisson_regression_head regression_head "
+    "replicate_model_fn"
+)
+
+# A name or a whole module -> (what it was, what to use).
+REMOVED = {
+    "tensorflow.contrib.crf": (
+        "conditional random fields",
+        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here as it is",
+    ),
+    "tensorflow.contrib.distribute": (
+        "distribution strategies",
+        "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
+    ),
+    **{
+        f"tensorflow.contrib.estimator.{name}": (
+            "an addition to tf.estimator",
+            "a model_fn for tf.estimator",
+        )
+        for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
+    },
+    **dict.fromkeys(
+        (
+            "tensorflow.contrib.estimator.InMemoryEvaluatorHook",
+            "tensorflow.estimator.experimental.InMemoryEvaluatorHook",
+        ),
+        ("evaluations within training", "tf.estimator.train_and_evaluate"),
+    ),
+    "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
+    **dict.fromkeys(
+        ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),
+        ("an embedding of ids", "tf.nn.embedding_lookup"),
+    ),
+    "tensorflow.contrib.learn": (
+        "the estimators before tf.estimator",
+        "tf.estimator and tf.contrib.training",
+    ),
+    **{
+        f"tensorflow.contrib.layers.{name}": ("a feature column", "tf.feature_column")
+        for name in _OLD_COLUMNS.split()
+    },
+    "tensorflow.contrib.cudnn_rnn": ("recurrent layers of cuDNN", "tf.nn.dynamic_rnn"),
+    "tensorflow.contrib.image": (
+        "turned and moved images",
+        "tf.raw_ops.ImageProjectiveTransformV3",
+    ),
+    "tensorflow.contrib.rnn.LayerNormBasicLSTMCell": (
+        "an LSTM with layer normalization",
+        "a copy of the class in TensorFlow 1.15's contrib/rnn/python/ops/rnn_cell.py",
+    ),
+    **dict.fromkeys(
+        ("tensorflow.contrib.rnn.LSTMBlockCell", "tensorflow.contrib.rnn.LSTMBlockFusedCell"),
+        ("an LSTM as one operation", "tf.contrib.rnn.LSTMCell"),
+    ),
+    "tensorflow.contrib.rnn.stack_bidirectional_dynamic_rnn": (
+        "recurrent layers in both directions",
+        "tf.nn.bidirectional_dynamic_rnn, a layer after the other",
+    ),
+    "tensorflow.contrib.tensorboard": (
+        "TensorBoard's projector",
+        "tensorboard.plugins.projector, of the tensorboard package",
+    ),
+    "tensorflow.contrib.tpu.profiler": ("profiles of a TPU", "tf.train.ProfilerHook"),
+    "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
+    "tensorflow.contrib.mixed_precision": (
+        "loss scaling for float16",
+        "bfloat16, which needs none: tf.contrib.tpu.bfloat16_scope",
+    ),
+    "tensorflow.contrib.opt": (
+        "further optimizers",
+        "bert_estimator.optimization (LAMB, AdamW, LARS, Adafactor), or tf.train",
+    ),
+    "tensorflow.contrib.predictor": (
+        "predictions from a saved model",
+        "tf.saved_model.load in a tf.Session",
+    ),
+    "tensorflow.contrib.quantize": (
+        "training for quantization",
+        "the tensorflow-model-optimization package on a Keras model, without this runner",
+    ),
+    "tensorflow.contrib.seq2seq": (
+        "decoders and attention",
+        "copies of TensorFlow 1.15's contrib/seq2seq/python/ops/*.py with their imports of contrib "
+        "changed, but for the beam search, which needs a kernel",
+    ),
+    "tensorflow.contrib.tensorrt": (
+        "TensorRT conversion",
+        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT: TensorFlow's own "
+        "packages are not since 2.18",
+    ),
+    "tensorflow.contrib.data.sliding_window_batch": (
+        "overlapping batches",
+        "tf.data.Dataset.window",
+    ),
+    "tensorflow.contrib.data.read_batch_features": (
+        "batches of parsed examples",
+        "tf.contrib.data.make_batched_features_dataset",
+    ),
+    "tensorflow.contrib.summary.create_db_writer": (
+        "summaries in a database",
+        "tf.contrib.summary.create_file_writer",
+    ),
+    "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
+    **{
+        f"tensorflow.estimator.{name}": ("a ready-made model", "a model_fn of your own")
+        for name in _READY_MADE.split()
+    },
+    "tensorflow.estimator.add_metrics": (
+        "metrics for a ready-made model",
+        "eval_metric_ops of the EstimatorSpec",
+    ),
+    "tensorflow.keras.estimator": (
+        "an Estimator of a Keras model",
+        "a model_fn that calls the Keras model",
+    ),
+    "tensorflow.pywrap_tensorflow": (
+        "TensorFlow's C++ internals",
+        "tf.train.NewCheckpointReader for checkpoints",
+    ),
+}
