@@ -49,7 +49,7 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
         reserved = sorted(set(step.metric_values) & set(_RESERVED))
         if reserved:
             raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
-        driver = HookDriver([*hooks, *step.spec.evaluation_hooks])
+        driver = HookDriver([*hooks, *step.spec.evaluation_hooks], step.element_of_step)
         own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()

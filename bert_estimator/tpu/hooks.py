@@ -1,6 +1,7 @@
 """Drives SessionRunHooks around loops of steps, as MonitoredSession does around a session.run."""
 
 import collections
+import re
 
 import tensorflow.compat.v1 as tf
 
@@ -17,15 +18,26 @@ class HookDriver:
 
     Args:
       hooks: list of `tf.train.SessionRunHook`.
+      element_of_step: function of a tensor, an operation or a name that returns the element of the
+        step which it means and no hook can see, or None.
     """
 
-    def __init__(self, hooks):
+    def __init__(self, hooks, element_of_step=lambda fetch: None):
         self._hooks = list(hooks)
+        self._element_of_step = element_of_step
         self.stop_requested = False
 
     def begin(self):
+        """Raises ValueError where a hook looks up what is of the step itself."""
         for hook in self._hooks:
-            hook.begin()
+            try:
+                hook.begin()
+            except (KeyError, ValueError) as error:
+                # TensorFlow's message quotes the name that it did not find.
+                for name in re.findall(r"'([^' ]+)'", str(error)):
+                    if (element := self._element_of_step(name)) is not None:
+                        raise error_of_fetch(hook, element) from error
+                raise
 
     def after_create_session(self, session, coordinator):
         for hook in self._hooks:
@@ -72,3 +84,12 @@ class HookDriver:
     def end(self, session):
         for hook in self._hooks:
             hook.end(session)
+
+
+def error_of_fetch(hook, element):
+    """Returns the error for a hook that asks for a tensor or an operation of the step itself."""
+    return ValueError(
+        f"The hook {type(hook).__name__} fetches {element.name}, a tensor of the step itself. With "
+        "use_tpu=True hooks run on the host, between loops: send the tensor out with host_call, or "
+        "use such a hook with use_tpu=False only"
+    )

@@ -23,7 +23,8 @@ def explained(error, graph):
         found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
         return RuntimeError(
             f"model_fn uses operations that XLA has no kernel for: {found}. On a TPU, Python code, "
-            "strings and files belong into input_fn, host_call or eval_metrics"
+            "strings and files belong into input_fn, host_call or eval_metrics; what is computed "
+            "needs other operations"
         )
     nodes = dict.fromkeys(_NODE.findall(text))
     places = ", ".join(_described(graph, name) for name in nodes)

@@ -67,7 +67,7 @@ def _predictions(
         step = runtime(job, input_fn, checkpoints.global_step_of(path))
         if path is None:
             warm_start.apply(job.warm_start)
-        driver = HookDriver([*hooks, *step.spec.prediction_hooks])
+        driver = HookDriver([*hooks, *step.spec.prediction_hooks], step.element_of_step)
         own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()

@@ -5,6 +5,7 @@ compiles the step implements as well):
 
     step = FedStep(job, input_fn, start_step)      # builds the graph
     step.spec, step.metric_values                  # an EstimatorSpec; tensors to read at the end
+    step.element_of_step(fetch)                    # what of the step a hook means and cannot have
     hooks = step.add_summaries(config)             # how v1 summaries get written
     session = step.host_session(session)           # as hooks see it: it has the step's variables
     step.start(session, limit)
@@ -23,14 +24,14 @@ upstream: hooks take part in each step, and the input is part of the graph.
 import collections
 import contextlib
 import functools
-import math
-import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors, infeed, outfeed
+from bert_estimator.tpu.hooks import error_of_fetch
 from bert_estimator.tpu.inputs import Inputs, is_computed_from
+from bert_estimator.tpu.loop_length import LoopLength
 from bert_estimator.tpu.spec import (
     EstimatorSpec,
     ModeKeys,
@@ -66,6 +67,9 @@ class LocalStep:
         self.predicted = collections.deque()
 
     waited_secs = None  # the input is part of the step: what it takes cannot be told apart
+
+    def element_of_step(self, fetch):
+        return None  # hooks take part in the step, and may fetch all of it
 
     def add_summaries(self, config):
         """Returns the hooks that write v1 summaries."""
@@ -150,7 +154,7 @@ class FedStep:
         self.spec = self._host_spec(spec)
         tpu_config = job.config.tpu_config
         self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
-        self._loop_length = _LoopLength(tpu_config.iterations_per_loop)
+        self._loop_length = LoopLength(tpu_config.iterations_per_loop)
         self._summary_op, self._summary_every = None, None
         self._step = start_step
         self._infeed, self._outfeeds = None, []
@@ -312,10 +316,11 @@ class FedStep:
             if self._step % every == 0:
                 feed.put(values)
 
-    def _element_of_step(self, fetch):
+    def element_of_step(self, fetch):
         """Returns the step's tensor or operation that a hook fetches, or None if it is none."""
-        element = self._session.graph.as_graph_element(fetch)
-        return element if is_computed_from(element, self._placeholders) else None
+        with contextlib.suppress(KeyError, ValueError):
+            element = tf.get_default_graph().as_graph_element(fetch)
+            return element if is_computed_from(element, self._placeholders) else None
 
     def _hook_values(self, hook_run):
         if not hook_run.fetches:
@@ -325,44 +330,10 @@ class FedStep:
         except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
             for hook, fetches in hook_run.fetches.items():
                 for fetch in tf.nest.flatten(fetches):
-                    element = self._element_of_step(fetch)
+                    element = self.element_of_step(fetch)
                     if element is not None:
-                        raise ValueError(
-                            f"The hook {type(hook).__name__} fetches {element.name}, a tensor of "
-                            "the step itself. With use_tpu=True hooks run on the host, between "
-                            "loops: send the tensor out with host_call, or use such a hook with "
-                            "use_tpu=False only"
-                        ) from error
+                        raise error_of_fetch(hook, element) from error
             raise
-
-
-_UNIT_SECS = {"s": 1, "m": 60, "h": 3600}
-
-
-class _LoopLength:
-    """Steps in the next loop: a number, or as many as fit into a time such as "30s"."""
-
-    def __init__(self, iterations_per_loop):
-        self._steps, self._target_secs = iterations_per_loop, None
-        if isinstance(iterations_per_loop, str):
-            self._target_secs = int(iterations_per_loop[:-1]) * _UNIT_SECS[iterations_per_loop[-1]]
-            self._steps = 1  # the first loop finds out how long a step takes
-        self._step_secs = collections.deque(maxlen=20)
-
-    def get(self):
-        return self._steps
-
-    def most(self):
-        """Returns how many steps a loop may have; a time does not say."""
-        return self._steps if self._target_secs is None else math.inf
-
-    @contextlib.contextmanager
-    def timed(self, iterations):
-        start = time.perf_counter()
-        yield
-        if self._target_secs is not None:
-            self._step_secs.append((time.perf_counter() - start) / iterations)
-            self._steps = max(1, round(self._target_secs / np.mean(self._step_secs)))
 
 
 def _check_device_spec(spec):

@@ -77,7 +77,7 @@ def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
             _add_listeners(user_savers, saving_listeners)
         # The checkpoint of a step is on disk before the caller's hooks see the step.
         all_hooks = own_hooks + user_hooks
-        driver = HookDriver(all_hooks)
+        driver = HookDriver(all_hooks, step.element_of_step)
         init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
         driver.begin()
         if restored and own_saver:

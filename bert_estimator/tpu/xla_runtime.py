@@ -203,7 +203,7 @@ class XlaStep(FedStep):
             return self._loop_length.most()
         return math.inf if self._job.mode == ModeKeys.EVAL else 1
 
-    def _element_of_step(self, fetch):
+    def element_of_step(self, fetch):
         return self._graph.own_element(fetch)
 
     def _check_sums(self):

@@ -103,6 +103,15 @@ def test_a_hook_that_fetches_a_tensor_of_the_step_is_named(tmp_path, kind, name)
         make_estimator(tmp_path, model_fn).train(input_fn, [Visits(), Watch()], steps=2)
 
 
+def test_a_name_of_the_step_in_a_hook_is_explained_and_another_is_not(tmp_path):
+    watch = tf.train.LoggingTensorHook(["toy_loss"], every_n_iter=1)
+    with pytest.raises(ValueError, match=r"The hook LoggingTensorHook fetches toy_loss.*host_call"):
+        make_estimator(tmp_path).train(input_fn, [watch], steps=2)
+    watch = tf.train.LoggingTensorHook(["no_such"], every_n_iter=1)
+    with pytest.raises(KeyError, match="no_such"):
+        make_estimator(tmp_path).train(input_fn, [watch], steps=2)
+
+
 def test_a_hook_s_own_unfed_placeholder_is_another_error(tmp_path):
     class Asks(tf.train.SessionRunHook):
         def begin(self):
@@ -137,37 +146,6 @@ def test_hooks_may_feed_their_fetches_and_trace_the_last_step(tmp_path, cores):
     # On the XLA runtime TensorFlow runs no step that it could trace.
     assert all(("toy_loss" in nodes) == (cores == 1) for nodes in hook.traced)
     assert checkpoint_steps(tmp_path) == [0, 5]
-
-
-@pytest.mark.parametrize(
-    ("target", "step_secs", "lengths"),
-    [("1s", 0.1, [1, 10, 10, 10]), ("2s", 4.0, [1, 1, 1]), ("1m", 0.5, [1, 120]),
-     ("1h", 60.0, [1, 60, 60])],
-)  # fmt: skip
-def test_a_loop_given_as_a_time_is_tuned_to_it(monkeypatch, target, step_secs, lengths):
-    now = [0.0]
-    monkeypatch.setattr(
-        session_runtime, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
-    )
-    length = session_runtime._LoopLength(target)
-    seen = []
-    for _ in lengths:
-        seen.append(length.get())
-        with length.timed(seen[-1]):
-            now[0] += seen[-1] * step_secs
-    assert seen == lengths
-
-
-def test_tuning_forgets_what_was_slow_long_ago(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(
-        session_runtime, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: now[0])})
-    )
-    length = session_runtime._LoopLength("1s")
-    for step_secs in [5.0] + [0.1] * 20:
-        with length.timed(length.get()):
-            now[0] += length.get() * step_secs
-    assert length.get() == 10
 
 
 def test_a_tuned_training_ends_exactly_where_it_should(tmp_path):
