@@ -75,7 +75,7 @@ MODULES = {
         ),
     ],
     "tensorflow.estimator.inputs": [
-        ("bert_estimator.legacy.inputs", "numpy_input_fn pandas_input_fn"),
+        ("bert_estimator.legacy.array_inputs", "numpy_input_fn pandas_input_fn"),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
     "tensorflow.tpu": [_ACROSS_CORES, (V1 + ".tpu", "*")],
