@@ -151,12 +151,8 @@ class StepGraph:
         results = [tensor.op.name for tensor in outputs]
         after = tf.nest.flatten(after) if after is not None else []
         operations = [getattr(each, "op", each).name for each in after]
-        whole = self._graph.as_graph_def()
-        for node in whole.node:
-            # Gradients and updates are colocated with variables, which are not in this graph.
-            node.attr.pop("_class", None)
-        graph_def = tf2.compat.v1.graph_util.extract_sub_graph(whole, results + operations)
-        present = {node.name for node in graph_def.node}
+        graph_def = self._graph.as_graph_def()
+        present = _ancestors(graph_def, results + operations)
         variables, handles = [], []
         for outer, inner in self._graph.captures:
             if inner.op.name in present:
@@ -166,8 +162,11 @@ class StepGraph:
                 handles.append(inner.op.name)
         inputs = [self._replica_id, *self.inputs]
         replaced = {*handles, *(tensor.op.name for tensor in inputs)}
-        kept = [node for node in graph_def.node if node.name not in replaced]
+        computed = present - replaced
+        kept = [node for node in graph_def.node if node.name in computed]
         for node in kept:
+            # Gradients and updates are colocated with variables, which are not in this graph.
+            node.attr.pop("_class", None)
             # Inputs are there before any operation: nothing has to wait for them.
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
@@ -218,6 +217,18 @@ class StepGraph:
             for v in variables
         ]
         return LoweredStep(text, len(inputs), len(outputs), state, order)
+
+
+def _ancestors(graph_def, names):
+    """Returns the names of the nodes that those named are computed from, themselves included."""
+    inputs = {node.name: node.input for node in graph_def.node}
+    found, waiting = set(), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [each.lstrip("^").split(":")[0] for each in inputs[name]]
+    return found
 
 
 def _without_caching_device(next_creator, **given):
