@@ -5,7 +5,7 @@ import re
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, infeed
+from bert_estimator.tpu import call, graph_walk, infeed
 
 
 class Inputs:
@@ -82,8 +82,8 @@ class Inputs:
         left out, with a warning.
         """
         drawing = {tensor.op for tensor in self._tensors}
-        drawing |= {operation for operation in _all_before(drawing) if _has_other_data(operation)}
-        drawing = set(_all_after(drawing))
+        drawing |= {each for each in graph_walk.all_before(drawing) if _has_other_data(each)}
+        drawing = set(graph_walk.all_after(drawing))
         kept = []
         for summary in summaries:
             if summary.op not in drawing:
@@ -121,30 +121,7 @@ def is_computed_from(value, placeholders):
         return False
     sources = {holder.op for holder in placeholders}
     start = value if isinstance(value, tf.Operation) else value.op
-    return any(operation in sources for operation in _all_before([start]))
-
-
-def _all_before(operations):
-    """Yields operations, and all that they depend on."""
-    return _reached(operations, lambda o: [*(t.op for t in o.inputs), *o.control_inputs])
-
-
-def _all_after(operations):
-    """Yields operations, and all that depend on them."""
-    return _reached(
-        operations, lambda o: [*(c for t in o.outputs for c in t.consumers()), *o._control_outputs]
-    )
-
-
-def _reached(operations, next_to):
-    """Yields operations, those next to them, those next to these, and so on, each once."""
-    seen, waiting = set(), list(operations)
-    while waiting:
-        operation = waiting.pop()
-        if operation not in seen:
-            seen.add(operation)
-            yield operation
-            waiting += next_to(operation)
+    return any(operation in sources for operation in graph_walk.all_before([start]))
 
 
 def _has_other_data(operation):

@@ -14,7 +14,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator.tpu import lowering_error, replica
+from bert_estimator.tpu import graph_walk, lowering_error, replica
 from bert_estimator.tpu.lowered_step import LoweredStep, StateVariable
 
 # The first whose bridge gives StableHLO: 2.16 and 2.18 give XLA's older text alone (tried).
@@ -148,11 +148,10 @@ class StepGraph:
         variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
-        results = [tensor.op.name for tensor in outputs]
         after = tf.nest.flatten(after) if after is not None else []
-        operations = [getattr(each, "op", each).name for each in after]
-        graph_def = self._graph.as_graph_def()
-        present = _ancestors(graph_def, results + operations)
+        after = [getattr(each, "op", each) for each in after]
+        results = [tensor.op for tensor in outputs]
+        present = {each.name for each in graph_walk.all_before(results + after)}
         variables, handles = [], []
         for outer, inner in self._graph.captures:
             if inner.op.name in present:
@@ -163,6 +162,7 @@ class StepGraph:
         inputs = [self._replica_id, *self.inputs]
         replaced = {*handles, *(tensor.op.name for tensor in inputs)}
         computed = present - replaced
+        graph_def = self._graph.as_graph_def()
         kept = [node for node in graph_def.node if node.name in computed]
         for node in kept:
             # Gradients and updates are colocated with variables, which are not in this graph.
@@ -195,7 +195,7 @@ class StepGraph:
                 found = tf.graph_util.import_graph_def(
                     graph_def,
                     input_map=mapped,
-                    return_elements=[tensor.name for tensor in outputs] + operations,
+                    return_elements=[each.name for each in [*outputs, *after]],
                     name="",
                 )
                 with tf.control_dependencies(found[len(outputs) :]):
@@ -217,18 +217,6 @@ class StepGraph:
             for v in variables
         ]
         return LoweredStep(text, len(inputs), len(outputs), state, order)
-
-
-def _ancestors(graph_def, names):
-    """Returns the names of the nodes that those named are computed from, themselves included."""
-    inputs = {node.name: node.input for node in graph_def.node}
-    found, waiting = set(), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [each.lstrip("^").split(":")[0] for each in inputs[name]]
-    return found
 
 
 def _without_caching_device(next_creator, **given):

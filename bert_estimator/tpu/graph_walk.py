@@ -1,0 +1,24 @@
+"""What operations of a graph depend on, and what depends on them."""
+
+
+def all_before(operations):
+    """Yields operations, and all that they depend on."""
+    return _reached(operations, lambda o: [*(t.op for t in o.inputs), *o.control_inputs])
+
+
+def all_after(operations):
+    """Yields operations, and all that depend on them."""
+    return _reached(
+        operations, lambda o: [*(c for t in o.outputs for c in t.consumers()), *o._control_outputs]
+    )
+
+
+def _reached(operations, next_to):
+    """Yields operations, those next to them, those next to these, and so on, each once."""
+    seen, waiting = set(), list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation not in seen:
+            seen.add(operation)
+            yield operation
+            waiting += next_to(operation)
