@@ -262,6 +262,11 @@ def run_stages(study, directory, seed, base):
             study.add(each, results)
 
 
+def core_hours(rows):
+    """What the runs took to train, each on one core; the first stages of `run_stages` left out."""
+    return sum(int(row["train_secs"]) for row in rows if row["train_secs"]) / 3600
+
+
 def losses_by_batch(rows, optimizer):
     """Batch -> losses of the seeds, of those batches that were run."""
     found = {}
@@ -324,7 +329,8 @@ def main():
         {name: losses_by_batch(study.rows, name) for name in FIRST_RATES},
         [("unigram baseline", baseline)],
     )
-    print(f"unigram baseline: {baseline:.3f}")
+    print(f"learning rates at batch {BATCHES[0]}: {rates}; unigram baseline: {baseline:.3f}")
+    print(f"{len(study.rows)} runs, {core_hours(study.rows):.1f} core hours of training")
     print(table(study.rows))
 
 

@@ -31,9 +31,11 @@ def write(path, title, x_label, curves, levels=()):
     step = 10.0 ** math.floor(math.log10(max(shown) - min(shown) or 1)) / 2
     low, high = step * math.floor(min(shown) / step), step * (math.floor(max(shown) / step) + 1)
 
+    def middle(x):
+        return _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places)
+
     def across(x, number):
-        beside = _BESIDE * (number - (len(finite) - 1) / 2)
-        return _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places) + beside
+        return middle(x) + _BESIDE * (number - (len(finite) - 1) / 2)
 
     def down(value):
         return _TOP + _HEIGHT * (high - value) / (high - low)
@@ -53,8 +55,7 @@ def write(path, title, x_label, curves, levels=()):
         y = down(value) + 4
         parts.append(f'<text x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{value:g}</text>')
     for x in places:
-        middle = _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places)
-        parts.append(f'<text x="{middle:.0f}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
+        parts.append(f'<text x="{middle(x):.0f}" y="{bottom + 18}" text-anchor="middle">{x}</text>')
     for name, value in levels:
         y = down(value)
         parts.append(

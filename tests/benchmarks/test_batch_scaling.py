@@ -90,6 +90,8 @@ def test_table_and_picture(study, tmp_path):
     assert lines[2] == "| 32 | 64000 | " + " | ".join(["1.000 (1.000 to 1.000)"] * 3) + " |"
     assert lines[6] == "| 4096 | 500 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
     assert "| 26 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
+    ended = [row for row in study.rows if row["masked_lm_loss"] != "diverged"]  # in a second each
+    assert batch_scaling.core_hours(study.rows) == len(ended) / 3600
     curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
     svg_chart.write(tmp_path / "picture.svg", "title", "batch", curves, [("baseline", 2.5)])
     root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
