@@ -18,9 +18,9 @@ import types
 
 from absl import flags as absl_flags
 
-from bert_estimator import console, flags
+from bert_estimator.command_line import console, flags
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.recipes import embedded_classifier
-from bert_estimator.run_directory import RunDirectory
 
 KINDS = ("classification", "multi_label", "regression")
 EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")
@@ -234,8 +234,8 @@ def _run_once(config):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator import script_estimator
-    from bert_estimator.fine_tuning import FineTuning
+    from bert_estimator.jobs import script_estimator
+    from bert_estimator.jobs.fine_tuning import FineTuning
     from input_pipelines import classification_input
 
     console.set_up(tf.get_logger())
@@ -256,7 +256,7 @@ def _run_once(config):
 
 def _load(config):
     """Returns (network, data, baselines) of the files that the flags name."""
-    from bert_estimator import script_estimator
+    from bert_estimator.jobs import script_estimator
     from input_pipelines import task_data, tasks
 
     bert_config = script_estimator.read_bert_config(config)
@@ -325,8 +325,8 @@ def _flag_at_fault(config, error):
 
 def _load_embedded(config):
     """Returns (network, data, baselines) of the embedded task."""
-    from bert_estimator import script_estimator
     from bert_estimator.bert_config import BertConfig
+    from bert_estimator.jobs import script_estimator
     from input_pipelines import bag_of_words, default_data, embedded_task, task_data
 
     vocab_size = embedded_classifier.VOCAB_SIZE

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bert_estimator import compile_only, console, flags, pretraining_config
-from bert_estimator.pretraining_config import define_flags, resolve
+from bert_estimator.command_line import console, flags
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs import compile_only, pretraining_config
+from bert_estimator.jobs.pretraining_config import define_flags, resolve
 from bert_estimator.recipes import embedded
-from bert_estimator.run_directory import RunDirectory
 
 
 @dataclasses.dataclass
@@ -53,7 +54,9 @@ class Pretraining:
             estimator.export_training_program(
                 self.input_fn(self.train_files, is_training=True), config.export_program
             )
-            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
+            print(
+                f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}"
+            )
             return
         start_step = estimator.global_step()
         if config.do_train:
@@ -126,8 +129,8 @@ def open_run(config):
     directory.check_config(settings)
 
     _tensorflow()
-    from bert_estimator import script_estimator
-    from bert_estimator.tpu import hosts
+    from bert_estimator.jobs import script_estimator
+    from bert_estimator.tpu.program import hosts
     from input_pipelines import default_data, manifest, pretraining_input, record_reader
 
     bert_config = _bert_config(config)
@@ -224,8 +227,8 @@ def _tensorflow():
 
 def _bert_config(config):
     """Returns the network of a configuration, which has positions enough."""
-    from bert_estimator import script_estimator
     from bert_estimator.bert_config import BertConfig
+    from bert_estimator.jobs import script_estimator
 
     if config.bert_config is not None:
         bert_config = BertConfig(**config.bert_config)
@@ -237,7 +240,8 @@ def _bert_config(config):
 
 def _estimator(config, bert_config, master=""):
     """Returns the estimator of a configuration."""
-    from bert_estimator import pretraining, script_estimator
+    from bert_estimator import pretraining
+    from bert_estimator.jobs import script_estimator
 
     return script_estimator.make(
         config,

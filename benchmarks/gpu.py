@@ -63,7 +63,7 @@ def export(directory, network, length, batch):
     """
     import run_pretraining
     from bert_estimator.bert_config import BertConfig
-    from bert_estimator.tpu import stablehlo
+    from bert_estimator.tpu.program import stablehlo
     from input_pipelines import default_data
 
     network = BertConfig.preset(network, 30522).to_dict()
@@ -126,7 +126,7 @@ def time_exported(directory, steps, tpu_name):
     Raises:
       RuntimeError: there is no such device; the text says what to do.
     """
-    from bert_estimator.tpu import devices, exported_program, run_program
+    from bert_estimator.tpu.program import devices, exported_program, run_program
 
     (core,) = run_program.find_cores(tpu_name, 1)
     versions = f"jax {devices.import_jax().__version__}, {core.client.platform_version}"
@@ -231,7 +231,7 @@ def find_programs(folder, cells):
 
 def measure(arguments, cells, rows):
     """Times what `rows` lacks, and adds it to them and to the file of results."""
-    from bert_estimator.tpu import run_program
+    from bert_estimator.tpu.program import run_program
 
     def run(side, directory):
         python = sys.executable if side == "exported" else arguments.torch_python

@@ -26,8 +26,8 @@ import tensorflow.compat.v1 as tf
 from benchmarks import main_job
 from bert_estimator import pretraining, tpu
 from bert_estimator.bert_config import PRESETS, BertConfig
-from bert_estimator.tpu import devices, exported_program
-from bert_estimator.tpu.core_mesh import CoreMesh
+from bert_estimator.tpu.program import devices, exported_program
+from bert_estimator.tpu.program.core_mesh import CoreMesh
 from input_pipelines import default_data, pretraining_input
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "loop_overhead.csv")

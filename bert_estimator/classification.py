@@ -21,7 +21,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import init_checkpoint, metrics, modeling, precision, tpu, update
-from bert_estimator.dropout import Dropout
+from bert_estimator.layers.dropout import Dropout
 
 KINDS = ("classification", "multi_label", "regression")
 

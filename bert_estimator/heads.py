@@ -6,7 +6,8 @@ Both return float32 logits: the products are in the compute dtype, the biases ar
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import activations, modeling, precision
+from bert_estimator import modeling, precision
+from bert_estimator.layers import activations
 
 
 def masked_lm_logits(model, positions):

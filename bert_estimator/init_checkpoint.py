@@ -5,7 +5,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
-from bert_estimator.flags import FlagError
+from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
 # Two networks whose variables have the same shapes can still differ in these.

@@ -20,9 +20,10 @@ import zlib
 import tensorflow.compat.v1 as tf
 import tf_slim as slim
 
-from bert_estimator import activations, precision, primitives
-from bert_estimator import recompute as recompute_lib
+from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig as BertConfig  # modeling.BertConfig, as ever
+from bert_estimator.layers import activations, primitives
+from bert_estimator.layers import recompute as recompute_lib
 
 # Added to the scores of padded positions: the softmax gives them 0 in float32.
 _MASK_ADDER = -10000.0
@@ -74,7 +75,7 @@ class BertModel:
             raise ValueError(
                 f"BertModel(is_training=True) with hidden_dropout_prob={hidden_rate} and "
                 f"attention_probs_dropout_prob={attention_rate} needs its random numbers: pass "
-                "dropout=bert_estimator.dropout.Dropout(seed, step), or set both to 0."
+                "dropout=bert_estimator.layers.dropout.Dropout(seed, step), or set both to 0."
             )
         input_ids = tf.convert_to_tensor(input_ids)
         sequence_length = _check_inputs(config, input_ids, input_mask, token_type_ids)

@@ -13,7 +13,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, init_checkpoint, modeling, precision, tpu, update
-from bert_estimator.dropout import Dropout
+from bert_estimator.layers.dropout import Dropout
 
 
 def model_fn_builder(

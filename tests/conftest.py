@@ -12,11 +12,12 @@ import tensorflow.compat.v1 as tf
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
 
-from bert_estimator.tpu import devices, xla_program
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step import step_graph
 
 try:
     devices.import_jax().config.update("jax_num_cpu_devices", 8)
-    xla_program.check_tensorflow()
+    step_graph.check_tensorflow()
     _MISSING = None
 except RuntimeError as error:
     _MISSING = str(error)
@@ -31,7 +32,7 @@ def xla_runtime():
 
 @pytest.fixture(scope="session")
 def tpu_compiler(xla_runtime):
-    """As `xla_runtime`, for tests that compile for TPUs."""
+    """As `xla_step`, for tests that compile for TPUs."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("needs the TPU's compiler, libtpu")
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import init_checkpoint
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.flags import FlagError
+from bert_estimator.command_line.flags import FlagError
 
 
 @pytest.fixture

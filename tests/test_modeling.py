@@ -10,8 +10,9 @@ import numpy_bert
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import activations, heads, modeling, precision
-from bert_estimator.dropout import Dropout
+from bert_estimator import heads, modeling, precision
+from bert_estimator.layers import activations
+from bert_estimator.layers.dropout import Dropout
 
 CONFIG = modeling.BertConfig(
     vocab_size=40,

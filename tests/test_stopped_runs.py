@@ -25,7 +25,7 @@ from tiny_run import (
     write_records,
 )
 
-from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu.verbs import checkpoints
 
 PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 

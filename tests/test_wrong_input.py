@@ -8,7 +8,7 @@ import pytest
 from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step, write_data
 from tiny_run import bert_config, pretraining_flags, steps_of
 
-from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu.verbs import checkpoints
 from input_pipelines.record_reader import record_offsets
 
 

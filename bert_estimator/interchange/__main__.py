@@ -11,8 +11,8 @@ import argparse
 import os
 import sys
 
-from bert_estimator import console
-from bert_estimator.flags import FlagError
+from bert_estimator.command_line import console
+from bert_estimator.command_line.flags import FlagError
 
 
 def run(args):

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.source import TF1, Source
-from bert_estimator.tpu import checkpoints
+from bert_estimator.tpu.verbs import checkpoints
 
 CONFIG, VOCABULARY, BASENAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 SENTENCE_PIECE = "vocab.model"  # as a run keeps it; google-research/bert has no such thing

@@ -10,21 +10,13 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import (
-    call,
-    checkpoints,
-    evaluation,
-    exporting,
-    hosts,
-    prediction,
-    session_runtime,
-    training,
-    warm_start,
-    xla_runtime,
-)
+from bert_estimator.tpu import call, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
+from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.step import session_step, xla_step
+from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 
 # What a subclass may define anew, as upstream allows: the rest may change with any version.
 _MAY_BE_OVERRIDDEN = ("model_fn", "latest_checkpoint")
@@ -348,8 +340,8 @@ class Estimator:
 def _runtime(job):
     """Returns the class that builds and runs a job's steps."""
     if job.master:
-        return xla_runtime.XlaStep
-    return session_runtime.FedStep if job.tpu_rules else session_runtime.LocalStep
+        return xla_step.XlaStep
+    return session_step.FedStep if job.tpu_rules else session_step.LocalStep
 
 
 def _with_model_dir(config, model_dir):

@@ -12,7 +12,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import cluster_task
+from bert_estimator.tpu.program import cluster_task
 
 _DEFAULT_SAVE_SECS = 600
 _UNSET = object()

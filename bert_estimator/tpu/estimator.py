@@ -5,12 +5,14 @@ import enum
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import batch_axis as axes
-from bert_estimator.tpu import devices, hosts, interrupts, training_program, xla_program
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
+from bert_estimator.tpu.program import devices, hosts
 from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.step import batch_axis as axes
+from bert_estimator.tpu.step import step_graph
+from bert_estimator.tpu.verbs import interrupts, lowering
 
 
 class ExportSavedModelApiVersion(enum.IntEnum):
@@ -160,7 +162,7 @@ class TPUEstimator(Estimator):
             )
         job = self._job(ModeKeys.TRAIN, ("", replicas))
         job = dataclasses.replace(job, cores_per_replica=self._cores_per_replica)
-        return training_program.lower(job, self._input_fn(job, input_fn))
+        return lowering.lower(job, self._input_fn(job, input_fn))
 
     def export_training_program(self, input_fn, directory, num_batches=4):
         """Writes the training step so that it runs where TensorFlow is not installed.
@@ -175,10 +177,10 @@ class TPUEstimator(Estimator):
           num_batches: batches to write along.
 
         Raises:
-          ValueError: for cores that share more than a batch; see `training_program.export`.
+          ValueError: for cores that share more than a batch; see `lowering.export`.
         """
         job = self._job(ModeKeys.TRAIN)
-        program = training_program.export(job, self._input_fn(job, input_fn), num_batches)
+        program = lowering.export(job, self._input_fn(job, input_fn), num_batches)
         program.save(directory)
 
     @property
@@ -291,7 +293,7 @@ class TPUEstimator(Estimator):
         master = master or devices.default_master()
         cores = len(devices.find(master)) if master else 1
         if master:
-            xla_program.check_tensorflow()
+            step_graph.check_tensorflow()
         per_replica = self._cores_per_replica
         if per_replica > 1 and not self._sharding:
             raise ValueError(

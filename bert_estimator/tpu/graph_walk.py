@@ -1,5 +1,7 @@
 """What operations of a graph depend on, and what depends on them."""
 
+import tensorflow.compat.v1 as tf
+
 
 def all_before(operations):
     """Yields operations, and all that they depend on."""
@@ -11,6 +13,15 @@ def all_after(operations):
     return _reached(
         operations, lambda o: [*(c for t in o.outputs for c in t.consumers()), *o._control_outputs]
     )
+
+
+def is_computed_from(value, placeholders):
+    """Returns whether a tensor or operation depends on one of the placeholders."""
+    if not isinstance(value, tf.Tensor | tf.Operation):
+        return False
+    sources = {holder.op for holder in placeholders}
+    start = value if isinstance(value, tf.Operation) else value.op
+    return any(operation in sources for operation in all_before([start]))
 
 
 def _reached(operations, next_to):

@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_estimator.tpu import call
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
-from bert_estimator.tpu.hosts import Hosts
+from bert_estimator.tpu.program.hosts import Hosts
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.warm_start import WarmStartSettings
 

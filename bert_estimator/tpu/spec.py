@@ -6,7 +6,7 @@ import inspect
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
-from bert_estimator.tpu.inputs import is_computed_from
+from bert_estimator.tpu.graph_walk import is_computed_from
 
 
 class ModeKeys:

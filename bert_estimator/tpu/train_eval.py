@@ -6,9 +6,9 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import checkpoints, interrupts
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.exporters import Exporter
+from bert_estimator.tpu.verbs import checkpoints, interrupts
 
 # How often an evaluator looks for a new checkpoint.
 _POLL_SECS = 1

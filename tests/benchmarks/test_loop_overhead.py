@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks import loop_overhead
 from bert_estimator import tpu
-from bert_estimator.tpu import devices
+from bert_estimator.tpu.program import devices
 
 
 def model_fn(features, mode, params):

@@ -7,10 +7,10 @@ from tensorflow.python.tpu import tpu_function
 
 from bert_estimator import tpu
 from bert_estimator.legacy import modules
-from bert_estimator.tpu import devices
-from bert_estimator.tpu.core_mesh import CoreMesh
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.replica import Replica
-from bert_estimator.tpu.xla_program import StepGraph
+from bert_estimator.tpu.step.step_graph import StepGraph
 
 cross_replica_sum = modules.look_up("tensorflow.tpu", "cross_replica_sum")
 

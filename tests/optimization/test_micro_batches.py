@@ -7,7 +7,7 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
-from bert_estimator.dropout import Dropout
+from bert_estimator.layers.dropout import Dropout
 from bert_estimator.optimization.clipping import clip_by_global_norm
 from bert_estimator.optimization.lamb import LAMBOptimizer
 from bert_estimator.optimization.micro_batches import accumulate

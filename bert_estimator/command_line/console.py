@@ -1,0 +1,99 @@
+"""What the scripts print: TensorFlow's logger with short lines, and what ended a script."""
+
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+
+from bert_estimator.command_line.flags import FlagError
+
+# Lines of TensorFlow that tell a user of a script nothing.
+_CHATTER = re.compile(
+    r"Graph was finalized|Running local_init_op|Done running local_init_op|"
+    r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from"
+)
+
+# Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. By
+# name, since an exception of an input_fn that went through TensorFlow is only its text.
+_SELF_EXPLAINING = (
+    "RecordError",
+    "NanLossDuringTrainingError",
+    "NonFiniteWeightsError",
+    "NoWholeCheckpointError",
+)
+
+
+def set_up(logger):
+    """Makes a logger print its information as plain lines, and its warnings with their level."""
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # absl's handler would print every line again
+    if not logger.handlers:  # TensorFlow adds none where the root logger has some
+        logger.addHandler(logging.StreamHandler())
+    for handler in logger.handlers:
+        handler.setFormatter(_Formatter())
+    logger.addFilter(_is_news)
+
+
+def exit_code(script, body, when_stopped="The same command goes on from the last checkpoint."):
+    """Runs a script's body and says on stderr what ended it.
+
+    Args:
+      script: the script's name, for the message.
+      body: function without arguments.
+      when_stopped: what Ctrl-C leaves, in a sentence.
+
+    Returns:
+      0 if the body ran to its end; 2 for a `FlagError`; 130 after Ctrl-C, 143 after SIGTERM; 1 for
+      any other failure, after its message, or its traceback where that is the explanation.
+    """
+    try:
+        body()
+    except FlagError as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{script}: stopped. {when_stopped}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        message = _explanation(error)
+        if message is None:
+            traceback.print_exc()
+        else:
+            print(f"{script}: error: {message}", file=sys.stderr)
+        return 1
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def leave(code):
+    """Ends the process with an exit code.
+
+    A thread that hangs inside TensorFlow, as an input_fn may, would make Python abort on its way
+    out, with an exit code of its own.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name in ("infeed", "outfeed", "closing") for thread in threading.enumerate()):
+        os._exit(code)
+    sys.exit(code)
+
+
+def _explanation(error):
+    """Returns the message of a self-explaining exception, else None."""
+    if type(error).__name__ in _SELF_EXPLAINING:
+        return str(error.args[0])  # TensorFlow's NaN error has a str() of its own
+    carried = re.search(rf"\b(?:{'|'.join(_SELF_EXPLAINING)}): (.+)", str(error))
+    return carried[1] if carried else None
+
+
+def _is_news(record):
+    return not _CHATTER.search(str(record.msg))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record):
+        text = record.getMessage()
+        return text if record.levelno == logging.INFO else f"{record.levelname}: {text}"

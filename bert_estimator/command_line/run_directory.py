@@ -1,0 +1,345 @@
+"""What a run leaves behind besides checkpoints: config.json, metrics.jsonl, curves.svg, and more.
+
+config.json holds every resolved flag with its source, versions and the command. metrics.jsonl has a
+line for each logged step of training and for each evaluation. curves.svg draws them.
+bert_config.json and vocab.txt (vocab.model where it is SentencePiece's) lie beside the checkpoints,
+as in google-research/bert's archives: whoever opens one needs nothing else.
+"""
+
+import json
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+
+from bert_estimator.command_line.flags import FlagError
+
+# These may differ between runs that go on in one directory: how long, how often reported, where.
+_MAY_DIFFER = frozenset(
+    [
+        "output_dir", "do_train", "do_eval", "num_train_steps", "num_train_epochs",
+        "max_eval_steps", "eval_batch_size", "eval_input_file", "save_checkpoints_steps",
+        "iterations_per_loop", "do_predict", "do_export", "predict_batch_size", "eval_file",
+        "predict_file", "num_seeds", "keep_best_checkpoint", "early_stopping_patience",
+        "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
+    ]
+)  # fmt: skip
+
+
+# The files that `RunDirectory.write_network` makes.
+NETWORK_FILES = ("bert_config.json", "labels.txt", "vocab.txt", "vocab.model")
+
+
+class RunDirectory:
+    """The directory of a run.
+
+    Args:
+      path: the directory; made if need be.
+      checkpoints_in: where its checkpoints are, if elsewhere: of several hosts one writes them.
+    """
+
+    def __init__(self, path, checkpoints_in=None):
+        self.path = path
+        self._checkpoints_in = checkpoints_in or path
+        os.makedirs(path, exist_ok=True)
+        self.metrics_path = os.path.join(path, "metrics.jsonl")
+        self._config_path = os.path.join(path, "config.json")
+
+    def holds_checkpoint(self):
+        """Whether training has begun here: without a checkpoint there is nothing to go on with."""
+        names = os.listdir(self._checkpoints_in)
+        return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
+
+    def check_config(self, settings, records=None, records_flag="input_file"):
+        """Checks that the settings are those of the run that the directory holds, if it holds one.
+
+        A directory without a checkpoint holds none: a run that ended before its first step, for a
+        wrong flag, does not stand in the way of the right one.
+
+        Args:
+          settings: dict of flag name -> resolved value.
+          records: what tells the training records from others, or None where it is not known yet.
+          records_flag: the flag that names them, for the message.
+
+        Raises:
+          FlagError: a flag that the numbers depend on, or the records, differ from the directory's
+            run.
+        """
+        if not self.holds_checkpoint():
+            return
+        before = recorded_settings(self.path)
+        for name, value in json.loads(json.dumps(settings)).items():
+            if name in _MAY_DIFFER or before.get(name, value) == value:
+                continue
+            if name == "init_checkpoint" and self._is_same_path(before[name], value):
+                continue
+            held = f"with --{name}={before[name]}" if before[name] is not None else "without it"
+            raise FlagError(
+                f"--{name}={value}: {self.path} holds a run {held}. {self._way_back(name)} to go "
+                "on with it, or another --output_dir"
+            )
+        if records is not None and _recorded(self.path).get("records", records) != records:
+            raise FlagError(
+                f"--{records_flag}: {self.path} holds a run on other records than these. Use those "
+                "to go on with it, or another --output_dir"
+            )
+
+    def _way_back(self, name):
+        """What gives a flag the value that it had in the directory's run, in words."""
+        before = _recorded(self.path)["flags"][name]
+        if before["value"] is None and name == "init_checkpoint":
+            # It has a default, which is another than it was; empty means none.
+            return "Give --init_checkpoint= with nothing after it"
+        # The stage before it gives that of a recipe's stage.
+        is_flag = before["value"] is not None and ": stage " not in before["from"]
+        return "Use that value" if is_flag else "Leave the flag out"
+
+    def _is_same_path(self, one, other):
+        """Whether two paths, each from here or from the run's directory, may be the same."""
+        if None in (one, other):
+            return False
+        ones, others = (
+            {os.path.realpath(path), os.path.realpath(os.path.join(self.path, path))}
+            for path in (one, other)
+        )
+        return not ones.isdisjoint(others)
+
+    def write_config(self, settings, sources, records):
+        """Writes config.json.
+
+        Args:
+          settings: dict of flag name -> resolved value.
+          sources: dict of flag name -> where its value came from.
+          records: what tells the training records from others.
+        """
+        config = {
+            "flags": {
+                name: {"value": value, "from": sources[name]} for name, value in settings.items()
+            },
+            "command": [os.path.basename(sys.executable), *sys.argv],
+            "records": records,
+            "versions": versions(),
+            "cores": os.cpu_count(),
+        }
+        _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
+
+    def write_network(self, network, vocab_file=None, labels=()):
+        """Keeps what the checkpoints are of, beside them.
+
+        Args:
+          network: dict of the keys of bert_config.json.
+          vocab_file: the vocabulary to copy, or None where it is not known.
+          labels: names of the classifier's outputs, for labels.txt, a line each; or none.
+
+        Raises:
+          FlagError: the directory's checkpoints are of another network.
+        """
+        config_file, labels_file, word_piece, sentence_piece = (
+            os.path.join(self.path, name) for name in NETWORK_FILES
+        )
+        if self.holds_checkpoint() and os.path.exists(config_file):
+            with open(config_file, encoding="utf-8") as reader:
+                before = json.load(reader)
+            for key, value in network.items():
+                if before.get(key, value) != value:
+                    raise FlagError(
+                        f"--bert_config_file: {self.path} holds a run of a network with "
+                        f"{key}={before[key]!r}, not {value!r}. Use that value to go on with it, "
+                        "or another --output_dir"
+                    )
+        _write_atomically(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
+        if labels:
+            _write_atomically(labels_file, "".join(f"{label}\n" for label in labels))
+        if vocab_file is not None:
+            import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
+
+            kept = sentence_piece if vocab_file.endswith(".model") else word_piece
+            tf.io.gfile.copy(vocab_file, kept + ".tmp", overwrite=True)
+            os.replace(kept + ".tmp", kept)  # whole, even where it is the file that was copied
+
+    def forget_metrics_after(self, step):
+        """Drops the metrics of steps after `step`, which a resumed run writes again; all of them
+        where there is no checkpoint: they are those of another attempt."""
+        if not self.holds_checkpoint():
+            step = -1
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        self._write_metrics(kept)
+
+    def add_metrics(self, record):
+        """Appends a line to metrics.jsonl: a dict with at least `step`."""
+        with open(self.metrics_path, "ab+") as writer:
+            if writer.tell():
+                writer.seek(-1, os.SEEK_END)
+                if writer.read() != b"\n":  # a line cut short by a kill
+                    writer.write(b"\n")
+            writer.write(json.dumps(record).encode() + b"\n")
+
+    def add_evaluation(self, results):
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names."""
+        values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
+        self.add_metrics({"step": int(results["global_step"]), **values})
+
+    def evaluations(self):
+        """Returns the records of evaluations by step, the latest of each step."""
+        latest = {r["step"]: r for r in self.metrics() if "eval_loss" in r}
+        return [latest[step] for step in sorted(latest)]
+
+    def metrics(self):
+        """Returns the records of metrics.jsonl; a line cut short by a kill is left out."""
+        if not os.path.exists(self.metrics_path):
+            return []
+        records = []
+        with open(self.metrics_path, encoding="utf-8") as reader:
+            for line in reader:
+                if line.endswith("}\n"):
+                    records.append(json.loads(line))
+        return records
+
+    def _write_metrics(self, records):
+        _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
+
+    def write_curves(self):
+        """Draws loss and learning rate over the steps into curves.svg; returns its path."""
+        path = os.path.join(self.path, "curves.svg")
+        training = [r for r in self.metrics() if "loss" in r]
+        evaluations = self.evaluations()
+        panels = [
+            (
+                "loss (nats)",
+                {
+                    "training loss": [(r["step"], r["loss"]) for r in training],
+                    "training masked-LM loss": [
+                        (r["step"], r["masked_lm_loss"]) for r in training if "masked_lm_loss" in r
+                    ],
+                    "held-out masked-LM loss": [
+                        (r["step"], r["eval_masked_lm_loss"])
+                        for r in evaluations
+                        if "eval_masked_lm_loss" in r
+                    ],
+                    "held-out loss": [
+                        (r["step"], r["eval_mean_loss"])
+                        for r in evaluations
+                        if "eval_mean_loss" in r
+                    ],
+                },
+            ),
+            (
+                "learning rate",
+                {
+                    "learning rate": [
+                        (r["step"], r["learning_rate"]) for r in training if "learning_rate" in r
+                    ]
+                },
+            ),
+        ]
+        _write_atomically(path, svg_curves(panels))
+        return path
+
+
+def recorded_settings(path):
+    """Returns what config.json in a directory says of its last training: dict of flag name ->
+    value; empty where there is none.
+
+    Raises:
+      FlagError: the file cannot be read.
+    """
+    return {name: each["value"] for name, each in _recorded(path).get("flags", {}).items()}
+
+
+def _recorded(path):
+    config_path = os.path.join(path, "config.json")
+    if not os.path.exists(config_path):
+        return {}
+    try:
+        with open(config_path, encoding="utf-8") as reader:
+            config = json.load(reader)
+        if all("value" in each for each in config["flags"].values()):
+            return config
+        error = "a flag without a value"
+    except (ValueError, KeyError, TypeError, AttributeError) as caught:
+        error = repr(caught)
+    raise FlagError(
+        f"--output_dir={path}: its config.json cannot be read ({error}); choose another directory, "
+        "or remove it"
+    )
+
+
+def versions():
+    """Returns what the numbers of a run depend on: Python, packages, machine."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("bert-estimator", "tensorflow", "numpy", "tf-slim", "sentencepiece"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 640, 220, 70, 30, 60
+
+
+def svg_curves(panels):
+    """Returns an SVG picture of panels one below the other.
+
+    Args:
+      panels: list of (title, dict of curve name -> list of (step, value)); empty curves are left
+        out.
+    """
+    total = len(panels) * (_HEIGHT + _GAP) + _TOP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 30}" height="{total}" '
+        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for number, (title, curves) in enumerate(panels):
+        curves = {name: points for name, points in curves.items() if points}
+        top = _TOP + number * (_HEIGHT + _GAP)
+        parts.append(f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{title}</text>')
+        if curves:
+            parts += _panel(curves, top)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(curves, top):
+    points = [point for curve in curves.values() for point in curve]
+    steps, values = [p[0] for p in points], [p[1] for p in points]
+    low_step, high_step = min(steps), max(max(steps), min(steps) + 1)
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+
+    def place(step, value):
+        x = _LEFT + _WIDTH * (step - low_step) / (high_step - low_step)
+        return f"{x:.1f},{top + _HEIGHT * (high - value) / (high - low):.1f}"
+
+    parts = [
+        f'<rect x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
+        'stroke="#999"/>'
+    ]
+    for i in range(5):
+        y, value = top + _HEIGHT * i / 4, high - (high - low) * i / 4
+        x, step = _LEFT + _WIDTH * i / 4, low_step + (high_step - low_step) * i / 4
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{value:.4g}</text>')
+        parts.append(
+            f'<text x="{x:.0f}" y="{top + _HEIGHT + 16}" text-anchor="middle">{step:.0f}</text>'
+        )
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        path = " ".join(place(*point) for point in curve)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
+        if len(curve) < 10:
+            for x, y in (place(*point).split(",") for point in curve):
+                parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
+        parts.append(
+            f'<text x="{_LEFT + _WIDTH - 8}" y="{top + 18 + 16 * number}" text-anchor="end" '
+            f'fill="{colour}">{name}</text>'
+        )
+    return parts
+
+
+def _write_atomically(path, text):
+    temporary = path + ".tmp"
+    with open(temporary, "w", encoding="utf-8") as writer:
+        writer.write(text)
+    os.replace(temporary, path)

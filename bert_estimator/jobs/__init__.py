@@ -1,0 +1,1 @@
+"""What a script runs: a checked configuration, and a job for each script."""

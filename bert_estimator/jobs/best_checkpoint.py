@@ -1,0 +1,107 @@
+"""Evaluation at every checkpoint of a training: the best one kept, an end when it gets no better.
+
+The training goes on after each evaluation where it was: its graph, its session and its data stay.
+"""
+
+import glob
+import json
+import math
+import os
+import shutil
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.command_line.run_directory import NETWORK_FILES
+
+_DIRECTORY = "best"
+_FILE = "best.json"
+
+
+class BestCheckpoint(tf.train.CheckpointSaverListener):
+    """A saving listener for `TPUEstimator.train`.
+
+    The best checkpoint so far is copied to `<output_dir>/best`, where later ones do not replace it,
+    with what lies beside it and says of which network it is; `best.json` there says which it is,
+    and is written last.
+
+    Args:
+      output_dir: the directory of the run.
+      evaluate: function without arguments that evaluates the newest checkpoint and returns
+        (its metric, larger is better, a float, NaN below all others; its path).
+      patience: how many evaluations in a row may bring no better one before training ends; 0: any.
+    """
+
+    def __init__(self, output_dir, evaluate, patience=0):
+        self._directory = os.path.join(output_dir, _DIRECTORY)
+        self._evaluate = evaluate
+        self._patience = patience
+        self._state = _read(self._directory)
+
+    @property
+    def exhausted(self):
+        """Whether patience has come to its end, in this training or in the one it goes on from."""
+        return bool(self._patience) and self._state["since"] >= self._patience
+
+    def after_save(self, session, global_step_value):
+        """Evaluates; returns whether training is to end."""
+        del session
+        # A training resumed from a checkpoint saves it anew, and evaluates it a second time.
+        if global_step_value <= self._state["step"]:
+            return False
+        value, checkpoint = self._evaluate()
+        if math.isnan(value):  # a correlation with constant predictions
+            value = -math.inf
+        is_better = self._state["value"] is None or value > self._state["value"]
+        kept = {k: self._state[k] for k in ("value", "checkpoint")}
+        since = self._state["since"] + 1
+        if is_better:
+            kept, since = {"value": value, "checkpoint": self._copy(checkpoint)}, 0
+        self._state = {**kept, "since": since, "step": int(global_step_value)}
+        self._write()
+        if is_better:
+            self._remove_others()
+        elif self.exhausted:
+            tf.logging.info(
+                "Ending at step %d: no better than %.4f for %d evaluations.",
+                global_step_value,
+                self._state["value"],
+                since,
+            )
+        return self.exhausted
+
+    def _copy(self, checkpoint):
+        os.makedirs(self._directory, exist_ok=True)
+        for path in glob.glob(glob.escape(checkpoint) + ".*"):
+            shutil.copy(path, self._directory)
+        for name in NETWORK_FILES:
+            path = os.path.join(os.path.dirname(checkpoint), name)
+            if os.path.exists(path):
+                shutil.copy(path, self._directory)
+        return os.path.basename(checkpoint)
+
+    def _remove_others(self):
+        kept = self._state["checkpoint"]
+        for name in os.listdir(self._directory):
+            if name.startswith("model.ckpt-") and not name.startswith(kept + "."):
+                os.remove(os.path.join(self._directory, name))
+
+    def _write(self):
+        path = os.path.join(self._directory, _FILE)
+        with open(path + ".tmp", "w", encoding="utf-8") as writer:
+            json.dump(self._state, writer)
+        os.replace(path + ".tmp", path)
+
+
+def path_of_best(output_dir):
+    """Returns the path prefix of the best checkpoint of a run, or None if none was kept."""
+    directory = os.path.join(output_dir, _DIRECTORY)
+    name = _read(directory)["checkpoint"]
+    return name and os.path.join(directory, name)
+
+
+def _read(directory):
+    path = os.path.join(directory, _FILE)
+    if not os.path.exists(path):
+        return {"value": None, "checkpoint": None, "since": 0, "step": 0}
+    with open(path, encoding="utf-8") as reader:
+        return json.load(reader)

@@ -1,0 +1,116 @@
+"""The network and the TPUEstimator that a script's flags ask for."""
+
+import os
+
+from bert_estimator import sharding, tpu
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
+from bert_estimator.interchange import hugging_face
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step import step_graph
+
+_STEPS_A_SUMMARY = 10
+_MOST_STEPS_A_LOG_LINE = 100
+
+
+def read_bert_config(config):
+    """Reads --bert_config_file, a bert_config.json or the config.json of transformers; raises
+    FlagError if it is none such."""
+    path = config.bert_config_file
+    try:
+        if hugging_face.is_config(path):
+            return hugging_face.read_config(path)
+        return BertConfig.from_json_file(path)
+    except ValueError as error:
+        raise flags.FlagError(f"--bert_config_file: {error}") from None
+
+
+def check_length(config, bert_config):
+    """Raises FlagError if the network has too few positions for --max_seq_length."""
+    flags.check(
+        config.max_seq_length <= bert_config.max_position_embeddings,
+        "max_seq_length",
+        config.max_seq_length,
+        f"cannot be more than the network's max_position_embeddings, which is "
+        f"{bert_config.max_position_embeddings}",
+    )
+
+
+def find_cores(config):
+    """Finds what the flags ask to run on, and checks the batches against it.
+
+    Args:
+      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+
+    Returns:
+      (the master, "" for the session runtime; the batch sizes that no flag gives, as a dict of
+      flag's name to a value that divides by the cores).
+
+    Raises:
+      FlagError: the cores asked for cannot be reached, or do not divide a batch.
+    """
+    per_replica = config.num_cores_per_replica
+    master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
+    if not master:
+        cores = config.num_tpu_cores if config.use_tpu else None
+        return "", flags.whole_batches(config, (cores or per_replica) // per_replica)
+    is_flag = config.tpu_name or not os.environ.get("TPU_NAME")
+    named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
+    try:
+        cores = len(devices.find(master))
+        step_graph.check_tensorflow()
+    except RuntimeError as error:
+        raise flags.FlagError(f"{named}: {error}") from None
+    flags.check(
+        cores % per_replica == 0,
+        "num_cores_per_replica",
+        per_replica,
+        f"does not divide the {cores} cores of {named}",
+    )
+    source = f"the {cores} cores of {named}"
+    if per_replica > 1:
+        source += f", {per_replica} a replica"
+    flags.check_divides(config, cores // per_replica, source, flags.fixed_batches(config))
+    flags.check(
+        config.num_tpu_cores in (None, cores),
+        "num_tpu_cores",
+        config.num_tpu_cores,
+        f"{named} has {cores} cores; leave the flag out",
+    )
+    return master, flags.whole_batches(config, cores // per_replica)
+
+
+def make(config, model_fn, master=""):
+    """Returns the `TPUEstimator` of the shared flags.
+
+    Args:
+      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+      model_fn: the model.
+      master: what to run on, as of `find_cores`.
+    """
+    per_replica, shards = config.num_cores_per_replica, None
+    if config.num_tpu_cores:
+        shards = config.num_tpu_cores // per_replica
+    return tpu.TPUEstimator(
+        model_fn=model_fn,
+        config=tpu.RunConfig(
+            master=master,
+            model_dir=config.output_dir,
+            tf_random_seed=config.random_seed,
+            save_checkpoints_steps=config.save_checkpoints_steps,
+            log_step_count_steps=min(_MOST_STEPS_A_LOG_LINE, config.iterations_per_loop),
+            tpu_config=tpu.TPUConfig(
+                iterations_per_loop=config.iterations_per_loop,
+                num_shards=shards,
+                num_cores_per_replica=per_replica,
+                experimental_host_call_every_n_steps=_STEPS_A_SUMMARY,
+            ),
+        ),
+        params={},
+        use_tpu=config.use_tpu,
+        train_batch_size=config.train_batch_size,
+        eval_batch_size=config.eval_batch_size,
+        predict_batch_size=getattr(config, "predict_batch_size", None),
+        units_per_example={"tokens": config.max_seq_length},
+        sharding=sharding.BERT,
+    )

@@ -1,0 +1,1 @@
+"""What modeling.py is made of: activations, dropout, recomputation, fused operations."""

@@ -1,0 +1,1 @@
+"""The output side: trained models answer texts."""

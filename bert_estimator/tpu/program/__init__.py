@@ -1,0 +1,1 @@
+"""Programs apart from TensorFlow: devices, hosts, StableHLO. No TensorFlow is imported here."""

@@ -1,0 +1,128 @@
+"""The cores that run a program: replicas that share a batch, and the cores that share a model."""
+
+import re
+
+import numpy as np
+
+from bert_estimator.tpu.program import devices
+
+
+class CoreMesh:
+    """Lays out cores, and says which part of an array each of them holds.
+
+    Args:
+      cores: list of devices, those of a replica one after the other.
+      cores_per_replica: how many of them share the model of one replica.
+      sharding: list of (pattern, axis): a variable whose name the regular expression is found in
+        is split along that axis over the cores of a replica. The first that fits counts; what
+        none fits is whole on every core.
+
+    Attributes:
+      num_replicas: how many there are.
+      num_hosts: processes that have cores in it.
+      whole: the `jax.sharding.Sharding` of what every core holds all of.
+      rows: that of what each replica holds its rows of, the first axis.
+    """
+
+    def __init__(self, cores, cores_per_replica=1, sharding=()):
+        jax = devices.import_jax()
+        grid = np.array(cores).reshape(-1, cores_per_replica)
+        self.num_replicas = len(grid)
+        self.num_hosts = len({core.process_index for core in cores})
+        self._cores_per_replica = cores_per_replica
+        self._rules = sharding
+        self._mesh = jax.sharding.Mesh(grid, ("replica", "core"))
+        self._options = devices.compiler_options(cores)
+        self.whole = self._sharding()
+        self.rows = self._sharding("replica")
+
+    def put(self, value, sharding):
+        """Returns an array, or a structure of them, on the cores.
+
+        Args:
+          value: with several hosts, a host's own rows where the sharding is `rows`, else all of
+            it, the same on every host.
+          sharding: of each array, or one for all.
+        """
+        jax = devices.import_jax()
+        with jax.enable_x64(True):
+            if self.num_hosts == 1:
+                return jax.device_put(value, sharding)
+            if isinstance(sharding, jax.sharding.Sharding):
+                return jax.tree.map(lambda array: self._put_of_host(array, sharding), value)
+            return jax.tree.map(self._put_of_host, value, sharding)
+
+    def _put_of_host(self, array, sharding):
+        jax = devices.import_jax()
+        array = np.asarray(array)
+        shape = array.shape
+        if sharding == self.rows:
+            shape = (shape[0] * self.num_hosts, *shape[1:])
+        return jax.make_array_from_process_local_data(sharding, array, shape)
+
+    def replica_ids(self):
+        """Returns the number of each replica, int32 [num_replicas], on the cores."""
+        a_host = self.num_replicas // self.num_hosts
+        first = a_host * devices.import_jax().process_index() if self.num_hosts > 1 else 0
+        return self.put(np.arange(first, first + a_host, dtype=np.int32), self.rows)
+
+    def of_state(self, state):
+        """Returns the sharding of each `StateVariable` of a list.
+
+        Raises:
+          ValueError: one cannot be split evenly.
+        """
+        return [self._sharding(*self._split(variable)) for variable in state]
+
+    def jit(self, function, state, inputs, outputs):
+        """Returns a function of one replica, jitted for all of them at once.
+
+        Within a replica the program is written for one core. What each of its cores does of it is
+        the compiler's, which goes by where the state is, and adds the sums between cores that this
+        takes; the numbers stay the same.
+
+        Args:
+          function: (state, *inputs) -> (state, *outputs), of lists of arrays and arrays.
+          state: list of `StateVariable`, whose arrays the jitted function takes over.
+          inputs, outputs: for each, which axis has the rows of all replicas one after the other,
+            or None where every replica has the same.
+        """
+        jax = devices.import_jax()
+
+        def spec(axis):
+            rows = [None] * axis + ["replica"] if axis is not None else []
+            return jax.sharding.PartitionSpec(*rows)
+
+        in_specs, out_specs = [spec(axis) for axis in inputs], [spec(axis) for axis in outputs]
+        mapped = jax.shard_map(
+            function,
+            mesh=self._mesh,
+            in_specs=(spec(None), *in_specs),
+            out_specs=(spec(None), *out_specs),
+            check_vma=False,
+            axis_names={"replica"},
+        )
+        return jax.jit(
+            mapped,
+            donate_argnums=0,
+            in_shardings=(self.of_state(state), *(self._sharding(*each) for each in in_specs)),
+            out_shardings=(self.of_state(state), *(self._sharding(*each) for each in out_specs)),
+            compiler_options=self._options,
+        )
+
+    def _sharding(self, *axes):
+        jax = devices.import_jax()
+        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*axes))
+
+    def _split(self, variable):
+        cores = self._cores_per_replica
+        for pattern, axis in self._rules if cores > 1 else ():
+            if re.search(pattern, variable.name) and len(variable.shape) > axis:
+                if variable.shape[axis] % cores:
+                    raise ValueError(
+                        f"num_cores_per_replica={cores}: {variable.name} of shape "
+                        f"{variable.shape} cannot be split evenly along axis {axis}, as the rule "
+                        f"{pattern!r} wants"
+                    )
+                return [None] * axis + ["core"]
+        return []

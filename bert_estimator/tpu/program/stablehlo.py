@@ -1,0 +1,273 @@
+"""StableHLO text: read, and made callable by jax. All that is private to jax is used here.
+
+Tried with the versions of `devices.TRIED`.
+"""
+
+import contextlib
+import dataclasses
+import math
+
+import numpy as np
+
+from bert_estimator.tpu.program import devices
+
+
+def exported(text):
+    """Returns StableHLO text as a `jax.export.Exported`, which jax can call."""
+    jax = devices.import_jax()
+    from jax import export
+
+    with _parsed(text) as module:
+        _walk(module.operation, _mend)
+        main = _main(module)
+        in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
+        out_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.results)
+        artifact = _serialized(module)
+    template = export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), np.float32))
+    tree = jax.tree_util.tree_structure
+    changes = dict(
+        fun_name="step",
+        # StableHLO is the same for all; jax only knows that the template was exported on a CPU.
+        disabled_safety_checks=(export.DisabledSafetyCheck.platform(),),
+        in_tree=tree((in_avals, {})),
+        in_avals=in_avals,
+        out_tree=tree(out_avals),
+        out_avals=out_avals,
+        in_shardings_hlo=(None,) * len(in_avals),
+        out_shardings_hlo=(None,) * len(out_avals),
+        mlir_module_serialized=artifact,
+        module_kept_var_idx=tuple(range(len(in_avals))),
+    )
+    for name, avals in (("_in_named_shardings", in_avals), ("_out_named_shardings", out_avals)):
+        if hasattr(template, name):
+            changes[name] = (None,) * len(avals)
+    return dataclasses.replace(template, **changes)
+
+
+def portable(text):
+    """Returns a module as a portable artifact, which later versions of jax read as well."""
+    with _parsed(text) as module:
+        _walk(module.operation, _mend)
+        return _serialized(module)
+
+
+def from_portable(artifact):
+    """Returns the text of a module from a portable artifact."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with mlir.make_ir_context() as context:
+        return str(stablehlo.deserialize_portable_artifact(context, artifact))
+
+
+def _serialized(module):
+    from jaxlib.mlir.dialects import stablehlo
+
+    return stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
+
+
+def parameters(text):
+    """Returns (shape, numpy dtype) of each input of a module's main function."""
+    with _parsed(text) as module:
+        return [_shape_and_dtype(t) for t in _main(module).type.inputs]
+
+
+def matmul_flops(text):
+    """Counts the floating-point operations of a module's matrix products.
+
+    A multiplication and an addition count as two; convolutions do not. A loop's body counts as
+    often as it runs, which the compiler's own count leaves out.
+
+    Returns:
+      int, for one core.
+
+    Raises:
+      ValueError: how often a loop with a matrix product in it runs cannot be told.
+    """
+    return _sum_over(text, {"stablehlo.dot_general": _dot_flops, "stablehlo.dot": _dot_flops})
+
+
+def summed_bytes(text):
+    """Counts the bytes of the arrays that a module sums between cores, once each.
+
+    Raises:
+      ValueError: how often a loop with such a sum in it runs cannot be told.
+    """
+    return _sum_over(text, {"stablehlo.all_reduce": _operand_bytes})
+
+
+def _sum_over(text, functions_by_name):
+    """Sums functions of operations, by the operations' names, over all that a module does.
+
+    A loop's body counts as often as it runs: as many times as the constant that its condition
+    compares a counter with. Of a conditional all branches count. What nothing depends on does not
+    count: the compiler leaves it out.
+    """
+    from jaxlib.mlir import ir
+
+    with _parsed(text) as module:
+        functions = {
+            ir.StringAttr(op.attributes["sym_name"]).value: op for op in module.body.operations
+        }
+        known = {}
+
+        def of_regions(operation):
+            return sum(
+                of_operation(needed)
+                for region in operation.regions
+                for block in region.blocks
+                for needed in _needed(block)
+            )
+
+        def of_operation(operation):
+            if operation.name in functions_by_name:
+                return functions_by_name[operation.name](operation)
+            if operation.name == "stablehlo.while":
+                once = of_regions(operation)
+                return once and once * _trips(operation.regions[0], functions)
+            if operation.name == "func.call":
+                name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+                if name not in known:
+                    known[name] = of_regions(functions[name])
+                return known[name]
+            return of_regions(operation)
+
+        return of_regions(functions["main"])
+
+
+def _needed(block):
+    """Returns the operations of a block that what it returns depends on."""
+    needed = {}
+    for child in reversed(list(block.operations)):
+        operation = child.operation
+        users = [use.owner.operation for result in operation.results for use in result.uses]
+        # What a region of another operation uses counts as needed.
+        if not len(operation.results) or any(
+            user in needed or user.parent != operation.parent for user in users
+        ):
+            needed[operation] = True
+    return list(needed)
+
+
+def _dot_flops(operation):
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    left = ir.RankedTensorType(operation.operands[0].type).shape
+    if operation.name == "stablehlo.dot":  # of a matrix or a vector, over its last axis
+        contracted = left[-1:]
+    else:
+        numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+        contracted = [left[axis] for axis in numbers.lhs_contracting_dimensions]
+    return 2 * math.prod(ir.RankedTensorType(operation.results[0].type).shape + contracted)
+
+
+def _operand_bytes(operation):
+    found = [_shape_and_dtype(operand.type) for operand in operation.operands]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in found)
+
+
+def _trips(condition, functions):
+    """How often a loop runs that counts from 0, by its condition: `counter < constant`."""
+    from jaxlib.mlir import ir
+
+    limits = []
+
+    def visit(operation):
+        if operation.name == "func.call":
+            name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+            _walk(functions[name], visit)
+        if operation.name == "stablehlo.compare" and "LT" in str(
+            operation.attributes["comparison_direction"]
+        ):
+            limit = operation.operands[1].owner
+            if getattr(limit, "name", None) == "stablehlo.constant":
+                limits.append(int(ir.DenseIntElementsAttr(limit.attributes["value"])[0]))
+
+    for block in condition.blocks:
+        for child in block.operations:
+            _walk(child.operation, visit)
+            visit(child.operation)
+    if not limits:
+        raise ValueError("The program has a loop whose length only its data tell")
+    return min(limits)
+
+
+@contextlib.contextmanager
+def _parsed(text):
+    devices.import_jax()
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context():
+        yield ir.Module.parse(text)
+
+
+def _main(module):
+    from jaxlib.mlir import ir
+
+    return next(
+        op
+        for op in module.body.operations
+        if ir.StringAttr(op.attributes["sym_name"]).value == "main"
+    )
+
+
+def _walk(operation, visit):
+    for region in operation.regions:
+        for block in region.blocks:
+            for child in list(block.operations):
+                _walk(child.operation, visit)
+                visit(child.operation)
+
+
+def _mend(operation):
+    """Brings what TensorFlow's bridge writes into the form that other consumers read."""
+    from jaxlib.mlir import ir
+
+    if operation.name == "mhlo.copy":
+        operation.result.replace_all_uses_with(operation.operands[0])
+        operation.erase()
+    elif operation.name.startswith("mhlo."):
+        # Such as tf.erf. StableHLO lacks them, and this is how it writes what XLA has beyond it.
+        with operation.context, ir.Location.unknown(), ir.InsertionPoint(operation):
+            version = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)
+            call = ir.Operation.create(
+                "stablehlo.custom_call",
+                results=[result.type for result in operation.results],
+                operands=list(operation.operands),
+                attributes={
+                    "call_target_name": ir.StringAttr.get(operation.name),
+                    "mhlo.attributes": ir.DictAttr.get(
+                        {each: operation.attributes[each] for each in operation.attributes}
+                    ),
+                    "mhlo.version": version,
+                },
+            )
+        for old, new in zip(operation.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        operation.erase()
+    elif operation.name == "stablehlo.all_reduce":
+        # Without it the compiler rejects groups that span partitions.
+        operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+
+
+_DTYPES = {
+    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+
+
+def dtype(name):
+    """Returns a numpy dtype by name, bfloat16 included."""
+    import ml_dtypes  # jax's own: numpy has no bfloat16
+
+    return np.dtype(getattr(ml_dtypes, name, name) if isinstance(name, str) else name)
+
+
+def _shape_and_dtype(tensor_type):
+    from jaxlib.mlir import ir
+
+    ranked = ir.RankedTensorType(tensor_type)
+    return tuple(ranked.shape), dtype(_DTYPES[str(ranked.element_type)])

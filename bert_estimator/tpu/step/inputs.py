@@ -1,0 +1,137 @@
+"""The tensors an `input_fn` gives, and the batches drawn from them."""
+
+import re
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call, graph_walk
+from bert_estimator.tpu.step import infeed
+
+
+class Inputs:
+    """Calls an `input_fn` in the current graph.
+
+    Args:
+      input_fn, mode, params, config: as the estimator's verb got them; `params` is the input's.
+      needs_params: whether the input_fn must take them.
+
+    Attributes:
+      features, labels: nested structures of tensors of one batch; labels may be None.
+      initializer: operation that (re)starts the data; None where the input_fn returned tensors.
+    """
+
+    def __init__(self, input_fn, mode, params, config, needs_params=True):
+        with tf.device("/cpu:0"):
+            returned = call.call_input_fn(input_fn, mode, params, config, needs_params)
+            self.initializer = None
+            if call.is_dataset(returned):
+                iterator = tf.data.make_initializable_iterator(returned)
+                self.initializer = iterator.initializer
+                returned = iterator.get_next()
+        self.features, self.labels = call.split_features_and_labels(returned)
+        # None has no tensor, but tf.nest takes it for a leaf.
+        self._element = [self.features] if self.labels is None else [self.features, self.labels]
+        self._tensors = tf.nest.flatten(self._element)
+
+    def check_static_shapes(self):
+        """Checks what a program compiled for a TPU needs.
+
+        Raises:
+          ValueError: names the first tensor whose shape is not fully known.
+        """
+        for path, tensor in _leaves("features", self.features) + _leaves("labels", self.labels):
+            if not isinstance(tensor, tf.Tensor):
+                raise ValueError(
+                    f"{path} is a {type(tensor).__name__}: with use_tpu=True every input must be a "
+                    "dense tensor of static shape"
+                )
+            if not tensor.shape.is_fully_defined():
+                raise ValueError(
+                    f"{path} has shape {tensor.shape}: with use_tpu=True all shapes must be "
+                    "static. Batch with dataset.batch(params['batch_size'], drop_remainder=True), "
+                    "and give other unknown dimensions a fixed size (tf.ensure_shape, padded_batch)"
+                )
+
+    def names(self):
+        """Returns a name for each tensor, in order: of a dict of features its keys, else what a
+        program would write, such as "labels" or "features[0]"."""
+        paths = [path for path, _ in _leaves("features", self.features)]
+        paths += [path for path, _ in _leaves("labels", self.labels)]
+        return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
+
+    def placeholders(self):
+        """Returns (features, labels) of placeholders in place of the tensors, and their list."""
+        holders = []
+
+        def placeholder(tensor):
+            holders.append(tf.placeholder(tensor.dtype, tensor.shape))
+            return holders[-1]
+
+        return *self.replaced(placeholder), holders
+
+    def replaced(self, function):
+        """Returns (features, labels) with `function(tensor)` in place of each tensor, in order."""
+        replacements = [function(tensor) for tensor in self._tensors]
+        features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
+        return features, labels[0] if labels else None
+
+    def without_drawing(self, summaries):
+        """Returns the v1 summaries that can be written beside a step.
+
+        To write one of a tensor that input_fn made would draw a batch that no step gets: these are
+        left out, with a warning.
+        """
+        drawing = {tensor.op for tensor in self._tensors}
+        drawing |= {each for each in graph_walk.all_before(drawing) if _has_other_data(each)}
+        drawing = set(graph_walk.all_after(drawing))
+        kept = []
+        for summary in summaries:
+            if summary.op not in drawing:
+                kept.append(summary)
+            else:
+                tf.logging.warning(
+                    "The summary %s is not written: it is of what input_fn draws, and would draw a "
+                    "batch that no step gets. Make it in model_fn, of the features",
+                    summary.op.name,
+                )
+        return kept
+
+    def drawer(self, session, elements=1):
+        """Returns the function an `Infeed` draws with: a list of arrays, one a tensor.
+
+        Each is that of so many elements of the input, one after the other along axis 0.
+        """
+        run = session.make_callable(self._tensors)
+
+        def draw():
+            try:
+                drawn = [run() for _ in range(elements)]
+            except tf.errors.OutOfRangeError:
+                raise infeed.EndOfInput from None
+            if elements == 1:
+                return drawn[0]
+            return [np.concatenate(arrays) for arrays in zip(*drawn, strict=True)]
+
+        return draw
+
+
+def _has_other_data(operation):
+    """Whether an operation gives other data in each run: it reads an iterator, a queue or a file,
+    calls Python, or is random. Handles and variables stay what they are."""
+    is_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in operation.outputs)
+    reads_variable = operation.type in ("ReadVariableOp", "VariableV2")
+    return operation.op_def.is_stateful and not is_handle and not reads_variable
+
+
+def _leaves(path, structure):
+    """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
+    if structure is None:
+        return []
+    if isinstance(structure, dict):
+        items = [(f"{path}[{key!r}]", structure[key]) for key in sorted(structure)]
+    elif isinstance(structure, tuple | list):
+        items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
+    else:
+        return [(path, structure)]
+    return [leaf for name, value in items for leaf in _leaves(name, value)]

@@ -1,0 +1,76 @@
+"""Why a model's step cannot become an XLA program: the operation, its line, and the way out."""
+
+import os
+import re
+
+import tensorflow as tf2
+import tf_slim
+
+import bert_estimator.tpu
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+# Their results have as many rows as there are values of some kind.
+_OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
+                      "UniqueWithCountsV2", "Where"}  # fmt: skip
+_LIBRARIES = tuple(
+    os.path.dirname(module.__file__) + os.sep for module in (tf2, tf_slim, bert_estimator.tpu)
+)
+
+
+def explained(error, graph):
+    """Returns a RuntimeError that says what TensorFlow's bridge found wrong with a graph."""
+    text = str(error)
+    without_kernel = dict.fromkeys(_NO_KERNEL.findall(text))
+    if without_kernel:
+        found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
+        return RuntimeError(
+            f"model_fn uses operations that XLA has no kernel for: {found}. On a TPU, Python code, "
+            "strings and files belong into input_fn, host_call or eval_metrics; what is computed "
+            "needs other operations"
+        )
+    nodes = dict.fromkeys(_NODE.findall(text))
+    places = ", ".join(_described(graph, name) for name in nodes)
+    return RuntimeError(f"The step of model_fn cannot be lowered to XLA ({places}): {text}")
+
+
+def check_static(text, graph, names):
+    """Checks that a lowered step has no tensor whose shape depends on values.
+
+    Args:
+      text: the step as StableHLO.
+      graph: the graph that it was lowered from.
+      names: of the operations of the graph that are in the step.
+
+    Raises:
+      RuntimeError: names the operations that such a tensor comes from.
+    """
+    if "#stablehlo.bounds" not in text and "tensor<?" not in text:
+        return
+    found = ", ".join(
+        _described(graph, name, graph.get_operation_by_name(name).type)
+        for name in names
+        if graph.get_operation_by_name(name).type in _OF_UNKNOWN_LENGTH
+    )
+    raise RuntimeError(
+        f"model_fn has tensors whose length depends on values: {found or 'unknown'}. "
+        "On a TPU all shapes must be static: multiply by a mask of zeros and ones in place of "
+        "picking rows (tf.boolean_mask, tf.where of one argument, tf.unique)"
+    )
+
+
+def line_of(operation):
+    """Returns "FILE:LINE" of the innermost call outside of libraries that made an operation."""
+    for frame in reversed(operation.traceback):
+        if not frame.filename.startswith(_LIBRARIES):
+            return f"{frame.filename}:{frame.lineno}"
+    return "a line that is not known"
+
+
+def _described(graph, name, kind=None):
+    """Returns "NAME (KIND), FILE:LINE", as far as the operation is in the graph itself."""
+    described = f"{name} ({kind})" if kind else name
+    try:
+        return f"{described} in {line_of(graph.get_operation_by_name(name))}"
+    except KeyError:  # within the function of a condition or a loop
+        return described

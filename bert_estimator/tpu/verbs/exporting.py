@@ -1,0 +1,116 @@
+"""Exporting: a model's graphs and a checkpoint's variables as a SavedModel."""
+
+import os
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.saved_model import model_utils
+
+from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.verbs import checkpoints
+
+# The first mode's graph says which variables are saved. TRAIN's has all that a checkpoint has.
+_ORDER = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+
+
+def export(
+    jobs, receiver_fns, export_dir_base, checkpoint_path, assets_extra, as_text, strip_default_attrs
+):
+    """Writes a SavedModel, whole or not at all.
+
+    Args:
+      jobs: dict of `ModeKeys` value -> the `Job` that builds its graph.
+      receiver_fns: dict of `ModeKeys` value -> function without arguments that returns a
+        `serving.ServingInputReceiver` (PREDICT) or a `serving.SupervisedInputReceiver`.
+      export_dir_base: the directory to make one in, named by the time in seconds.
+      checkpoint_path: None: the newest whole one of model_dir, or what a warm start would take.
+      assets_extra: dict of path below `assets.extra` -> file to copy there, or None.
+      as_text: whether the graphs are written as text.
+      strip_default_attrs: whether attributes with default values are left out of the graphs.
+
+    Returns:
+      The SavedModel's directory, bytes.
+
+    Raises:
+      ValueError: no mode, no checkpoint, one that lacks variables, or a model without outputs.
+    """
+    modes = [mode for mode in _ORDER if receiver_fns.get(mode)]
+    if not modes:
+        raise ValueError(
+            f"Nothing to export: receiver functions are given for {list(receiver_fns)}, allowed "
+            f"are {list(_ORDER)}"
+        )
+    checkpoint = _checkpoint(jobs[modes[0]], checkpoint_path)
+    export_dir = model_utils.get_timestamped_export_dir(os.fspath(export_dir_base))
+    unfinished = model_utils.get_temp_export_dir(export_dir)
+    try:
+        builder = tf.saved_model.Builder(unfinished)
+        for mode in modes:
+            with tf.Graph().as_default(), _session(jobs[mode]) as session:
+                content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
+                content["strip_default_attrs"] = strip_default_attrs
+                if mode == modes[0]:
+                    builder.add_meta_graph_and_variables(session, **content)
+                else:
+                    builder.add_meta_graph(**content)
+        builder.save(as_text)
+        for relative, source in (assets_extra or {}).items():
+            path = os.path.join(tf.compat.as_str(unfinished), "assets.extra", relative)
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            tf.io.gfile.copy(source, path)
+        tf.io.gfile.rename(unfinished, export_dir)
+    except BaseException:
+        if tf.io.gfile.exists(unfinished):
+            tf.io.gfile.rmtree(unfinished)
+        raise
+    tf.logging.info("Exported %s to %s", checkpoint, tf.compat.as_str(export_dir))
+    return export_dir
+
+
+def _checkpoint(job, checkpoint_path):
+    path = checkpoints.given_or_newest(job.config.model_dir, checkpoint_path)
+    if path is None and job.warm_start is not None:
+        path = job.warm_start.ckpt_to_initialize_from
+        if tf.io.gfile.isdir(path):
+            path = tf.train.latest_checkpoint(path)
+    if path is None:
+        raise ValueError(f"There is no checkpoint to export in {job.config.model_dir}: train first")
+    return path
+
+
+def _session(job):
+    return tf.Session(config=job.config.session_config)
+
+
+def _graph(job, receiver_fn, checkpoint, session, builder):
+    """Builds the graph of a mode, restored; returns what describes it to a SavedModel builder."""
+    tf.train.create_global_step()
+    tf.set_random_seed(job.config.tf_random_seed)
+    receiver = receiver_fn()
+    spec = job.call_model_fn(receiver.features, getattr(receiver, "labels", None))
+    if isinstance(spec, TPUEstimatorSpec):
+        spec = spec.as_estimator_spec()
+    outputs = model_utils.export_outputs_for_mode(
+        job.mode, spec.export_outputs, spec.predictions, spec.loss, spec.eval_metric_ops
+    )
+    signatures = model_utils.build_all_signature_defs(
+        receiver.receiver_tensors,
+        outputs,
+        getattr(receiver, "receiver_tensors_alternatives", None),
+        serving_only=job.mode == ModeKeys.PREDICT,
+    )
+    saver = spec.scaffold.saver
+    if saver is None:
+        checkpoints.check_restorable(checkpoint, tf.global_variables())
+        saver = tf.train.Saver(sharded=True)
+    saver.restore(session, checkpoint)
+    local_init_op = spec.scaffold.local_init_op
+    if local_init_op is None:
+        local_init_op = tf.train.Scaffold.default_local_init_op()
+    builder._add_train_op(spec.train_op)
+    return dict(
+        tags=list(model_utils.EXPORT_TAG_MAP[job.mode]),
+        signature_def_map=signatures,
+        assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
+        main_op=local_init_op,
+        saver=saver,
+    )

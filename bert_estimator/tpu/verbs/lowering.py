@@ -1,0 +1,102 @@
+"""The training step as a program of its own, without training: to compile it, or to export it."""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import warm_start
+from bert_estimator.tpu.program.exported_program import ExportedProgram
+from bert_estimator.tpu.step.inputs import Inputs
+from bert_estimator.tpu.step.xla_step import XlaStep
+from bert_estimator.tpu.verbs import checkpoints, training
+
+
+def lower(job, input_fn):
+    """Builds a job's model and lowers its training step.
+
+    Args:
+      job: a `Job` in mode TRAIN, with the number of cores that the program is for.
+      input_fn: gives the shapes of a global batch; no batch is drawn.
+
+    Returns:
+      A `LoweredStep`.
+
+    Raises:
+      as `TPUEstimator.train` does where the model cannot run by the TPU's rules.
+    """
+    with _built(job, input_fn) as step:
+        return step.lowered
+
+
+def export(job, input_fn, num_batches):
+    """Builds a job's model and takes its training step apart from TensorFlow.
+
+    Args:
+      job: as for `lower`.
+      input_fn: gives the batches.
+      num_batches: how many of them go with the program.
+
+    Returns:
+      An `ExportedProgram`. Its state is what training would start from: the newest whole checkpoint
+      of the job's model_dir, or the initial values, warm start included; its batches are those that
+      training would go on with.
+
+    Raises:
+      ValueError: the program could not be run as exported: it is one core's, and each core that
+        runs it takes its own rows of a batch that one host has.
+    """
+    _check_exportable(job)
+    config = job.config
+    restored = checkpoints.newest_whole(config.model_dir)
+    start_step = checkpoints.global_step_of(restored)
+    with _built(job, input_fn, start_step) as step:
+        if restored is None:
+            warm_start.apply(job.warm_start)
+        checkpoints.ensure_saver(step.spec.scaffold, config)
+        inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
+        variables = {v.op.name: v for v in [*tf.global_variables(), *tf.local_variables()]}
+        with training.opened_session(config, step, restored) as session:
+            state = session.run([variables[each.name] for each in step.lowered.state])
+            if inputs.initializer is not None:
+                session.run(inputs.initializer)
+            draw = inputs.drawer(session, job.draws_per_step)
+            batches = [draw() for _ in range(num_batches)]
+    return ExportedProgram(
+        lowered=step.lowered,
+        num_cores=job.num_replicas,
+        batch_size=job.batch_size,
+        inputs=inputs.names(),
+        state=state,
+        batches=batches,
+    )
+
+
+def _check_exportable(job):
+    if job.num_replicas == 1:
+        return  # the whole step, whatever the number of cores that would share it
+    if job.same_batch:
+        raise ValueError(
+            "export_training_program: TPUConfig.per_host_input_for_training=BROADCAST gives "
+            f"{job.num_replicas} cores the same batch, and an exported program splits it. Use "
+            "another input mode, or export for one core"
+        )
+    if job.cores_per_replica > 1:
+        raise ValueError(
+            f"export_training_program: num_cores_per_replica={job.cores_per_replica} splits the "
+            f"model of each of the {job.num_replicas} replicas, and an exported program is that of "
+            "cores with a whole model each. Export it without num_cores_per_replica"
+        )
+    if job.hosts.number > 1:
+        raise ValueError(
+            f"export_training_program: TF_CONFIG names {job.hosts.number} hosts, and an exported "
+            "program is run by one, with whole batches: unset it"
+        )
+
+
+@contextlib.contextmanager
+def _built(job, input_fn, start_step=0):
+    with tf.Graph().as_default(), tf.device(job.config.device_fn):
+        tf.set_random_seed(job.config.tf_random_seed)
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            tf.train.create_global_step()
+        yield XlaStep(job, input_fn, start_step)

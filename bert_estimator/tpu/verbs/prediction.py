@@ -1,0 +1,246 @@
+"""Prediction: what a model says of each example, in the order of the input.
+
+Under TPU rules every batch must have the same shape. The last one seldom has, so batches are
+padded with zeros, and travel with a mask of the rows that are real: it takes the place of the
+labels on the way in, and goes out beside the predictions, from whichever core had the rows.
+"""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call, warm_start
+from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
+from bert_estimator.tpu.step import outfeed
+from bert_estimator.tpu.step.hooks import HookDriver
+from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs.training import opened_session, start_coordinator
+
+_IS_REAL = "_is_real_row"
+
+
+def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
+    """Returns a generator of the predictions of a job's model.
+
+    It builds the model when it is first asked for one. Nothing of it stays behind between two
+    yields but a session and, under TPU rules, the infeed's thread: the caller may use other graphs,
+    and may close the generator early.
+
+    Args:
+      job: a `Job` in mode PREDICT.
+      runtime: class that builds the step, such as `session_step.FedStep`.
+      predict_keys: names of the predictions to yield, a list; None or none: all.
+      hooks: list of the caller's hooks. They visit each batch.
+      checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is
+        none, said in a warning.
+      yield_single_examples: whether to yield an example at a time, or a batch.
+
+    Yields:
+      What the model_fn gave as `predictions`, as arrays: usually a dict.
+
+    Raises:
+      ValueError: there is no such checkpoint (raised at the call); predict_keys fit none of the
+        predictions; predictions of different lengths.
+      TypeError: under TPU rules, input_fn gave no Dataset, or predictions are no dict.
+      tf.errors.InvalidArgumentError: under TPU rules, a batch of more rows than the batch size.
+    """
+    checkpoints.check_given(checkpoint_path)
+    return _predictions(
+        job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+    )
+
+
+def _predictions(
+    job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+):
+    config = job.config
+    path = checkpoints.to_read(config.model_dir, checkpoint_path, "predicting with")
+    job = dataclasses.replace(job, model_fn=_predicting(job, predict_keys))
+    if job.tpu_rules:
+        input_fn = _padded(job, input_fn)
+    graph = tf.Graph()
+    with graph.as_default(), tf.device(config.device_fn):
+        tf.set_random_seed(config.tf_random_seed)
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            tf.train.create_global_step()
+        step = runtime(job, input_fn, checkpoints.global_step_of(path))
+        if path is None:
+            warm_start.apply(job.warm_start)
+        driver = HookDriver([*hooks, *step.spec.prediction_hooks], step.element_of_step)
+        own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
+        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
+        driver.begin()
+        if path and own_saver:
+            checkpoints.check_restorable(path, tf.global_variables())
+    with contextlib.ExitStack() as at_end:
+        with graph.as_default():
+            session = at_end.enter_context(opened_session(config, step, path))
+            at_end.callback(step.stop, session)
+            session.run(init_ops)
+            coordinator = start_coordinator(session)
+            at_end.callback(coordinator.request_stop)
+            driver.after_create_session(session, coordinator)
+            step.start(session)
+        while not driver.stop_requested:
+            with graph.as_default():
+                predictions = _next_batch(step, driver, session)
+            if predictions is None:
+                break
+            if job.tpu_rules:
+                predictions = _real_rows(predictions)
+            if yield_single_examples:
+                yield from _examples(predictions)
+            else:
+                yield predictions
+        with graph.as_default():
+            step.finish(session)
+            driver.end(session)
+            session.run(flush_ops)
+
+
+def _next_batch(step, driver, session):
+    """Returns the predictions of the next batch; None when there is none."""
+    try:
+        driver.around(
+            session,
+            step.spec.predictions,
+            lambda hook_run: step.run_loop(1, hook_run, lambda: False),
+        )
+    except EndOfInput:
+        return None
+    step.finish(session)
+    return step.predicted.popleft()
+
+
+def _predicting(job, predict_keys):
+    """Returns the job's model_fn for prediction: without labels, with the chosen predictions.
+
+    Under TPU rules the labels are the mask of `_padded`, which joins the predictions.
+    """
+
+    def model_fn(features, labels, mode, params, config):
+        spec = call.call_model_fn(
+            job.model_fn, features, None, mode, params, config, job.tpu_params
+        )
+        if not isinstance(spec, EstimatorSpec | TPUEstimatorSpec):
+            return spec
+        predictions = spec.predictions
+        if job.tpu_rules:
+            _check_device_predictions(predictions, job.core_batch_size)
+        if predict_keys:
+            predictions = _chosen(predictions, predict_keys)
+        if job.tpu_rules:
+            predictions = {**predictions, _IS_REAL: labels}
+        # Every step reports a loss; a prediction has none.
+        return spec._replace(predictions=predictions, loss=tf.zeros([]))
+
+    return model_fn
+
+
+def _chosen(predictions, predict_keys):
+    if not isinstance(predictions, dict):
+        raise ValueError(
+            f"predict_keys={predict_keys!r}: the model's predictions are no dict, but "
+            f"{predictions!r}"
+        )
+    chosen = {key: value for key, value in predictions.items() if key in predict_keys}
+    if not chosen:
+        raise ValueError(
+            f"predict_keys={predict_keys!r}: none of them is a prediction of the model, which "
+            f"gives {sorted(predictions)}"
+        )
+    return chosen
+
+
+def _check_device_predictions(predictions, batch_size):
+    if not isinstance(predictions, dict):
+        raise TypeError(
+            "TPUEstimatorSpec.predictions must be a dict of tensors with use_tpu=True, not "
+            f"{predictions!r}"
+        )
+    for key, value in predictions.items():
+        shape = tf.convert_to_tensor(value).shape
+        if shape.rank is None or shape.rank == 0 or shape[0] != batch_size:
+            raise ValueError(
+                f"predictions[{key!r}] has shape {shape}: with use_tpu=True its first dimension "
+                f"must be known, and the batch of one core ({batch_size})"
+            )
+
+
+def _padded(job, input_fn):
+    """Returns the input_fn with every batch padded to its full size.
+
+    The new one gives (features, mask), where mask is int32 [batch]: 1 for a row of the data, 0
+    for one of the padding. Labels are dropped, as a prediction has no use for them.
+    """
+
+    def padded_input_fn(mode, params, config):
+        data = call.call_input_fn(input_fn, mode, params, config)
+        if not call.is_dataset(data):
+            raise TypeError(
+                "predict needs an input_fn that returns a tf.data.Dataset with use_tpu=True, not "
+                f"{type(data).__name__}"
+            )
+        size = job.input_batch_size
+
+        def pad(*element):
+            features, _ = call.split_features_and_labels(
+                element[0] if len(element) == 1 else element
+            )
+            leaves = tf.nest.flatten(features)
+            for leaf in leaves:
+                if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+                    raise ValueError(
+                        f"input_fn gives the feature {leaf}: with use_tpu=True every feature must "
+                        "be a dense tensor whose first dimension is the batch"
+                    )
+            rows = tf.shape(leaves[0])[0]
+            too_many = tf.debugging.assert_less_equal(
+                rows, size, message=f"input_fn gave a batch of more than {size} rows"
+            )
+            with tf.control_dependencies([too_many]):
+                missing = size - rows
+
+            def pad_rows(tensor):
+                filled = tf.pad(tensor, [[0, missing]] + [[0, 0]] * (tensor.shape.rank - 1))
+                filled.set_shape([size, *tensor.shape[1:]])
+                return filled
+
+            return tf.nest.map_structure(pad_rows, features), pad_rows(tf.ones([rows], tf.int32))
+
+        data = data.map(pad)
+        if job.draws_per_step > 1:
+            # The last step takes as many batches as the others, of padding if need be.
+            empty = tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), data.element_spec
+            )
+            data = data.concatenate(
+                tf.data.Dataset.from_tensors(empty).repeat(job.draws_per_step - 1)
+            )
+        return data
+
+    return padded_input_fn
+
+
+def _real_rows(predictions):
+    """Returns the predictions without the rows of the padding, and without the mask."""
+    is_real = predictions.pop(_IS_REAL).astype(bool)
+    return {key: value[is_real] for key, value in predictions.items()}
+
+
+def _examples(predictions):
+    """Yields the examples of a batch of predictions, a dict or an array."""
+    if not isinstance(predictions, dict):
+        yield from predictions
+        return
+    lengths = {key: len(value) if np.ndim(value) else None for key, value in predictions.items()}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        raise ValueError(
+            "The predictions must have the same batch length to be yielded as examples, but have "
+            f"{lengths}: use yield_single_examples=False"
+        )
+    for row in range(next(iter(lengths.values()), 0)):
+        yield {key: value[row] for key, value in predictions.items()}

@@ -1,0 +1,212 @@
+"""What a run leaves behind besides checkpoints."""
+
+import json
+import os
+import xml.etree.ElementTree
+
+import pytest
+
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import RunDirectory, svg_curves, versions
+
+SETTINGS = {"learning_rate": 0.1, "num_train_steps": 10, "input_file": None, "use_tpu": True}
+SOURCES = {name: "default" for name in SETTINGS}
+
+
+def directory(path, step=None):
+    """A run directory; with a step, one that holds its checkpoint."""
+    made = RunDirectory(str(path))
+    if step is not None:
+        (path / f"model.ckpt-{step}.index").write_text("")
+    return made
+
+
+def test_config_holds_values_sources_versions_and_command(tmp_path):
+    run = directory(tmp_path / "new" / "run")
+    run.write_config(SETTINGS, {**SOURCES, "learning_rate": "flag"}, "abc")
+    with open(tmp_path / "new" / "run" / "config.json", encoding="utf-8") as reader:
+        config = json.load(reader)
+    assert config["flags"]["learning_rate"] == {"value": 0.1, "from": "flag"}
+    assert config["flags"]["input_file"] == {"value": None, "from": "default"}
+    assert config["versions"] == versions()
+    assert config["versions"]["tensorflow"].startswith("2.")
+    assert config["records"] == "abc"
+    assert config["cores"] == os.cpu_count()
+    assert len(config["command"]) >= 2
+    assert os.listdir(run.path) == ["config.json"]
+
+
+def test_the_same_run_goes_on_and_may_be_longer(tmp_path):
+    run = directory(tmp_path, step=5)
+    run.check_config(SETTINGS)  # no config.json: checkpoints of another program
+    run.write_config(SETTINGS, SOURCES, "abc")
+    run.check_config(SETTINGS)
+    run.check_config({**SETTINGS, "num_train_steps": 20})
+    run.check_config({**SETTINGS, "a_flag_of_a_later_version": 1})
+
+
+def test_another_run_is_refused_naming_the_flag(tmp_path):
+    run = directory(tmp_path, step=5)
+    run.write_config(SETTINGS, SOURCES, "abc")
+    message = (
+        rf"--learning_rate=0.2: {tmp_path} holds a run with --learning_rate=0.1. Use that value to "
+        "go on with it, or another --output_dir"
+    )
+    with pytest.raises(FlagError, match=message):
+        run.check_config({**SETTINGS, "learning_rate": 0.2})
+
+
+def test_other_records_are_refused(tmp_path):
+    run = directory(tmp_path, step=5)
+    run.write_config(SETTINGS, SOURCES, "abc")
+    run.check_config(SETTINGS, "abc")
+    with pytest.raises(FlagError, match=r"--input_file: .* holds a run on other records"):
+        run.check_config(SETTINGS, "abd")
+
+
+def test_what_was_not_given_can_be_had_again(tmp_path):
+    """The default of a flag may have changed since: another checkpoint of the main job."""
+    run = directory(tmp_path, step=5)
+    run.write_config(
+        {"init_checkpoint": None, "micro_batch_size": None},
+        SOURCES | {"init_checkpoint": "embedded default", "micro_batch_size": "default"},
+        "abc",
+    )
+    message = (
+        r"--init_checkpoint=ckpt: .* holds a run without it\. Give "
+        r"--init_checkpoint= with nothing after it to go on with it, or another --output_dir"
+    )
+    with pytest.raises(FlagError, match=message):
+        run.check_config({"init_checkpoint": "ckpt", "micro_batch_size": None})
+    message = "--micro_batch_size=4: .* holds a run without it. Leave the flag out"
+    with pytest.raises(FlagError, match=message):
+        run.check_config({"init_checkpoint": None, "micro_batch_size": 4})
+
+
+def test_a_path_may_be_written_otherwise(tmp_path, monkeypatch):
+    run = directory(tmp_path / "stage_2", step=5)
+    path = "../stage_1/model.ckpt-7"
+    sources = {"init_checkpoint": "lamb_76min: stage 1"}
+    run.write_config({"init_checkpoint": path}, sources, "abc")
+    monkeypatch.chdir(tmp_path)
+    for same in (path, "stage_1/model.ckpt-7", f"{tmp_path}/stage_1/model.ckpt-7"):
+        run.check_config({"init_checkpoint": same})
+    for other in ("stage_1/model.ckpt-8", None):
+        message = f"--init_checkpoint={other}: .*/model.ckpt-7. Leave the flag out to go on"
+        with pytest.raises(FlagError, match=message):
+            run.check_config({"init_checkpoint": other})
+
+
+def test_of_several_hosts_one_has_the_checkpoints_and_each_its_own_metrics(tmp_path):
+    directory(tmp_path, step=5)
+    worker = RunDirectory(str(tmp_path / "host-1"), checkpoints_in=str(tmp_path))
+    worker.write_config(SETTINGS, SOURCES, "abc")
+    for step in (4, 6):
+        worker.add_metrics({"step": step, "loss": 1.0})
+    worker.forget_metrics_after(5)
+    assert [record["step"] for record in worker.metrics()] == [4]
+    with pytest.raises(FlagError, match=r"holds a run with --learning_rate=0\.1"):
+        worker.check_config({**SETTINGS, "learning_rate": 0.2})
+
+
+def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
+    run = directory(tmp_path)
+    run.write_config(SETTINGS, SOURCES, "abc")
+    run.add_metrics({"step": 0, "eval_loss": 3.0})
+    run.check_config({**SETTINGS, "learning_rate": 0.2})
+    run.forget_metrics_after(0)
+    assert run.metrics() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"flags": 3}', '{"flags": {"x": 1}}'])
+def test_an_unreadable_config_is_refused(tmp_path, text):
+    run = directory(tmp_path, step=5)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FlagError, match=r"config\.json cannot be read .* another directory"):
+        run.check_config(SETTINGS)
+
+
+def test_the_network_lies_beside_the_checkpoints(tmp_path):
+    run = directory(tmp_path / "run")
+    (tmp_path / "words").write_text("a\n")
+    run.write_network({"vocab_size": 9, "hidden_size": 8}, str(tmp_path / "words"))
+    assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {
+        "vocab_size": 9,
+        "hidden_size": 8,
+    }
+    assert (tmp_path / "run/vocab.txt").read_text() == "a\n"
+    run.write_network({"vocab_size": 7}, f"{run.path}/vocab.txt")  # its own copy; a new network
+    (tmp_path / "pieces.model").write_text("b")
+    run.write_network({"vocab_size": 7}, str(tmp_path / "pieces.model"))
+    run.write_network({"vocab_size": 7})
+    assert sorted(os.listdir(run.path)) == ["bert_config.json", "vocab.model", "vocab.txt"]
+    assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {"vocab_size": 7}
+
+
+def test_a_run_does_not_go_on_with_another_network(tmp_path):
+    directory(tmp_path).write_network({"num_attention_heads": 2})
+    run = directory(tmp_path, step=5)
+    run.write_network({"num_attention_heads": 2, "a_key_of_a_later_version": 1})
+    message = (
+        rf"--bert_config_file: {tmp_path} holds a run of a network with num_attention_heads=2, "
+        "not 4. Use that value"
+    )
+    with pytest.raises(FlagError, match=message):
+        run.write_network({"num_attention_heads": 4})
+
+
+def test_metrics_after_the_checkpoint_are_forgotten(tmp_path):
+    run = directory(tmp_path, step=4)
+    assert run.metrics() == []
+    for step in (2, 4, 6):
+        run.add_metrics({"step": step, "loss": step / 2})
+    with open(run.metrics_path, "a", encoding="utf-8") as writer:
+        writer.write('{"step": 8, "lo')  # a kill while writing
+    assert [record["step"] for record in run.metrics()] == [2, 4, 6]
+    run.add_metrics({"step": 7, "loss": 3.5})
+    assert [record["step"] for record in run.metrics()] == [2, 4, 6, 7]
+    run.forget_metrics_after(4)
+    run.add_metrics({"step": 6, "loss": 7.0})
+    assert run.metrics() == [
+        {"step": 2, "loss": 1.0},
+        {"step": 4, "loss": 2.0},
+        {"step": 6, "loss": 7.0},
+    ]
+
+
+def test_a_step_has_one_evaluation_the_latest(tmp_path):
+    run = directory(tmp_path, step=4)
+    run.add_evaluation({"global_step": 0, "loss": 3.0, "masked_lm_loss": 2.5})
+    run.add_metrics({"step": 4, "loss": 1.0})
+    run.add_evaluation({"global_step": 4, "loss": 2.0, "masked_lm_loss": 1.5})
+    run.add_evaluation({"global_step": 4, "loss": 1.0, "masked_lm_loss": 0.5})
+    assert run.evaluations() == [
+        {"step": 0, "eval_loss": 3.0, "eval_masked_lm_loss": 2.5},
+        {"step": 4, "eval_loss": 1.0, "eval_masked_lm_loss": 0.5},
+    ]
+    assert {"step": 4, "loss": 1.0} in run.metrics()
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_curves_are_a_picture_of_the_metrics(tmp_path):
+    run = directory(tmp_path, step=4)
+    for step in (2, 4):
+        run.add_metrics({"step": step, "loss": 5.0 - step, "learning_rate": step / 8})
+    run.add_evaluation({"global_step": 4, "loss": 2.0, "masked_lm_loss": 1.5})
+    root = xml.etree.ElementTree.parse(run.write_curves()).getroot()
+    assert root.tag == f"{SVG}svg"
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    for name in ("loss (nats)", "training loss", "held-out masked-LM loss", "learning rate"):
+        assert name in texts
+    assert "training masked-LM loss" not in texts  # it has no points
+    # Losses 3 and 1 at steps 2 and 4, in a panel from (70, 30) to (710, 250).
+    assert root.find(f"{SVG}polyline").get("points") == "70.0,30.0 710.0,250.0"
+
+
+def test_curves_without_points_and_of_one_value():
+    root = xml.etree.ElementTree.fromstring(svg_curves([("empty", {"a": []})]))
+    assert not list(root.iter(f"{SVG}polyline"))
+    root = xml.etree.ElementTree.fromstring(svg_curves([("one", {"a": [(3, 1.0)]})]))
+    assert [e.get("points") for e in root.iter(f"{SVG}polyline")] == ["70.0,140.0"]

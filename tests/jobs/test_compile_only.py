@@ -1,0 +1,177 @@
+"""`run_pretraining.py --compile_only`: its flags, its report, and what it suggests."""
+
+import json
+import os
+import re
+
+import pytest
+
+import run_pretraining
+
+pytestmark = pytest.mark.usefixtures("tpu_compiler")
+
+NETWORK = {
+    "vocab_size": 64,
+    "hidden_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "hidden_act": "relu",
+}
+
+
+def command(tmp_path, **changes):
+    """Flags of compiling a small network; a change to None leaves the flag out."""
+    network = tmp_path / "bert_config.json"
+    network.write_text(json.dumps(NETWORK))
+    values = {
+        "bert_config_file": network,
+        "output_dir": tmp_path / "out",
+        "use_tpu": True,
+        "compile_only": True,
+        "tpu_topology": "v3:1x1",
+        "train_batch_size": 4,
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "num_train_steps": 100,
+        "num_warmup_steps": 10,
+        "optimizer": "lamb",
+        "precision": "bfloat16",
+        **changes,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return ["run_pretraining.py", *(f"--{name}={value}" for name, value in given.items())]
+
+
+def flops_of_training(examples, length, predictions):
+    """The products of the network on paper: each forward one is followed by two backward."""
+    hidden, inner = NETWORK["hidden_size"], NETWORK["intermediate_size"]
+    tokens, words = examples * length, examples * predictions
+    dense = tokens * (4 * hidden * hidden + 2 * hidden * inner)
+    attention = 2 * examples * length * length * hidden
+    masked = words * (hidden * hidden + hidden * NETWORK["vocab_size"])
+    next_sentence = examples * (hidden * hidden + 2 * hidden)
+    return 3 * 2 * (dense + attention + masked + next_sentence)
+
+
+def test_the_report(tmp_path, capsys):
+    assert run_pretraining.main(command(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert "v3:1x1: 2 cores of TPU v3, 2 of 4 examples each" in printed
+    assert "training: 100 steps, at least" in printed
+    assert os.listdir(tmp_path / "out") == ["compile_report.json"]
+    report = json.loads((tmp_path / "out" / "compile_report.json").read_text())
+    assert report["fits"]
+    assert report["least_total_secs"] == 100 * report["least_step_secs"]
+    assert report["flops"] == flops_of_training(examples=2, length=16, predictions=4)
+    peak_secs = 100 * report["flops"] / report["peak"]
+    assert report["total_secs_at_share_of_the_paper"] == pytest.approx(peak_secs / 0.283)
+
+
+def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, capsys):
+    found = []
+    for per_replica in (1, 2):
+        flags = command(tmp_path, num_cores_per_replica=per_replica, max_seq_length=8)
+        assert run_pretraining.main(flags) == 0
+        found.append(json.loads((tmp_path / "out" / "compile_report.json").read_text()))
+    whole, half = found
+    assert "2 cores of TPU v3, 4 of 4 examples for each 2" in capsys.readouterr().out
+    for kind in ("weights", "optimizer_state"):
+        # The embeddings of positions, the pooler and the transform of the words are whole.
+        assert 0.5 < half["memory"][kind] / whole["memory"][kind] < 0.8
+    assert half["memory"]["total"] < whole["memory"]["total"]
+    assert half["flops"] == whole["flops"]
+
+
+@pytest.mark.slow
+def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
+    flags = ["--recipe=lamb_76min", "--scale=smoke", "--use_tpu", "--compile_only"]
+    flags += ["--tpu_topology=v3:1x1", f"--output_dir={tmp_path}"]
+    assert run_pretraining.main(["run_pretraining.py", *flags]) == 0
+    totals = {"least_total_secs": 0, "total_secs_at_share_of_the_paper": 0}
+    for stage, steps in ((1, 110), (2, 24)):
+        report = json.loads((tmp_path / f"stage_{stage}" / "compile_report.json").read_text())
+        assert report["fits"] and report["num_train_steps"] == steps
+        for name in totals:
+            totals[name] += report[name]
+    least, likely = (f"{secs:.0f} s" for secs in totals.values())
+    assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}." in capsys.readouterr().out
+
+
+def test_what_does_not_fit(tmp_path, capsys):
+    changes = {"train_batch_size": 2**20, "precision": "float32", "micro_batch_size": 2**19}
+    assert run_pretraining.main(command(tmp_path, **changes)) == 1
+    printed = capsys.readouterr().out
+    assert "IT DOES NOT FIT" in printed
+    for remedy in ("--precision=bfloat16", "--recompute", "--optimizer=adafactor"):
+        assert f"\n  {remedy}\n" in printed
+    (size,) = re.findall(r"\n  --micro_batch_size=(\d+)\n", printed)
+    assert int(size) < 2**18  # it is more than twice too big
+    report = json.loads((tmp_path / "out" / "compile_report.json").read_text())
+    assert not report["fits"]
+    assert {"flags": "--precision=bfloat16"} in report["remedies"]
+
+
+def test_suggestions_are_compiled(tmp_path, monkeypatch):
+    """The compiler's part is tested elsewhere: here, what is asked of it, and what is kept."""
+    import dataclasses
+
+    from bert_estimator.jobs import compile_only
+    from bert_estimator.tpu.program import compile_report
+
+    (config,) = run_pretraining.resolve(
+        command(tmp_path, train_batch_size=48, precision="float32", suggest=True)
+    )
+    asked = []
+
+    def report(lowered, topology_name, train_batch_size, *_):
+        (changed,) = lowered
+        rows = changed.micro_batch_size or train_batch_size // 2
+        asked.append((changed.precision, rows))
+        needed = rows * (1 if changed.precision == "bfloat16" else 2)
+        return compile_report.CompileReport(
+            topology=topology_name, tpu="v3", cores=2, compiler="", hbm=16, usable_hbm=15,
+            train_batch_size=train_batch_size, batch_per_core=train_batch_size // 2,
+            fits=needed <= 15, memory={"weights": 0, "optimizer_state": 1, "total": needed},
+            flops=1, peak=1,
+        )  # fmt: skip
+
+    monkeypatch.setattr(compile_report, "report", report)
+    assert not compile_only.run(config, lambda changed, cores: [changed])
+    found = json.loads((tmp_path / "out" / "compile_report.json").read_text())["remedies"]
+    verdicts = {remedy["flags"]: remedy["fits"] for remedy in found}
+    assert verdicts["--precision=bfloat16"] is verdicts["--recompute"] is False
+    assert verdicts["--micro_batch_size=12"] is False
+    assert verdicts["--micro_batch_size=6"] is True
+    assert "--micro_batch_size=3" not in verdicts
+    assert (verdicts["4 cores"], verdicts["8 cores"]) == (False, True)
+    assert asked[0] == ("float32", 24)
+    assert dataclasses.asdict(config)["micro_batch_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tpu_topology": None}, "--compile_only=True: needs --tpu_topology"),
+        ({"compile_only": None}, "--tpu_topology=v3:1x1: goes with --compile_only"),
+        (
+            {"compile_only": None, "tpu_topology": None, "suggest": True},
+            "--suggest=True: goes with --compile_only",
+        ),
+        ({"use_tpu": None}, "--use_tpu is not given"),
+        ({"tpu_name": "rehearse:2"}, "--tpu_name=rehearse:2: names cores to run on"),
+        ({"tpu_topology": "v3:banana"}, "--tpu_topology=v3:banana: "),
+        (
+            {"train_batch_size": 3},
+            "--train_batch_size=3: must be a multiple of the 2 cores of --tpu_topology=v3:1x1",
+        ),
+        ({"num_tpu_cores": 4}, "--num_tpu_cores=4: must be left out"),
+        (
+            {"train_batch_size": 8, "micro_batch_size": 3},
+            "--micro_batch_size=3: must divide --train_batch_size=8",
+        ),
+    ],
+)
+def test_flags_that_cannot_work(tmp_path, capsys, changes, message):
+    assert run_pretraining.main(command(tmp_path, **changes)) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""Activations and their gradients against float64 numpy."""
+
+import math
+
+import numpy as np
+import numpy_bert
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import bert_config
+from bert_estimator.layers import activations
+
+
+@np.vectorize
+def gelu_erf(x):
+    """x times the normal distribution function, in float64."""
+    return 0.5 * x * math.erfc(-x * math.sqrt(0.5))
+
+
+def test_every_configuration_has_its_activation():
+    assert set(activations.ACTIVATIONS) == set(bert_config.HIDDEN_ACTS)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(("name", "twin"), [("gelu", numpy_bert.gelu), ("gelu_erf", gelu_erf)])
+def test_gelu_and_its_gradient(name, twin, dtype):
+    x = np.linspace(-12, 12, 4001).astype(dtype.as_numpy_dtype)
+    with tf.Graph().as_default():
+        x_tensor = tf.constant(x)
+        y = activations.ACTIVATIONS[name](x_tensor)
+        (slope,) = tf.gradients(y, x_tensor)
+        assert (y.dtype, slope.dtype) == (dtype, dtype)
+        with tf.Session() as session:
+            y, slope = session.run([y, slope])
+    x = x.astype(np.float64)
+    step = 1e-5
+    expected = twin(x)
+    expected_slope = (twin(x + step) - twin(x - step)) / (2 * step)
+    # One rounding to bfloat16 at the end, or a few in float32.
+    tolerance = {tf.float32: 2e-6, tf.bfloat16: 2.0**-8}[dtype]
+    np.testing.assert_allclose(np.float64(y), expected, rtol=tolerance, atol=1e-9)
+    # Near the slope's root, at -0.75, its two terms of 0.2 cancel.
+    np.testing.assert_allclose(np.float64(slope), expected_slope, rtol=tolerance, atol=5e-8)

@@ -1,0 +1,60 @@
+"""The models that the oracles of this directory wrote, changed copies of them, and the oracles."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+HERE = pathlib.Path(__file__).parent.parent / "interchange"
+DATA = HERE / "data"
+HUGGING_FACE = ("hf_pretraining", "hf_classifier", "hf_masked_lm", "hf_encoder")
+TF1 = DATA / "tf1"
+
+
+def tensors_of(folder):
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def changed(tmp_path, model, change_tensors=None, **config):
+    """A copy of a Hugging Face model, some of its tensors and its configuration changed."""
+    folder = tmp_path / "changed"
+    shutil.copytree(DATA / model, folder)
+    values = {**json.loads((folder / "config.json").read_text()), **config}
+    (folder / "config.json").write_text(json.dumps(values))
+    if change_tensors is not None:
+        tensors = change_tensors(tensors_of(folder))
+        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        safetensors.numpy.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def weights_of(source):
+    return {name: source.read(name) for name in source.shapes}
+
+
+needs_transformers = pytest.mark.skipif(
+    "TRANSFORMERS_PYTHON" not in os.environ,
+    reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",
+)
+needs_tensorflow_1 = pytest.mark.skipif(
+    "TF115_PYTHON" not in os.environ, reason="TF115_PYTHON names no TF 1.15"
+)
+
+
+def transformers(*arguments):
+    """Runs a command of transformers_oracle.py."""
+    oracle = HERE / "transformers_oracle.py"
+    subprocess.run([os.environ["TRANSFORMERS_PYTHON"], oracle, *map(str, arguments)], check=True)
+
+
+def tensorflow_1(*arguments):
+    """Runs a command of tf115_oracle.py."""
+    # TensorFlow 2 leaves a variable behind that would make 1.15 behave like it.
+    env = {name: value for name, value in os.environ.items() if name != "TF2_BEHAVIOR"}
+    command = [os.environ["TF115_PYTHON"], HERE / "tf115_oracle.py", *map(str, arguments)]
+    subprocess.run(command, check=True, env=env)

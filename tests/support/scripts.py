@@ -1,0 +1,192 @@
+"""The scripts as a table, for the tests that both of them have to pass."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tiny_run import (
+    bert_config,
+    classifier_flags,
+    pairs,
+    pretraining_flags,
+    words,
+    write_pairs,
+    write_records,
+)
+
+import run_classifier
+import run_pretraining
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
+from input_pipelines.order import record_order
+from input_pipelines.record_reader import RecordFiles
+
+BATCH = 8
+SEED = 12345  # the default of --random_seed
+
+
+def examples_of_step(step, number):
+    """Numbers of the examples, of so many, that training step `step` (from 1) reads."""
+    return record_order(np.arange((step - 1) * BATCH, step * BATCH), number, SEED)
+
+
+# Pretraining's data: 91 records.
+
+
+def write_pretraining_data(path):
+    write_records(path, "train.tfrecord", words(40))
+    (path / "bert_config.json").write_text(json.dumps(bert_config(40)))
+
+
+def nan_record(path):
+    """The records in a file without manifest, with a weight that is NaN in one of step 7."""
+    source = RecordFiles([str(path / "train.tfrecord")])
+    with tf.io.TFRecordWriter(str(path / "nan.tfrecord")) as writer:
+        for number in range(source.num_records):
+            example = tf.train.Example.FromString(source.read(number))
+            if number == examples_of_step(7, source.num_records)[3]:
+                example.features.feature["masked_lm_weights"].float_list.value[0] = math.nan
+            writer.write(example.SerializeToString())
+    return {"input_file": path / "nan.tfrecord"}
+
+
+# Fine-tuning's: 64 rows, 8 steps an epoch.
+
+
+def write_classifier_data(path):
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
+    (path / "bert_config.json").write_text(json.dumps(bert_config(30)))
+    for name, number, seed in (("train", 64, 1), ("dev", 21, 2)):
+        write_pairs(path / f"{name}.tsv", pairs(number, seed))
+
+
+def huge_label(path):
+    """Numbers as labels; the square of one of step 7 is beyond float32."""
+    huge = examples_of_step(7, 64)[3]
+    rows = [(a, b, "3e38" if i == huge else "1") for i, (a, b, _) in enumerate(pairs(64, 1))]
+    write_pairs(path / "huge.tsv", rows)
+    return {"train_file": path / "huge.tsv", "task_kind": "regression"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Script:
+    """What the tests have to know of a script.
+
+    Attributes:
+      write_data: writes the data into a directory.
+      flags: function of (data, output_dir, **changes); see `tiny_run`.
+      steps: function of a number of steps: the flag that asks for them.
+      spoil: function of a data directory that adds a file to it and returns the flags for it: data
+        whose loss at step 7 is not a number.
+      data_flag: the flag of what it trains on.
+      reads: what reads the examples of a batch, for `WITH_ACTION`.
+      others: flag -> value, what makes it another run.
+    """
+
+    module: ModuleType
+    write_data: Callable
+    flags: Callable
+    steps: Callable
+    spoil: Callable
+    data_flag: str
+    reads: str
+    others: dict
+
+    @property
+    def name(self):
+        return self.module.__name__ + ".py"
+
+    def main(self, flags):
+        """Runs it in this process."""
+        return self.module.main([self.name, *flags])
+
+
+PRETRAINING = Script(
+    run_pretraining,
+    write_pretraining_data,
+    pretraining_flags,
+    lambda number: {"num_train_steps": number},
+    nan_record,
+    "input_file",
+    "RecordFiles.read_all",
+    {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 12},
+)
+CLASSIFIER = Script(
+    run_classifier,
+    write_classifier_data,
+    classifier_flags,
+    lambda number: {"num_train_epochs": number / 8},
+    huge_label,
+    "train_file",
+    "Features.batch",
+    {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 9},
+)
+SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER)}
+
+
+def write_data(tmp_path_factory):
+    """Returns a directory with data for each script, by its name."""
+    made = {}
+    for script in SCRIPTS.values():
+        made[script.name] = tmp_path_factory.mktemp("data")
+        script.write_data(made[script.name])
+    return made
+
+
+# The scripts as processes
+
+# Does something when a step has been logged, on the way through main().
+WITH_ACTION = """
+import os, signal, sys
+import {module} as script
+from bert_estimator.command_line import console
+from bert_estimator.command_line.run_directory import RunDirectory
+from input_pipelines.features import Features
+from input_pipelines.record_reader import RecordFiles
+
+def fail(*args):
+    raise RuntimeError("the disk has gone")
+
+def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
+    add_metrics(self, record)
+    if record["step"] == {step}:
+        {action}
+
+RunDirectory.add_metrics = add_metrics
+console.leave(script.main(["{module}.py", *sys.argv[1:]]))
+"""
+
+
+def start(script, flags, step=None, action="pass", environment=()):
+    """Starts a script in a process of its own; what it prints is for `end`.
+
+    Args:
+      step: when it has been logged, `action` is executed, a line of Python.
+      environment: further variables of the environment, a dict.
+    """
+    root, program = os.path.dirname(script.module.__file__), [script.module.__file__]
+    if step is not None:
+        name = script.module.__name__
+        program = ["-c", WITH_ACTION.format(module=name, step=step, action=action)]
+    return subprocess.Popen(
+        [sys.executable, *program, *flags],
+        env={**os.environ, "PYTHONPATH": root, **dict(environment)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process, timeout_secs=240):
+    """Waits for a process; returns (exit code, what it printed on stderr)."""
+    try:
+        _, err = process.communicate(timeout=timeout_secs)
+    finally:
+        process.kill()
+    return process.returncode, err

@@ -1,0 +1,150 @@
+"""What the TPU's compiler says of a training step."""
+
+import dataclasses
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.tpu.program import compile_report, devices, topology
+
+pytestmark = pytest.mark.usefixtures("tpu_compiler")
+
+WIDTH = 256
+ROWS = 8  # of a core
+
+
+def model_fn(features, mode, params):
+    """Adam on one product: of [params["batch_size"], WIDTH] with a square matrix."""
+    kernel = tf.get_variable("kernel", [WIDTH, WIDTH])
+    loss = tf.reduce_mean(tf.matmul(features["x"], kernel) ** 2)
+    optimizer = tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.1))
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def report(name, tmp_path, rows=ROWS, cores_per_replica=1):
+    cores = len(topology.find(name))
+    batch = rows * cores // cores_per_replica
+    config = tpu.RunConfig(tpu_config=tpu.TPUConfig(num_cores_per_replica=cores_per_replica))
+    estimator = tpu.TPUEstimator(model_fn, str(tmp_path), config, train_batch_size=batch)
+    lowered = estimator.lower(lambda params: {"x": tf.zeros([params["batch_size"], WIDTH])}, cores)
+    return compile_report.report(lowered, name, batch, cores_per_replica)
+
+
+@pytest.fixture(scope="module")
+def on_v3(tmp_path_factory):
+    return report("v3:2x2", tmp_path_factory.mktemp("v3"))
+
+
+@pytest.mark.parametrize("name", ["v2:2x2", "v4:2x2x1", "v5e:2x2", "v6e:2x2"])
+def test_a_training_step_compiles(name, tmp_path):
+    found = report(name, tmp_path)
+    assert found.fits
+    assert found.tpu == name.split(":")[0]
+    assert found.batch_per_core == ROWS
+
+
+def test_memory_by_kind(on_v3):
+    matrix = 4 * WIDTH**2
+    assert on_v3.memory["weights"] == matrix
+    # Adam's m and v; its two powers of beta, float32; the global step, int64.
+    assert on_v3.memory["optimizer_state"] == 2 * matrix + 2 * 4 + 8
+    assert on_v3.memory["input"] == 4 * ROWS * WIDTH + 4  # the number of the core
+    assert on_v3.memory["padding"] >= 0
+    kinds = [size for kind, size in on_v3.memory.items() if kind != "total"]
+    assert on_v3.memory["total"] == sum(kinds)
+    # The gradient at least; the state is updated in its place.
+    assert on_v3.memory["temporaries"] >= matrix
+    assert on_v3.memory["outputs"] < matrix
+
+
+def test_arithmetic_and_time(on_v3):
+    # Forward, and the gradient of the matrix.
+    assert on_v3.flops == 2 * 2 * ROWS * WIDTH**2
+    assert on_v3.compiler_secs > on_v3.flops / on_v3.peak
+    assert on_v3.least_step_secs == on_v3.compiler_secs + on_v3.summing_secs
+
+
+def test_what_the_cores_sum(on_v3):
+    assert on_v3.summed_bytes == 4 * WIDTH**2
+    assert on_v3.summing_secs == pytest.approx(2 * on_v3.summed_bytes * 3 / 4 / (4 * 82e9))
+
+
+def test_a_program_newer_than_jaxlib_can_read(on_v3, tmp_path, monkeypatch):
+    jax = devices.import_jax()
+
+    def unreadable(compiled):
+        raise jax.errors.JaxRuntimeError(
+            "INTERNAL: RET_CHECK failure (hlo_instruction.cc:390) proto.operand_ids_size() == "
+            "*arity async-update instruction should have 1 operands but sees 3"
+        )
+
+    monkeypatch.setattr(jax.stages.Compiled, "as_text", unreadable)
+    assert report("v3:2x2", tmp_path) == dataclasses.replace(on_v3, compiler_secs=None)
+    of_two = report("v3:2x2", tmp_path / "2", cores_per_replica=2)
+    assert (of_two.summed_bytes, of_two.summing_secs) == (None, None)
+    assert "summed between cores: not given" in "\n".join(of_two.lines())
+
+
+def test_the_report_in_words(on_v3):
+    text = "\n".join(on_v3.lines())
+    assert text.startswith("v3:2x2: 8 cores of TPU v3, 8 of 64 examples each (libtpu ")
+    assert "15.480  of 16: it fits" in text
+    assert "without communication" in text
+    unbounded = dataclasses.replace(on_v3, compiler_secs=None)
+    assert "lower bound of a step: not given" in "\n".join(unbounded.lines())
+    assert unbounded.least_step_secs == on_v3.flops / on_v3.peak + on_v3.summing_secs
+
+
+def test_a_step_that_does_not_fit(tmp_path):
+    rows = 2**24
+    found = report("v2:2x2", tmp_path, rows)
+    assert not found.fits
+    assert found.memory["total"] > found.memory["input"] >= 4 * rows * WIDTH
+    text = "\n".join(found.lines())
+    assert "IT DOES NOT FIT" in text
+    assert "total, at least" in text
+
+
+def test_the_compiler_s_refusals():
+    new = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
+        "required for HLO temporaries (37.44G) exceeds available HBM (7.48G). HLO module: x."
+    )
+    assert compile_report.bytes_needed(new) == int(37.44 * 2**30)
+    old = "XLA:TPU compile permanent error. Used 512.5M of 256M hbm. Exceeded hbm capacity by"
+    assert compile_report.bytes_needed(old) == int(512.5 * 2**20)
+    assert compile_report.bytes_needed("INTERNAL: something else (3.00G)") is None
+
+
+def test_sums_in_a_compiled_program():
+    hlo = """
+  %a = (f32[], bf16[3,5]{1,0:T(8,128)(2,1)}, /*index=2*/s64[2]{0}) all-reduce(%x, %y, %z), to=%add
+  %b = f32[7]{0:T(256)} all-reduce-start(%w), channel_id=1
+  %c = f32[7]{0} all-reduce-done(%b)
+  %d = f32[1000]{0} add(%all-reduce.3, %w)
+"""
+    assert compile_report.summed_bytes(hlo) == 4 + 2 * 15 + 8 * 2 + 4 * 7
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_within"),
+    [
+        ("[4,2]<=[8]", True),
+        ("{{0,1},{2,3},{4,5},{6,7}}", True),
+        ("[2,4]<=[4,2]T(1,0)", False),
+        ("[2,2]<=[2,2]T(1,0)", False),
+        ("{{0,2,4,6},{1,3,5,7}}", False),
+        ("[1,8]<=[8]", False),
+    ],
+)
+def test_sums_within_a_replica_of_two_cores(groups, is_within):
+    hlo = f"  %b = f32[7]{{0}} all-reduce(%w), channel_id=1, replica_groups={groups}, to=%add"
+    assert compile_report.summed_bytes(hlo, within=2) == (28 if is_within else 0)
+
+
+def test_a_batch_that_does_not_divide(tmp_path):
+    estimator = tpu.TPUEstimator(model_fn, str(tmp_path), tpu.RunConfig(), train_batch_size=12)
+    with pytest.raises(ValueError, match="train_batch_size=12 must be divisible by the 8 cores"):
+        estimator.lower(lambda params: None, 8)

@@ -1,0 +1,222 @@
+"""Several processes that train one model: who each is, and that they equal one."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+
+from bert_estimator.tpu.program import devices, hosts
+from bert_estimator.tpu.step import step_graph
+from bert_estimator.tpu.verbs.interrupts import Interrupts
+
+TWO = {"chief": ["a:1"], "worker": ["b:1"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "number", "index"),
+    [
+        ({}, {}, 1, 0),
+        ({"chief": ["a:1"]}, {"type": "chief", "index": 0}, 1, 0),
+        (TWO, {"type": "chief", "index": 0}, 2, 0),
+        (TWO, {"type": "worker", "index": 0}, 2, 1),
+        (TWO, {"type": "evaluator", "index": 0}, 1, 0),
+    ],
+)
+def test_who_this_process_is(monkeypatch, cluster, task, number, index):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    found = hosts.find()
+    assert (found.number, found.index, found.is_chief) == (number, index, index == 0)
+
+
+def test_alone_there_is_nobody_to_wait_for():
+    assert hosts.gather(3).tolist() == [3]
+    hosts.agree_on("the step", 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "TF_CONFIG names 2 hosts, but no cores that they could share"),
+        ({"use_tpu": False}, "TF_CONFIG names 2 hosts, but no cores"),
+        ({"master": "rehearse:3"}, "3 cores cannot be shared evenly by the 2 hosts of TF_CONFIG"),
+    ],
+)
+def test_what_several_hosts_cannot_do(request, tmp_path, monkeypatch, keywords, message):
+    if "master" in keywords:
+        request.getfixturevalue("xla_runtime")
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
+    with pytest.raises(RuntimeError, match=message):
+        toy.make_estimator(tmp_path, **keywords).train(toy.input_fn, steps=1)
+
+
+@pytest.fixture
+def chief_of_two(monkeypatch):
+    """This process is it, on cores that a test says the number of, and need not be there."""
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
+    monkeypatch.setattr(devices, "find", lambda master: [None] * int(master.partition(":")[2]))
+    monkeypatch.setattr(step_graph, "check_tensorflow", lambda: None)
+
+
+@pytest.mark.parametrize(("cores", "replicas"), [(2, 1), (6, 3)])
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_replica_s_cores_are_on_one_host(tmp_path, cores, replicas):
+    estimator = toy.make_estimator(
+        tmp_path, master=f"rehearse:{cores}", num_cores_per_replica=2, sharding=[("w", 0)],
+        train_batch_size=6,
+    )  # fmt: skip
+    message = (
+        rf"master='rehearse:{cores}': {replicas} replicas of 2 core\(s\) cannot be shared evenly "
+        "by the 2 hosts of TF_CONFIG. Allowed is a num_cores_per_replica that divides"
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.train(toy.input_fn, steps=1)
+
+
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_chief_that_trains_with_others_does_not_evaluate_meanwhile(tmp_path):
+    estimator = toy.make_estimator(tmp_path, master="rehearse:2")
+    message = "TF_CONFIG names 2 hosts, and evaluates on one while they train.*Evaluate after train"
+    with Interrupts("training"), pytest.raises(RuntimeError, match=message):
+        estimator.evaluate(toy.input_fn, steps=1)
+
+
+# One program, on as many hosts as TF_CONFIG says. The rows of batch k are 8k, ..., 8k + 7.
+PROGRAM = """
+import sys
+import tensorflow.compat.v1 as tf
+import toy
+from bert_estimator import tpu
+
+folder, steps, cores = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+log = toy.HostLog()
+
+def input_fn(params):
+    context, size = params["context"], params["batch_size"]
+    assert size * context.num_hosts == 8
+    rows = tf.range(size, dtype=tf.int64) + size * context.current_host
+    data = tf.data.Dataset.range(context.global_step, 10**6)
+    return data.map(lambda k: {"x": tf.cast(8 * k + rows, tf.float32)})
+
+def model_fn(features, mode, params):
+    x = features["x"]
+    weight = tf.get_variable("w", [4], initializer=tf.ones_initializer())
+    y = tf.reduce_sum(x[:, None] / 50.0 * tf.constant([1.0, 0.5, -1.0, 2.0]) * weight, 1)
+    loss = tf.reduce_mean(tf.square(y - 2.0 * x))
+    if mode == tpu.ModeKeys.EVAL:
+        metrics = (lambda x: {"x": tf.metrics.mean(x)}, [x])
+        return tpu.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+    optimizer = tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.1))
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op, host_call=(log, [x]))
+
+estimator = toy.make_estimator(
+    folder, model_fn, master="rehearse:" + cores, iterations_per_loop=3, save_checkpoints_steps=3,
+    train_batch_size=8, eval_batch_size=8, params={},
+)
+class Saves(tf.train.CheckpointSaverListener):
+    steps = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(int(global_step_value))
+
+losses = []
+listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+estimator.train(input_fn, max_steps=steps, hooks=[listener], saving_listeners=[Saves()])
+print("its host call:", [values[0] for values in log.values])
+print("its losses:", losses)
+print("its saves:", Saves.steps)
+print("its metrics:", estimator.evaluate(input_fn, steps=2))
+"""
+
+
+def start(folder, steps, cores=4, cluster=None, index=0):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if cluster:
+        task = {"type": "worker" if index else "chief", "index": 0}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), str(steps), str(cores)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def start_two(folder, steps, cores=4):
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    return [start(folder, steps, cores, cluster, index) for index in (0, 1)]
+
+
+def output_of(process):
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    # Gloo, which carries sums between the processes, writes to the output too.
+    return dict(line.split(": ", 1) for line in out.splitlines() if line.startswith("its "))
+
+
+# Eight gradients are summed in another order by two hosts than by one: the last bit may differ.
+@pytest.mark.parametrize(
+    ("cores", "tolerance"), [(4, 0), pytest.param(8, 1e-6, marks=pytest.mark.slow)]
+)
+@pytest.mark.usefixtures("xla_runtime")
+def test_two_hosts_equal_one(tmp_path, cores, tolerance):
+    alone = output_of(start(tmp_path / "alone", 8, cores))
+    chief, other = map(output_of, start_two(tmp_path / "two", 8, cores))
+    assert chief == alone  # the losses, the metrics, and what the host call got
+    assert len(alone) == 4
+    assert (alone["its saves"], other["its saves"]) == ("[0, 3, 6, 8]", "[]")
+    for name in ("its losses", "its metrics"):
+        assert other[name] == alone[name]
+    assert other["its host call"] == "[]"
+    for folder in ("alone", "two"):
+        assert toy.checkpoint_steps(tmp_path / folder) == [0, 3, 6, 8]
+    found, expected = (
+        tf.train.load_variable(str(tmp_path / folder / "model.ckpt-8"), "w")
+        for folder in ("two", "alone")
+    )
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    # Hosts write no events but the chief.
+    assert len(list(pathlib.Path(tmp_path / "two" / "eval").glob("*tfevents*"))) == 1
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_killed_host_ends_the_other_with_an_error(tmp_path, killed):
+    processes = start_two(tmp_path, 10**6)
+    try:
+        toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
+        processes[killed].send_signal(signal.SIGKILL)
+        assert processes[1 - killed].wait(timeout=120) not in (0, None)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_signal_to_one_host_ends_all_alike(tmp_path):
+    processes = start_two(tmp_path, 10**6)
+    try:
+        toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
+        processes[1].send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in processes] == [143, 143]
+    told = "SIGTERM: finishing the current step, then saving"
+    assert f"{told}, since another host got it." in ends[0][1]
+    assert f"{told}. Send it again to exit at once." in ends[1][1]
+    assert not any("its losses" in out for out, _ in ends)

@@ -1,0 +1,303 @@
+"""Training programs that leave TensorFlow behind: exported, loaded, run."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.tpu.program import devices, exported_program, hosts, run_program
+from bert_estimator.tpu.verbs import lowering
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
+
+BATCH, WIDTH = 4, 3
+
+# Runs a module where importing TensorFlow fails, as where it is not installed.
+WITHOUT_TENSORFLOW = """
+import runpy, sys
+sys.modules["tensorflow"] = None
+sys.argv[0] = "run_program"
+runpy.run_module("bert_estimator.tpu.program.run_program", run_name="__main__")
+"""
+
+
+def model_fn(features, labels, mode, params):
+    """Stochastic gradient descent from zero, with a slot in bfloat16 that counts."""
+    weight = tf.get_variable("w", [WIDTH, 1], initializer=tf.zeros_initializer())
+    slot = tf.get_variable("slot", [2], tf.bfloat16, tf.zeros_initializer(), trainable=False)
+    prediction = tf.matmul(tf.cast(features["x"], tf.float32), weight)
+    loss = tf.reduce_mean((prediction - labels) ** 2)
+    optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.1))
+    update = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=tf.group(update, slot.assign_add([1, 1])))
+
+
+def input_fn(params):
+    """Batch k is the one of step k: another for each of the first ten."""
+    start = params["context"].global_step
+
+    def batch(number):
+        x = tf.random.stateless_normal([params["batch_size"], WIDTH], seed=[7, number])
+        return {"x": tf.cast(x, tf.bfloat16)}, tf.reduce_sum(x, axis=1, keepdims=True)
+
+    return tf.data.Dataset.range(start, start + 10).map(batch)
+
+
+def estimator(folder, master, function=model_fn, warm_start_from=None, axes=None, **of_tpu):
+    config = tpu.RunConfig(
+        master=master,
+        model_dir=str(folder),
+        tf_random_seed=1,
+        log_step_count_steps=1,
+        tpu_config=tpu.TPUConfig(iterations_per_loop=1, **of_tpu),
+    )
+    return tpu.TPUEstimator(
+        function,
+        config=config,
+        train_batch_size=BATCH,
+        batch_axis=axes,
+        warm_start_from=warm_start_from,
+        sharding=[("slot", 0)],
+    )
+
+
+def losses_of_training(going_on, data, steps):
+    losses = []
+    listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+    going_on.train(data, hooks=[listener], steps=steps)
+    return losses
+
+
+@pytest.fixture(scope="module", params=["", "rehearse:2"])
+def exported(request, tmp_path_factory):
+    """(directory of a program exported at step 2, losses of training's steps 3 to 6)."""
+    folder = tmp_path_factory.mktemp("export")
+    trained = estimator(folder / "model", request.param)
+    trained.train(input_fn, steps=2)
+    trained.export_training_program(input_fn, str(folder / "program"), num_batches=4)
+    going_on = estimator(folder / "model", request.param)
+    return folder / "program", losses_of_training(going_on, input_fn, 4)
+
+
+def run_without_tensorflow(*arguments):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+def test_it_goes_on_from_the_checkpoint_as_training_does(exported):
+    directory, losses = exported
+    program = exported_program.load(str(directory))
+    assert program.inputs == ["x", "labels"]
+    cores = devices.find(f"rehearse:{program.num_cores}")
+    found, secs, compile_secs = run_program.run(program, cores, len(losses))
+    np.testing.assert_allclose(found, losses, rtol=1e-6)
+    assert secs > 0
+    assert compile_secs > 0
+
+
+def test_it_runs_where_tensorflow_is_not_installed(exported):
+    directory, losses = exported
+    done = run_without_tensorflow(directory, "--steps=4")
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"[12] x cpu; {BATCH} examples and \d+ FLOP", done.stdout)
+    assert re.search(r"others: \S+ s each, \S+ sequences/s, share of peak: not known", done.stdout)
+    first, last = re.search(r"loss: (\S+) at .* (\S+) at step 4", done.stdout).groups()
+    assert (float(first), float(last)) == pytest.approx((losses[0], losses[3]), abs=1e-5)
+
+
+def assert_runs_as_training_does(trained, data, directory):
+    trained.export_training_program(data, directory, num_batches=3)
+    program = exported_program.load(directory)
+    cores = devices.find(f"rehearse:{program.num_cores}")
+    found, *_ = run_program.run(program, cores, 3)
+    np.testing.assert_allclose(found, losses_of_training(trained, data, 3), rtol=1e-6)
+
+
+def test_a_batch_on_another_axis(tmp_path):
+    def turned_model_fn(features, labels, mode, params):
+        assert features["x"].shape.as_list() == [WIDTH, BATCH // 2]
+        return model_fn({"x": tf.transpose(features["x"])}, labels, mode, params)
+
+    def turned_input_fn(params):
+        return input_fn(params).map(lambda features, y: ({"x": tf.transpose(features["x"])}, y))
+
+    trained = estimator(tmp_path / "model", "rehearse:2", turned_model_fn, axes=[1, 0])
+    assert_runs_as_training_does(trained, turned_input_fn, str(tmp_path / "program"))
+
+
+def test_a_batch_drawn_core_by_core(tmp_path):
+    mode = tpu.InputPipelineConfig.PER_HOST_V2
+    trained = estimator(tmp_path / "model", "rehearse:2", per_host_input_for_training=mode)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+
+
+def test_a_warm_start(tmp_path):
+    source = estimator(tmp_path / "source", "").train(input_fn, steps=2).model_dir
+    trained = estimator(tmp_path / "model", "", warm_start_from=source)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+    program = exported_program.load(str(tmp_path / "program"))
+    state = dict(zip([v.name for v in program.lowered.state], program.state, strict=True))
+    assert state["w"].any()  # the initial values are zeros
+    np.testing.assert_array_equal(state["w"], tf.train.load_variable(source, "w"))
+
+
+def test_cores_that_share_one_model_are_exported_as_one(tmp_path):
+    trained = estimator(tmp_path / "model", "rehearse:2", num_cores_per_replica=2)
+    assert_runs_as_training_does(trained, input_fn, str(tmp_path / "program"))
+
+
+@pytest.mark.parametrize(
+    ("of_tpu", "message"),
+    [
+        (
+            {"per_host_input_for_training": tpu.InputPipelineConfig.BROADCAST},
+            "BROADCAST gives 4 cores the same batch, and an exported program splits it",
+        ),
+        (
+            {"num_cores_per_replica": 2},
+            "num_cores_per_replica=2 splits the model of each of the 2 replicas",
+        ),
+    ],
+)
+def test_cores_whose_program_cannot_be_exported(tmp_path, of_tpu, message):
+    trained = estimator(tmp_path / "model", "rehearse:4", **of_tpu)
+    with pytest.raises(ValueError, match=f"export_training_program: .*{message}"):
+        trained.export_training_program(input_fn, str(tmp_path / "program"))
+    assert not (tmp_path / "program").exists()
+
+
+def test_cores_of_several_hosts_cannot_be_exported_either(tmp_path):
+    job = estimator(tmp_path, "rehearse:2")._job(tpu.ModeKeys.TRAIN)
+    job = dataclasses.replace(job, hosts=hosts.Hosts(("here:1", "there:1")))
+    with pytest.raises(ValueError, match=r"TF_CONFIG names 2 hosts.*: unset it"):
+        lowering.export(job, input_fn, 1)
+
+
+def test_the_state_s_dtypes_survive(exported):
+    program = exported_program.load(str(exported[0]))
+    state = dict(zip([v.name for v in program.lowered.state], program.state, strict=True))
+    assert state["slot"].dtype.name == "bfloat16"
+    assert state["slot"].tolist() == [2, 2]
+    assert (state["global_step"].dtype, int(state["global_step"])) == (np.int64, 2)
+    assert program.batches[0][0].dtype.name == "bfloat16"
+
+
+def test_other_batches(exported, tmp_path):
+    directory, _ = exported
+    batches = str(tmp_path / "batches.npz")
+    x = np.zeros([1, BATCH, WIDTH], np.float32)
+    np.savez(batches, x=x, labels=np.full([1, BATCH, 1], 2, np.float32))
+    program = exported_program.load(str(directory), batches)
+    found, *_ = run_program.run(program, devices.find(f"rehearse:{program.num_cores}"), 3)
+    assert found == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": (1, BATCH, WIDTH)}, r"holds \['x'\]; the program's inputs are \['labels', 'x'\]"),
+        (
+            {"x": (1, BATCH + 2, WIDTH), "labels": (1, BATCH, 1)},
+            r"x has shape \(1, 6, 3\); it must be \[batches, 4, 3\]",
+        ),
+        ({"x": (2, BATCH, WIDTH), "labels": (1, BATCH, 1)}, r"\{'x': 2, 'labels': 1\} batches"),
+    ],
+)
+def test_batches_of_another_program(exported, tmp_path, arrays, message):
+    path = str(tmp_path / "batches.npz")
+    np.savez(path, **{name: np.zeros(shape, np.float32) for name, shape in arrays.items()})
+    with pytest.raises(ValueError, match=message):
+        exported_program.load(str(exported[0]), path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_bytes(path.read_bytes()[:10]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"NUMPY", b"numpy")),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("no arrays"),
+    ],
+    ids=["its end", "most of it", "a byte", "all of it", "a text"],
+)
+@pytest.mark.parametrize("name", ["state.npz", "batches.npz"])
+def test_a_damaged_file_is_named(exported, tmp_path, capsys, damage, name):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    damage(directory / name)
+    assert run_program.main([str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert f"run_program: {directory}/{name} is no npz file, or is cut short or damaged (" in error
+
+
+def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
+    np.save(tmp_path / "batches.npy", np.zeros([1, BATCH, WIDTH]))
+    with pytest.raises(ValueError, match=r"batches\.npy is no npz file"):
+        exported_program.load(str(exported[0]), str(tmp_path / "batches.npy"))
+
+
+def test_a_state_without_one_of_its_variables_is_named(exported, tmp_path, capsys):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    np.savez(directory / "state.npz", w=np.zeros([WIDTH, 1]))
+    assert run_program.main([str(directory)]) == 2
+    assert re.search(r"state\.npz lacks \[.*'slot'.*\]", capsys.readouterr().err)
+
+
+def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypatch):
+    directory = str(shutil.copytree(exported[0], tmp_path / "program"))
+    program = exported_program.load(directory)
+
+    def full(path, inputs, batches):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(exported_program, "save_batches", full)
+    with pytest.raises(OSError, match="No space left"):
+        program.save(directory)
+    with pytest.raises(ValueError, match=r"no program\.json in it, which is written last"):
+        exported_program.load(directory)
+    monkeypatch.undo()
+    program.save(directory)
+    assert sorted(os.listdir(directory)) == sorted(os.listdir(exported[0]))
+    assert exported_program.load(directory).inputs == program.inputs
+
+
+def test_a_command_that_cannot_work(exported, tmp_path, capsys):
+    assert run_program.main([str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no exported program" in capsys.readouterr().err
+    assert run_program.main([str(exported[0]), "--tpu_name=nowhere"]) == 2
+    assert "'nowhere' names no TPU" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run_program.main([str(exported[0]), "--steps=1"])
+    assert "must be at least 2" in capsys.readouterr().err
+
+
+def test_fewer_cores_than_the_program_is_for(exported, tmp_path, capsys):
+    described = json.loads((exported[0] / "program.json").read_text())
+    program = exported_program.load(str(exported[0]))
+    cores = program.num_cores
+    assert described["num_cores"] == cores
+    with pytest.raises(RuntimeError, match=f"exported for {cores + 1} cores, and here are {cores}"):
+        run_program.find_cores(f"rehearse:{cores}", cores + 1)
+
+
+def test_peaks():
+    class Device:
+        def __init__(self, kind):
+            self.device_kind = kind
+
+    assert run_program.peak_of(Device("NVIDIA H200")) == 989e12
+    assert run_program.peak_of(Device("NVIDIA H100 PCIe")) is None  # another board
+    assert run_program.peak_of(Device("TPU v3")) == 61.5e12
+    assert run_program.peak_of(Device("cpu")) is None

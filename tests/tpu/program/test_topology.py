@@ -1,0 +1,74 @@
+"""TPUs that need not be there, and what is known of them."""
+
+import importlib.util
+import sys
+from importlib import metadata
+
+import pytest
+
+from bert_estimator.tpu.program import topology
+from bert_estimator.tpu.program.topology import GENERATIONS, GIB
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
+
+
+@pytest.mark.usefixtures("tpu_compiler")
+@pytest.mark.parametrize(
+    ("name", "tpu", "cores"),
+    [
+        ("v2:2x2", "v2", 8),
+        ("v3:2x2", "v3", 8),
+        ("v3:32x32", "v3", 2048),
+        ("v4:2x2x1", "v4", 8),
+        ("v5e:4x4", "v5e", 16),
+        ("v5p:2x2x1", "v5p", 4),
+        ("v6e:2x2", "v6e", 4),
+    ],
+)
+def test_the_cores_of_a_topology(name, tpu, cores):
+    found = topology.find(name)
+    assert len(set(found)) == cores
+    generation = topology.generation(found)
+    assert generation.name == tpu
+    chips = cores // generation.cores_a_chip
+    assert chips == {"v3:32x32": 1024, "v5e:4x4": 16}.get(name, 4)
+
+
+@pytest.mark.usefixtures("tpu_compiler")
+@pytest.mark.parametrize("name", ["v3", "v3:", "v3:banana", "v3:3x5", "v99:2x2", "rehearse:2"])
+def test_a_topology_that_the_compiler_does_not_know(name):
+    with pytest.raises(ValueError, match="Topologies are written like v2:2x2, v3:2x2"):
+        topology.find(name)
+
+
+def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"libtpu, .* pip install 'bert-estimator\[tpu\]'"):
+        topology.find("v3:2x2")
+
+
+@pytest.mark.usefixtures("tpu_compiler")
+def test_a_libtpu_that_was_not_tried(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
+    with pytest.raises(RuntimeError, match=r"libtpu 0\.0\.1: pip install 'bert-estimator\[tpu\]'"):
+        topology.find("v3:2x2")
+
+
+@pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)
+def test_the_facts_are_those_of_a_core(generation):
+    assert 0.9 < generation.usable_hbm / generation.hbm < 1
+    # Chips of the published tables.
+    chip_gib = {"v2": 16, "v3": 32, "v4": 32, "v5e": 16, "v5p": 96, "v6e": 32}
+    chip_tflops = {"v2": 45, "v3": 123, "v4": 275, "v5e": 197, "v5p": 459, "v6e": 918}
+    assert generation.hbm * generation.cores_a_chip == chip_gib[generation.name] * GIB
+    assert generation.peak * generation.cores_a_chip == chip_tflops[generation.name] * 1e12
+
+
+def test_the_time_of_an_all_reduce():
+    v3 = GENERATIONS["TPU v3"]
+    # BERT-Large's gradients over the pod: about 8 ms, by the 340 TB/s that Google names for it.
+    assert v3.all_reduce_secs(1.345e9, 1024) == pytest.approx(8.2e-3, rel=0.01)
+    # Half of the bytes, of two chips, go to the other one, and come back summed.
+    assert v3.all_reduce_secs(8e9, 2) == pytest.approx(8e9 / (4 * 82e9))
+    assert v3.all_reduce_secs(1e9, 1) == 0

@@ -1,0 +1,119 @@
+"""What an input_fn's tensors must be under TPU rules, and how batches are drawn from them."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.inputs import Inputs
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default():
+        yield
+
+
+def make(returned):
+    return Inputs(lambda params: returned, tpu.ModeKeys.TRAIN, {}, None)
+
+
+def unknown(*shape):
+    return tf.placeholder(tf.float32, shape)
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (lambda: {"x": unknown(None, 4)}, r"^features\['x'\] has shape \(None, 4\)"),
+        (lambda: (tf.zeros([2]), unknown(2, None)), r"^labels has shape"),
+        (lambda: (unknown(None), {"y": unknown(None)}), r"^features has shape"),
+        (lambda: {"b": unknown(None), "a": unknown(None)}, r"^features\['a'\] has shape"),
+        (
+            lambda: {"x": (tf.zeros([2]), {"z": unknown(None)})},
+            r"^features\['x'\]\[1\]\['z'\] has shape",
+        ),
+        (lambda: {"x": tf.placeholder(tf.int32)}, r"features\['x'\] has shape <unknown>"),
+        (
+            lambda: tf.data.Dataset.range(10).batch(4),
+            r"^features has shape .*static.*drop_remainder=True",
+        ),
+        (
+            lambda: {"x": tf.sparse.from_dense(tf.eye(2))},
+            r"^features\['x'\] is a SparseTensor: .*dense tensor",
+        ),
+        (lambda: {"x": np.zeros([2])}, r"^features\['x'\] is a ndarray"),
+    ],
+)
+def test_a_shape_that_is_not_static_is_refused_by_name(returned, named):
+    with pytest.raises(ValueError, match=named):
+        make(returned()).check_static_shapes()
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda: tf.zeros([2]),
+        lambda: (tf.zeros([2, 3]), None),
+        lambda: ({"x": (tf.zeros([2]), {"z": tf.zeros([2, 1])})}, tf.zeros([], tf.int32)),
+        lambda: tf.data.Dataset.range(10).batch(4, drop_remainder=True),
+    ],
+)
+def test_static_shapes_pass(returned):
+    make(returned()).check_static_shapes()
+
+
+def test_placeholders_have_the_structure_dtypes_and_shapes_of_the_tensors():
+    returned = (
+        {"b": (tf.zeros([2], tf.bfloat16), {"d": tf.zeros([2, 3], tf.int32)}), "a": tf.zeros([4])},
+        [tf.zeros([1]), tf.constant(["text"])],
+    )
+    features, labels, holders = make(returned).placeholders()
+    assert [h.op.type for h in holders] == ["Placeholder"] * 5
+    tf.nest.assert_same_structure((features, labels), returned)
+    for holder, tensor in zip(
+        tf.nest.flatten((features, labels)), tf.nest.flatten(returned), strict=True
+    ):
+        assert (holder.dtype, holder.shape) == (tensor.dtype, tensor.shape)
+    assert features["b"][1]["d"] in holders
+
+
+def test_without_labels_labels_are_none():
+    features, labels, holders = make({"x": tf.zeros([2])}).placeholders()
+    assert labels is None
+    assert holders == [features["x"]]
+
+
+def test_draw_gives_arrays_in_the_order_of_the_placeholders_to_the_end():
+    data = tf.data.Dataset.range(4).map(lambda i: ({"b": i, "a": 10 * i}, -i))
+    inputs = make(data.batch(2, drop_remainder=True))
+    with tf.Session() as session:
+        session.run(inputs.initializer)
+        draw = inputs.drawer(session)
+        drawn = [[array.tolist() for array in draw()] for _ in range(2)]
+        assert drawn == [[[0, 10], [0, 1], [0, -1]], [[20, 30], [2, 3], [-2, -3]]]
+        with pytest.raises(EndOfInput):
+            draw()
+
+
+def test_tensors_and_features_alone_can_be_drawn():
+    for returned in (tf.constant([1.0, 2.0]), {"x": tf.constant([1.0, 2.0])}):
+        inputs = make(returned)
+        assert inputs.initializer is None
+        with tf.Session() as session:
+            np.testing.assert_array_equal(inputs.drawer(session)(), [[1.0, 2.0]])
+
+
+def test_an_error_in_the_data_stays_what_it_is():
+    def checked(i):
+        with tf.control_dependencies([tf.Assert(i < 1, ["too big"])]):
+            return tf.identity(i)
+
+    inputs = make(tf.data.Dataset.range(3).map(checked))
+    with tf.Session() as session:
+        session.run(inputs.initializer)
+        draw = inputs.drawer(session)
+        assert draw() == [0]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too big"):
+            draw()

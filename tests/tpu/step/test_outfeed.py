@@ -1,0 +1,167 @@
+"""The outfeed: what host functions are given, when they run, how their errors come back."""
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import HostLog, wait_until
+
+from bert_estimator.tpu import summary
+from bert_estimator.tpu.errors import FirstError
+from bert_estimator.tpu.step import outfeed
+from bert_estimator.tpu.step.outfeed import HostFunction, Outfeed
+
+
+@pytest.fixture
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def started(graph):
+    """Starts an outfeed for a function of one float32 [1] tensor; returns it and its error."""
+    feeds = []
+
+    def start(function):
+        host = HostFunction("host_call", (function, [tf.zeros([1])]), [], 1)
+        error = FirstError()
+        session = tf.Session(graph=graph)
+        feed = Outfeed(functools.partial(host.run, session, host.result), error)
+        feed.start()
+        feeds.append(feed)
+        return feed, error
+
+    yield start
+    for feed in feeds:
+        feed.stop()
+        feed.join(5)
+    assert not [feed for feed in feeds if feed._thread.is_alive()]
+
+
+@pytest.mark.parametrize(
+    ("shape", "replicas", "gathered"),
+    [
+        ([2, 3], 1, [2, 3]),
+        ([2, 3], 4, [8, 3]),
+        ([1], 8, [8]),
+        ([None, 3], 4, [None, 3]),
+        ([2, None], 4, [8, None]),
+        (None, 4, None),
+    ],
+)
+def test_tensors_arrive_concatenated_over_the_cores(graph, shape, replicas, gathered):
+    seen = []
+    tensor = tf.placeholder(tf.bfloat16, shape)
+    HostFunction("host_call", (lambda t: seen.append(t), [tensor]), [], replicas)
+    assert seen[0].shape.rank is None if gathered is None else seen[0].shape == gathered
+    assert seen[0].dtype == tf.bfloat16
+
+
+def test_a_list_goes_by_position_and_a_dict_by_keyword(graph):
+    tensors = {"b": tf.constant([1, 2]), "a": tf.constant([0.5])}
+    by_key = HostFunction("host_call", (lambda a, b: {"a": a, "b": b}, tensors), [], 1)
+    by_place = HostFunction("host_call", (lambda a, b: [a, b], [tensors["a"], tensors["b"]]), [], 1)
+    with tf.Session() as session:
+        for host in (by_key, by_place):
+            values = session.run(host.tensors)
+            session_values = session.run(host.result, host.feed(values))
+            a, b = session_values.values() if host is by_key else session_values
+            np.testing.assert_array_equal(a, [0.5])
+            np.testing.assert_array_equal(b, [1, 2])
+
+
+def test_keys_that_do_not_fit_the_function_are_refused(graph):
+    with pytest.raises(TypeError, match=r"keys \['loss'\].*log\(step\)"):
+
+        def log(step):
+            return step
+
+        HostFunction("host_call", (log, {"loss": tf.zeros([1])}), [], 1)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "name"),
+    [(lambda t: [tf.zeros([1]), t], "1"), (lambda t: {"ok": tf.zeros([1]), "lr": t}, "'lr'")],
+)
+def test_a_scalar_is_refused_by_name(graph, tensors, name):
+    rate = tf.constant(0.1, name="rate")
+    with pytest.raises(RuntimeError, match=rf"host_call tensor {name} \(rate:0\) is a scalar.*"):
+        HostFunction("host_call", (lambda *a, **k: None, tensors(rate)), [], 1)
+
+
+def test_a_v1_summary_is_refused(graph):
+    def function(loss):
+        return tf.compat.v1.summary.scalar("loss", loss[0])
+
+    with pytest.raises(ValueError, match=r"host_call: tf.compat.v1.summary.*tpu.summary"):
+        HostFunction("host_call", (function, [tf.zeros([1])]), [], 1)
+
+
+def test_a_tensor_of_the_step_that_was_not_given_is_refused(graph):
+    features = tf.placeholder(tf.float32, [4])
+    loss = features * 2
+
+    def function(given):
+        with tf.control_dependencies([loss]):
+            return tf.identity(given, name="out")
+
+    with pytest.raises(ValueError, match=r"host_call: out:0, .*add the tensor to host_call\[1\]"):
+        HostFunction("host_call", (function, [loss]), [features], 1)
+    HostFunction("host_call", (lambda given: given + 1, [loss]), [features], 1)
+
+
+def test_every_step_is_processed_in_order_before_drain_returns(started):
+    log = HostLog()
+    feed, _ = started(log)
+    for step in range(300):
+        feed.put([np.array([step], np.float32)])
+    feed.drain()
+    assert log.values == [[[float(step)]] for step in range(300)]
+
+
+def test_drain_without_values_returns(started):
+    started(HostLog())[0].drain()
+
+
+def test_an_error_ends_it_and_is_raised_by_put_and_drain(started):
+    log = HostLog(fails_at=3)
+    feed, error = started(log)
+    for step in range(3):
+        feed.put([np.array([step], np.float32)])
+    wait_until(lambda: error)
+    for call in (lambda: feed.put([np.zeros([1])]), feed.drain):
+        with pytest.raises(tf.errors.UnknownError, match="the host call failed in its call 3"):
+            call()
+    assert len(log.values) == 3
+
+
+def test_a_full_outfeed_makes_the_step_wait_and_an_error_frees_it(started):
+    go = threading.Event()
+
+    def note(value):
+        go.wait()
+        raise RuntimeError("failed late")
+
+    feed, _ = started(lambda t: tf.py_func(note, [t], []))
+    for _ in range(outfeed._DEPTH + 1):  # one is being processed
+        feed.put([np.zeros([1], np.float32)])
+    threading.Timer(0.15, go.set).start()
+    with pytest.raises(tf.errors.UnknownError, match="failed late"):
+        feed.put([np.zeros([1], np.float32)])
+
+
+def test_writers_made_so_far_are_opened_and_flushed(graph, tmp_path):
+    with summary.create_file_writer(str(tmp_path)).as_default():
+        write = summary.scalar("a", 1.5, step=3)
+    init, flush = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
+    assert (len(init), len(flush)) == (1, 1)
+    with tf.Session() as session:
+        session.run(init)
+        assert session.run(write)
+        session.run(flush)
+        (file,) = tmp_path.iterdir()
+        tags = [v.tag for e in tf.train.summary_iterator(str(file)) for v in e.summary.value]
+    assert tags == ["a"]

@@ -1,0 +1,395 @@
+"""Which checkpoint training starts from, and which one is never replaced by a worse one."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import (
+    Visits,
+    checkpoint_steps,
+    ending_at,
+    input_fn,
+    make_estimator,
+    make_model_fn,
+    weight_at,
+)
+
+from bert_estimator import tpu
+from bert_estimator.tpu.verbs import checkpoints
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the checkpoints of the steps 0, 2 and 4."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_estimator(folder, save_checkpoints_steps=2).train(input_fn, steps=4)
+    assert checkpoint_steps(folder) == [0, 2, 4]
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy of it to damage."""
+    return str(shutil.copytree(trained, tmp_path / "model"))
+
+
+def cut(suffix, length):
+    def damage(folder):
+        with open(f"{folder}/model.ckpt-4{suffix}", "r+b") as file:
+            file.truncate(length if length >= 0 else os.path.getsize(file.name) + length)
+
+    return damage
+
+
+def overwrite(suffix, place):
+    def damage(folder):
+        path = f"{folder}/model.ckpt-4{suffix}"
+        with open(path, "r+b") as file:
+            data = bytearray(file.read())
+            data[place] ^= 0xFF
+            file.seek(0)
+            file.write(data)
+
+    return damage
+
+
+def garbage(suffix):
+    def damage(folder):
+        with open(f"{folder}/model.ckpt-4{suffix}", "wb") as file:
+            file.write(b"no checkpoint" * 50)
+
+    return damage
+
+
+def remove(*suffixes):
+    def damage(folder):
+        for suffix in suffixes:
+            os.remove(f"{folder}/model.ckpt-4{suffix}")
+
+    return damage
+
+
+DATA, INDEX = ".data-00000-of-00001", ".index"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut(DATA, -1),
+        cut(DATA, 4),
+        cut(DATA, 0),
+        cut(INDEX, -1),
+        cut(INDEX, 40),
+        cut(INDEX, 0),
+        overwrite(DATA, 0),
+        overwrite(DATA, -1),
+        overwrite(INDEX, 3),
+        garbage(DATA),
+        garbage(INDEX),
+        remove(DATA),
+        remove(INDEX),
+        remove(DATA, INDEX),
+    ],
+    ids=lambda damage: damage.__qualname__.split(".")[0],
+)
+def test_a_checkpoint_that_is_not_whole_is_passed_over(folder, warned, damage):
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert warned() == []
+    damage(folder)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+    (warning,) = warned()
+    start = f"Checkpoint {folder}/model.ckpt-4 is not whole and is passed over for "
+    assert warning.startswith(f"{start}{folder}/model.ckpt-2: ")
+
+
+def test_a_whole_checkpoint_is_read_once_until_it_changes(folder, monkeypatch):
+    read = []
+    load = tf.train.load_checkpoint
+    monkeypatch.setattr(
+        tf.train, "load_checkpoint", lambda prefix: read.append(prefix) or load(prefix)
+    )
+    monkeypatch.setattr(checkpoints, "_found_whole", set())
+    for _ in range(3):
+        assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert read == [f"{folder}/model.ckpt-4"]
+    os.utime(f"{folder}/model.ckpt-4{DATA}", (1, 1))
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert len(read) == 2
+    overwrite(DATA, -1)(folder)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+
+
+def test_what_there_is_to_go_on_from(folder, warned):
+    """Whatever the state file says of it."""
+    os.truncate(f"{folder}/model.ckpt-4{DATA}", 1)
+    expected = f"The last checkpoint, {folder}/model.ckpt-2, was written before."
+    for change in (lambda path: None, lambda path: os.truncate(path, 0), os.remove):
+        change(f"{folder}/checkpoint")
+        assert checkpoints.last_written(folder) == expected
+
+
+def test_several_may_be_damaged_but_not_all(folder, warned):
+    for step in (4, 2):
+        os.truncate(f"{folder}/model.ckpt-{step}{DATA}", 1)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-0"
+    assert len(warned()) == 2
+    os.truncate(f"{folder}/model.ckpt-0{INDEX}", 1)
+    estimator = make_estimator(folder, predict_batch_size=4)
+    listed = "".join(rf"\n  {folder}/model\.ckpt-{step}: .+" for step in (4, 2, 0))
+    message = rf"^No checkpoint in {folder} is whole:{listed}\nPut back a copy of one, or remove"
+    before = sorted(os.listdir(folder))
+    for call in (
+        estimator.global_step,
+        lambda: estimator.train(input_fn, steps=1),
+        lambda: estimator.evaluate(input_fn, steps=1),
+        lambda: next(estimator.predict(input_fn)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert sorted(os.listdir(folder)) == before
+    assert len(warned()) == 2 + 1  # the other: that no TPU was found
+
+
+def test_the_only_one_cut_at_step_0_is_written_again(tmp_path, warned):
+    with pytest.raises(tf.errors.OutOfRangeError):
+        make_estimator(tmp_path, save_checkpoints_steps=2).train(ending_at(0), steps=2)
+    assert checkpoint_steps(tmp_path) == [0]
+    os.truncate(tmp_path / f"model.ckpt-0{DATA}", 1)
+    make_estimator(tmp_path, save_checkpoints_steps=2).train(input_fn, steps=2)
+    assert any("ckpt-0 is not whole and is passed over for initial val" in w for w in warned())
+    assert checkpoints.damage(f"{tmp_path}/model.ckpt-0") is None
+    assert weight_at(tmp_path, 2) == 2.0
+
+
+def test_a_state_file_of_checkpoints_that_were_removed_starts_over(folder, warned):
+    for step in (0, 2, 4):
+        for suffix in (DATA, INDEX):
+            os.remove(f"{folder}/model.ckpt-{step}{suffix}")
+    assert checkpoints.newest_whole(folder) is None
+    (warning,) = warned()
+    assert "model.ckpt-4 is not whole and is passed over for initial values, as there" in warning
+
+
+def state(folder, text):
+    with open(f"{folder}/checkpoint", "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_a_state_file_edited_to_go_back_is_obeyed(folder):
+    state(folder, 'model_checkpoint_path: "model.ckpt-2"\n')
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+    estimator = make_estimator(folder, save_checkpoints_steps=10)
+    estimator.train(input_fn, steps=1)
+    assert weight_at(folder, 3) == 3.0
+    assert estimator.latest_checkpoint() == f"{folder}/model.ckpt-3"
+
+
+def test_going_back_to_a_damaged_one_never_goes_forward(folder):
+    listed = "".join(f'all_model_checkpoint_paths: "model.ckpt-{n}"\n' for n in (0, 2, 4))
+    state(folder, 'model_checkpoint_path: "model.ckpt-2"\n' + listed)
+    os.truncate(f"{folder}/model.ckpt-2{DATA}", 1)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-0"
+
+
+def test_a_checkpoint_that_the_state_file_does_not_list_can_stand_in(folder):
+    state(folder, 'model_checkpoint_path: "model.ckpt-4"\n')
+    os.truncate(f"{folder}/model.ckpt-4{DATA}", 1)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+
+
+@pytest.mark.parametrize("text", [None, "", "garbage {"])
+def test_without_a_readable_state_file_the_highest_step_counts(folder, text):
+    if text is None:
+        os.remove(f"{folder}/checkpoint")
+    else:
+        state(folder, text)
+    for suffix in (DATA, INDEX):
+        shutil.copy(f"{folder}/model.ckpt-4{suffix}", f"{folder}/model.ckpt-10{suffix}")
+    open(f"{folder}/model.ckpt-best.index", "w").close()  # not ours: no step
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-10"
+    checkpoints.remember_earlier(tf.train.Saver([tf.Variable(0)]), folder)
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path):
+    assert checkpoints.newest_whole(str(tmp_path)) is None
+    assert checkpoints.newest_whole(str(tmp_path / "absent")) is None
+    assert checkpoints.global_step_of(None) == 0
+
+
+def test_the_global_step_is_read_from_the_checkpoint(folder, tmp_path):
+    assert checkpoints.global_step_of(f"{folder}/model.ckpt-4") == 4
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("only", initializer=1.0)
+        session.run(variable.initializer)
+        path = tf.train.Saver().save(session, str(tmp_path / "without_step"))
+    assert checkpoints.global_step_of(path) == 0
+
+
+def test_training_goes_on_from_the_one_before_and_replaces_the_damaged_one(folder):
+    os.truncate(f"{folder}/model.ckpt-4{DATA}", 1)
+    visits = Visits()
+    estimator = make_estimator(folder, save_checkpoints_steps=2, iterations_per_loop=1)
+    estimator.train(input_fn, max_steps=4, hooks=[visits])
+    assert visits.fetched == [(3, 3.0), (4, 4.0)]
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    assert weight_at(folder, 4) == 4.0
+
+
+def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(folder):
+    kept = set(os.listdir(folder))
+    os.mkdir(f"{folder}/model.ckpt-6_temp")
+    files = [
+        "model.ckpt-6_temp/part-00000-of-00001.data-00000-of-00001",
+        "model.ckpt-6.data-00000-of-00001.tempstate123456789",
+        "model.ckpt-6.index.tempstate123",
+    ]
+    for name in files:
+        open(f"{folder}/{name}", "w").close()
+    os.mkdir(f"{folder}/mine_temp")
+    checkpoints.remove_leftovers(folder)
+    assert set(os.listdir(folder)) == kept | {"mine_temp"}
+    checkpoints.remove_leftovers(f"{folder}/absent")
+
+
+# Saving.
+
+
+def file_times(folder, step):
+    return os.stat(f"{folder}/model.ckpt-{step}.index").st_mtime_ns
+
+
+def test_the_restored_step_is_not_written_again(folder):
+    before = file_times(folder, 4)
+    make_estimator(folder, save_checkpoints_steps=2).train(input_fn, steps=4)
+    assert checkpoint_steps(folder) == [0, 2, 4, 6, 8]
+    assert file_times(folder, 4) == before
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_number_kept_holds_over_restarts(tmp_path, keep):
+    written = [0]
+    for _ in range(3):
+        make_estimator(tmp_path, save_checkpoints_steps=2, keep_checkpoint_max=keep).train(
+            input_fn, steps=4
+        )
+        written += [written[-1] + 2, written[-1] + 4]
+        assert checkpoint_steps(tmp_path) == written[-keep:]
+        listed = tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths
+        assert [int(path.rsplit("-", 1)[1]) for path in listed] == written[-keep:]
+
+
+def test_0_keeps_all_over_restarts(tmp_path):
+    for _ in range(2):
+        make_estimator(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=0).train(
+            input_fn, steps=4
+        )
+    assert checkpoint_steps(tmp_path) == [0, 2, 4, 6, 8]
+    os.truncate(tmp_path / f"model.ckpt-8{DATA}", 1)
+    assert checkpoints.newest_whole(str(tmp_path)) == f"{tmp_path}/model.ckpt-6"
+
+
+def test_a_weight_that_is_not_finite_never_replaces_a_good_checkpoint(tmp_path):
+    def w_after(weight, features):
+        return tf.where(features["x"][0] > 4, np.inf, weight + 1)
+
+    estimator = make_estimator(tmp_path, make_model_fn(w_after=w_after), save_checkpoints_steps=2)
+    message = (
+        r"At step 6 these .* not finite: w\. No checkpoint of it was written\. The last "
+        rf"checkpoint, {tmp_path}/model\.ckpt-4, was written before\. Lower"
+    )
+    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
+        estimator.train(input_fn, steps=10)
+    assert checkpoint_steps(tmp_path) == [0, 2, 4]
+    assert weight_at(tmp_path, 4) == 4.0
+    assert estimator.latest_checkpoint() == f"{tmp_path}/model.ckpt-4"
+
+
+def test_weights_that_are_not_finite_from_the_start(tmp_path):
+    def fields(features, loss):
+        tf.get_variable("bad", initializer=np.float32(np.nan))
+        return {}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), save_checkpoints_steps=2)
+    message = rf"At step 0 these .*: bad\. .* There is no checkpoint in {tmp_path} to go on from\."
+    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
+        estimator.train(input_fn, steps=2)
+
+
+@pytest.mark.parametrize(("bad", "names"), [(3, "v00, v01, v02"), (12, "v08, v09, ...")])
+def test_variables_that_are_not_finite_are_named_up_to_ten(bad, names):
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("step", initializer=1)
+        for n in range(15):
+            value = [1.0, np.nan if n % 2 else np.inf] if n < bad else [1.0, -1e38]
+            tf.get_variable(f"v{n:02}", initializer=tf.constant(value))
+        check = checkpoints.FiniteCheck()
+        session.run(tf.global_variables_initializer())
+        assert ", ".join(check.names_of_bad(session)[-3:]) == names
+
+
+# What fits.
+
+
+def variables_of_another_model():
+    return [
+        tf.get_variable("w", [2]),
+        tf.get_variable("new", [1]),
+        tf.train.create_global_step(),
+    ]
+
+
+def test_what_does_not_fit_is_named_before_any_restore(folder):
+    with tf.Graph().as_default(), pytest.raises(ValueError) as raised:
+        checkpoints.check_restorable(f"{folder}/model.ckpt-4", variables_of_another_model())
+    assert str(raised.value) == (
+        f"Checkpoint {folder}/model.ckpt-4 does not fit this model:\n"
+        "  w: [2] in the model, [] in the checkpoint\n"
+        "  new: not in the checkpoint\n"
+        "Use the configuration it was written with, or another model_dir."
+    )
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate"])
+def test_both_verbs_check(folder, verb):
+    def model_fn(features, mode, params):
+        spec = make_model_fn()(features, mode, params)
+        tf.get_variable("new", [1])
+        return spec
+
+    estimator = make_estimator(folder, model_fn)
+    with pytest.raises(ValueError, match=r"does not fit this model:\n  new: not in the checkp"):
+        getattr(estimator, verb)(input_fn, steps=1)
+
+
+def test_a_saver_of_the_user_restores_what_it_saves(folder):
+    def model_fn(features, mode, params):
+        spec = make_model_fn()(features, mode, params)
+        new = tf.get_variable("new", initializer=7.0)
+        saved = [v for v in tf.global_variables() if v.op.name != "new"]
+
+        def scaffold_fn():
+            return tf.train.Scaffold(
+                saver=tf.train.Saver(saved, save_relative_paths=True),
+                ready_for_local_init_op=tf.zeros([0], tf.string),
+                local_init_op=new.initializer,
+            )
+
+        return spec._replace(scaffold_fn=scaffold_fn)
+
+    make_estimator(folder, model_fn).train(input_fn, steps=2)
+    assert weight_at(folder, 6) == 6.0
+    assert "new" not in dict(tf.train.list_variables(folder))
+
+
+def test_the_parts_of_a_partitioned_variable_fit_the_whole(tmp_path):
+    def model_fn(features, mode, params):
+        with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(2)):
+            tf.get_variable("table", [4, 3])
+        return make_model_fn()(features, mode, params)
+
+    for _ in range(2):
+        make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+    assert dict(tf.train.list_variables(str(tmp_path)))["table"] == [4, 3]
+    assert checkpoint_steps(tmp_path) == [0, 2, 4]

@@ -1,0 +1,317 @@
+"""Signals: the first one ends training after the step and saves, the second exits at once.
+
+Each scenario is a process of its own; they run side by side, since each spends its time importing
+TensorFlow. test_train_eval.py has signals to a training that evaluates, test_hosts.py those to one
+of several hosts.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from toy import checkpoint_steps, wait_until, weight_at
+
+from bert_estimator.tpu.program import hosts
+from bert_estimator.tpu.verbs import interrupts
+from bert_estimator.tpu.verbs.interrupts import Interrupts
+
+PROGRAM = '''
+import sys, time
+import numpy as np
+import tensorflow.compat.v1 as tf
+sys.path[:0] = {path!r}
+import toy
+scenario, folder = {scenario!r}, {folder!r}
+
+def ready_at_100(i):
+    """Any runtime has then done a few steps, since it does not draw that far ahead."""
+    if i == 100:
+        print("ready", flush=True)
+    time.sleep(0.01)
+    return np.full([4], i, np.float32)
+
+def hangs_at_4(i):
+    if i == 4:
+        print("ready", flush=True)
+        time.sleep(600)
+    return np.full([4], i, np.float32)
+
+def train(function, **keywords):
+    estimator = toy.make_estimator(folder, save_checkpoints_steps=10**6, **keywords)
+    estimator.train(toy.py_input_fn(function), steps=10**5)
+    print("trained", flush=True)
+
+if scenario in {runtimes}:
+    toy.MASTER = "" if scenario == "session" else scenario
+    try:
+        train(ready_at_100, iterations_per_loop=10**5)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    train(ready_at_100, iterations_per_loop=10**5)
+else:
+    train(hangs_at_4, iterations_per_loop=1, use_tpu=scenario == "infeed")
+'''
+
+# What the program does, the signals it gets, its exit code. Python ends a program by
+# KeyboardInterrupt with the signal itself, which a shell shows as 130.
+SCENARIOS = {
+    # These, a runtime each, catch the first signal's KeyboardInterrupt and train on.
+    "session": ([signal.SIGINT, signal.SIGTERM], 143),
+    "rehearse:2": ([signal.SIGINT, signal.SIGTERM], 143),
+    "infeed": ([signal.SIGINT], -signal.SIGINT),
+    # A step in TensorFlow that never ends cannot be finished: only a second signal helps.
+    "local": ([signal.SIGINT, signal.SIGTERM], 143),
+}
+RUNTIMES = ("session", "rehearse:2")
+
+
+class Process:
+    """One scenario's process; `run` sends the signals, and waits for its end."""
+
+    def __init__(self, folder, scenario, signals):
+        self.folder, self.scenario, self.signals = folder, scenario, signals
+        self._lines = []
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                PROGRAM.format(
+                    path=sys.path,
+                    scenario=scenario,
+                    runtimes=RUNTIMES,
+                    folder=str(folder),
+                ),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            # A shell's background job, as a test run may be, ignores SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self._reader = threading.Thread(
+            target=lambda: self._lines.extend(iter(self._process.stderr.readline, ""))
+        )
+        self._reader.start()
+
+    def run(self):
+        try:
+            for number in self.signals:
+                if number == self.signals[0] or self.scenario in RUNTIMES:
+                    self._wait_for_output("ready")
+                self._process.send_signal(number)
+                if number == self.signals[0]:
+                    wait_until(lambda: any("Send it again" in line for line in self._lines), 30)
+                    if self.scenario in RUNTIMES:
+                        self._wait_for_output("interrupted")
+            sent = time.monotonic()
+            self.printed = self._process.stdout.read()
+            self.code = self._process.wait(60)
+            self.secs = time.monotonic() - sent
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join()
+            self._process.stdout.close()
+            self._process.stderr.close()
+        self.errors = "".join(self._lines)
+        return self
+
+    def _wait_for_output(self, word):
+        while (line := self._process.stdout.readline()).strip() != word:
+            assert line, "".join(self._lines)
+
+
+@pytest.fixture(scope="module")
+def processes(request, tmp_path_factory):
+    """The ended processes, by scenario: all but those that cannot run here."""
+    scenarios = dict(SCENARIOS)
+    try:
+        request.getfixturevalue("xla_runtime")
+    except pytest.skip.Exception:
+        del scenarios["rehearse:2"]
+    started = [
+        Process(tmp_path_factory.mktemp("model"), scenario, signals)
+        for scenario, (signals, _) in scenarios.items()
+    ]
+    return {process.scenario: process.run() for process in started}
+
+
+@pytest.fixture
+def process(request, processes, scenario):
+    if scenario == "rehearse:2":
+        request.getfixturevalue("xla_runtime")
+    return processes[scenario]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_signal_ends_the_program_soon_with_its_code_and_a_message(process, scenario):
+    assert process.code == SCENARIOS[scenario][1]
+    assert process.secs < 15
+    assert "trained" not in process.printed
+    words = "finishing the current step, then saving. Send it again to exit at once."
+    told = process.signals if scenario in RUNTIMES else process.signals[:1]
+    for number in told:
+        assert f"{number.name}: {words}\n" in process.errors
+    assert process.errors.count(words) == len(told)
+    assert process.errors.rstrip().endswith("KeyboardInterrupt") == (scenario == "infeed")
+
+
+@pytest.mark.parametrize("scenario", RUNTIMES)
+def test_the_step_reached_is_saved_in_the_middle_of_a_loop(process):
+    first, interrupted, terminated = checkpoint_steps(process.folder)
+    assert first == 0
+    assert 5 <= interrupted < terminated < 10**5
+    for step in (interrupted, terminated):
+        assert weight_at(process.folder, step) == step
+
+
+def test_the_step_before_a_blocked_infeed_is_saved(processes):
+    assert checkpoint_steps(processes["infeed"].folder) == [0, 3]
+    assert weight_at(processes["infeed"].folder, 3) == 3.0
+
+
+def test_a_second_signal_leaves_what_there_was(processes):
+    assert checkpoint_steps(processes["local"].folder) == [0]
+
+
+# In this process.
+
+
+def raise_signal(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "code"),
+    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143)],
+)
+def test_the_first_signal_is_noted_and_raised_when_asked(number, error, code, capfd):
+    with Interrupts("doing this and that") as interrupts:
+        assert interrupts.requested is None
+        interrupts.raise_if_requested()
+        raise_signal(number)
+        assert interrupts.requested == number
+        with pytest.raises(error) as raised:
+            interrupts.raise_if_requested()
+    if code is not None:
+        assert raised.value.code == code
+    assert f"{number.name}: doing this and that. Send it again" in capfd.readouterr().err
+
+
+def test_one_within_another_has_its_signals_in_common(monkeypatch, capfd):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with Interrupts("training") as outer:
+        with Interrupts("evaluating") as inner:
+            assert not interrupts.stop_requested()
+            raise_signal(signal.SIGTERM)
+            assert outer.requested == inner.requested == signal.SIGTERM
+            assert interrupts.stop_requested()
+            wait_until(lambda: "SIGTERM: evaluating. Send" in capfd.readouterr().err)
+        with pytest.raises(SystemExit), Interrupts("evaluating once more"):
+            raise AssertionError
+        raise_signal(signal.SIGINT)
+        wait_until(lambda: codes == [130])  # the second one, in spite of what came between
+    assert "once more" not in capfd.readouterr().err
+    assert not interrupts.in_one()
+    with Interrupts("") as another:
+        assert another.requested is None
+
+
+@pytest.mark.parametrize(
+    ("gathered", "wish", "number"),
+    [
+        ([[0, 0], [0, 0]], False, None),
+        ([[0, 0], [1, 0]], True, None),
+        ([[0, 0], [0, signal.SIGTERM]], True, signal.SIGTERM),
+    ],
+)
+def test_a_signal_to_one_host_is_one_to_all(monkeypatch, capfd, gathered, wish, number):
+    monkeypatch.setattr(hosts, "gather", lambda values: np.array(gathered))
+    with Interrupts("saving", num_hosts=2) as asked:
+        assert asked.wanted_by_any_host() == wish
+        assert asked.requested == number
+    told = "SIGTERM: saving, since another host got it.\n" in capfd.readouterr().err
+    assert told == (number is not None)
+    if number:
+        with pytest.raises(SystemExit, match="143"):
+            asked.raise_if_requested()
+
+
+def test_a_signal_while_the_hosts_agree_is_for_the_next_time(monkeypatch):
+    """This one alone would leave, and the others wait for it."""
+    asked = Interrupts("saving", num_hosts=2)
+
+    def gather(values):
+        asked._handle(signal.SIGTERM, None)
+        return np.array([[0, 0], values])
+
+    monkeypatch.setattr(hosts, "gather", gather)
+    with asked:
+        asked.raise_if_requested()
+        with pytest.raises(SystemExit, match="143"):
+            asked.raise_if_requested()
+
+
+def test_other_signals_are_left_alone():
+    called = []
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
+    try:
+        with Interrupts("") as interrupts:
+            raise_signal(signal.SIGUSR1)
+            raise_signal(signal.SIGUSR1)
+        assert called == [signal.SIGUSR1] * 2
+        assert interrupts.requested is None
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def open_pipes():
+    """The pipes this process has open, where the system can tell."""
+    folder = "/proc/self/fd"
+    if not os.path.isdir(folder):
+        return None
+    links = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(os.path.join(folder, name)))
+    return sorted(link for link in links if link.startswith("pipe:"))
+
+
+def test_what_was_there_before_is_put_back():
+    def mine(number, frame):
+        called.append(number)
+
+    called = []
+    previous = signal.signal(signal.SIGTERM, mine)
+    pipes = open_pipes()
+    try:
+        for _ in range(3):
+            with Interrupts(""), Interrupts(""):
+                assert signal.getsignal(signal.SIGTERM) is not mine
+            assert signal.getsignal(signal.SIGTERM) is mine
+        raise_signal(signal.SIGTERM)
+        assert called == [signal.SIGTERM]
+        assert signal.set_wakeup_fd(-1) == -1
+        assert open_pipes() == pipes
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_in_another_thread_nothing_is_installed():
+    def body():
+        with Interrupts("") as interrupts:
+            seen.append((signal.getsignal(signal.SIGINT), interrupts.requested))
+
+    seen = []
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [(signal.getsignal(signal.SIGINT), None)]

@@ -1,0 +1,203 @@
+"""Log lines, rates and the progress bar, on a clock that the tests set."""
+
+import io
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+from toy import scalars
+
+from bert_estimator import tpu
+from bert_estimator.tpu.verbs import progress
+from bert_estimator.tpu.verbs.progress import LogListener, Progress, format_record, format_secs
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the time: a namespace with `now`, in seconds."""
+    clock = types.SimpleNamespace(now=100.0)
+    fake = types.SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", fake)
+    return clock
+
+
+@pytest.fixture
+def records():
+    return []
+
+
+@pytest.fixture
+def make(clock, records, tmp_path):
+    def make(every=100, batch_size=32, units=None, stop_step=1000, start=0):
+        config = tpu.RunConfig(model_dir=str(tmp_path), log_step_count_steps=every)
+        listeners = [tf.train.SessionRunHook(), LogListener(records.append)]
+        with tf.Graph().as_default():
+            made = Progress(config, batch_size, units, stop_step, listeners)
+        made.start(start)
+        return made
+
+    return make
+
+
+def test_a_record_has_rates_waiting_and_time_left(make, clock, records, tmp_path):
+    shown = make(units={"tokens": 128, "words": 100})
+    clock.now += 20
+    shown.after_loop(100, 6.5, {"learning_rate": 0.001}, waited_secs=5.0)
+    clock.now += 10
+    shown.after_loop(200, 5.5, {"learning_rate": 0.002}, waited_secs=5.5)
+    shown.end()
+    assert records == [
+        {
+            "step": 100,
+            "loss": 6.5,
+            "learning_rate": 0.001,
+            "steps_per_sec": 5.0,
+            "examples_per_sec": 160.0,
+            "tokens_per_sec": 20480.0,
+            "words_per_sec": 16000.0,
+            "input_wait": 0.25,
+            "eta_secs": 180.0,  # 900 steps at 5 a second
+        },
+        {
+            "step": 200,
+            "loss": 5.5,
+            "learning_rate": 0.002,
+            "steps_per_sec": 10.0,
+            "examples_per_sec": 320.0,
+            "tokens_per_sec": 40960.0,
+            "words_per_sec": 32000.0,
+            "input_wait": 0.05,
+            "eta_secs": 120.0,  # 800 steps at 200 in 30 seconds
+        },
+    ]
+    assert scalars(tmp_path, "global_step/sec") == [(100, 5.0), (200, 10.0)]
+    assert scalars(tmp_path, "examples/sec") == [(100, 160.0), (200, 320.0)]
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "ends", "logged_at"),
+    [
+        (100, 0, [50, 100, 150, 200], [100, 200]),
+        (100, 0, [30, 60, 90, 120, 150, 210], [120, 210]),
+        (100, 0, [350, 400], [350, 400]),
+        (100, 130, [160, 190, 220], [220]),  # as before a resume at 130
+        (1, 0, [1, 2, 3], [1, 2, 3]),
+        (None, 0, [50, 100], []),
+    ],
+)
+def test_lines_land_on_the_first_loop_end_at_or_after_each_multiple(
+    make, clock, records, every, start, ends, logged_at
+):
+    shown = make(every, start=start)
+    for step in ends:
+        clock.now += 1
+        shown.after_loop(step, 1.0, {}, 0.0)
+    assert [record["step"] for record in records] == logged_at
+
+
+def test_the_last_step_is_logged_and_once(make, clock, records):
+    shown = make()
+    clock.now += 1
+    shown.after_loop(7, 1.0, {}, 0.0, last=True)
+    shown.after_loop(7, 1.0, {}, 0.0, last=True)
+    assert [record["step"] for record in records] == [7]
+
+
+def test_waiting_is_never_more_than_all_the_time(make, clock, records):
+    shown = make()
+    clock.now += 1
+    shown.after_loop(100, 1.0, {}, waited_secs=1.001)
+    assert records[0]["input_wait"] == 1.0
+
+
+def test_without_an_end_there_is_no_time_left_and_without_a_batch_size_no_examples(
+    make, clock, records
+):
+    shown = make(batch_size=None, units={"tokens": 128}, stop_step=None)
+    clock.now += 1
+    shown.after_loop(100, 1.0, {}, 0.0)
+    assert list(records[0]) == ["step", "loss", "steps_per_sec", "input_wait"]
+
+
+def test_a_record_as_a_line(make, clock, logged):
+    shown = make(units={"tokens": 128})
+    clock.now += 20
+    shown.after_loop(100, 6.54321, {"learning_rate": 0.00123456}, waited_secs=1.0)
+    assert logged == [
+        (
+            "INFO",
+            "step 100/1000  loss 6.5432  learning_rate 0.0012346  5.000 steps/s  "
+            "160.0 examples/s  20,480 tokens/s  input wait 5.0%  ETA 3:00",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (1.0, "1.0000"),
+        (-1.23456, "-1.2346"),
+        (9.99999, "10.0000"),
+        (12.3456, "12.346"),
+        (99999.4, "99,999"),
+        (1234567.0, "1,234,567"),
+        (0.123456, "0.12346"),
+        (1.23456e-07, "1.2346e-07"),
+    ],
+)
+def test_numbers_have_five_significant_digits(value, text):
+    assert format_record({"step": 1, "loss": value}) == f"step 1  loss {text}"
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [(0, "0:00"), (9.4, "0:09"), (59.6, "1:00"), (83, "1:23"), (3599, "59:59"), (3600, "1:00:00"),
+     (360000, "100:00:00")],
+)  # fmt: skip
+def test_times(secs, text):
+    assert format_secs(secs) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+ERASE = "\r\x1b[K"
+
+
+def test_the_bar_on_a_terminal(make, clock, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    shown = make(every=500)
+    clock.now += 50
+    shown.after_loop(250, 6.54321, {}, 0.0)
+    clock.now += 50
+    shown.after_loop(500, 5.0, {}, 0.0)
+    shown.end()
+    assert terminal.getvalue() == (
+        f"{ERASE}[#######-----------------------] 250/1000  loss 6.5432  ETA 2:30"
+        f"{ERASE}[###############---------------] 500/1000  loss 5.0000  ETA 1:40"
+        f"{ERASE}"  # room for the log line
+        f"{ERASE}"
+    )
+
+
+def test_the_bar_without_an_end_counts(make, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    make(stop_step=None).after_loop(7, 1.25, {}, 0.0)
+    assert terminal.getvalue() == f"{ERASE}step 7  loss 1.2500"
+
+
+def test_no_bar_elsewhere(make, clock, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    shown = make()
+    clock.now += 1
+    shown.after_loop(50, 1.0, {}, 0.0)
+    shown.end()
+    assert stream.getvalue() == ""
