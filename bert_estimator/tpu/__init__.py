@@ -20,7 +20,7 @@ _MODULE_OF = {
     "FinalExporter": "exporters",
     "InputPipelineConfig": "config",
     "LatestExporter": "exporters",
-    "LogListener": "progress",
+    "LogListener": "verbs.progress",
     "ModeKeys": "spec",
     "NanLossDuringTrainingError": "errors",
     "NonFiniteWeightsError": "errors",
