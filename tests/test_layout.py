@@ -104,7 +104,11 @@ ARROWS = {
         "bert_estimator.interchange",
         "bert_estimator.command_line.flags",
     ],
-    "bert_estimator.command_line.flags": ["bert_estimator.tpu.program.hosts"],
+    "bert_estimator.choices": [],
+    "bert_estimator.command_line.flags": [
+        "bert_estimator.choices",
+        "bert_estimator.tpu.program.hosts",
+    ],
     "bert_estimator.command_line.console": ["bert_estimator.command_line.flags"],
     "bert_estimator.jobs.compile_only": [
         "bert_estimator.command_line.flags",

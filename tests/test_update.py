@@ -66,7 +66,7 @@ def test_a_variable_may_have_a_rate_of_its_own():
 
 
 def test_a_schedule_that_cannot_be_is_refused_before_the_graph():
-    with pytest.raises(ValueError, match="--num_warmup_steps=10: must be at least 0 and below"):
+    with pytest.raises(ValueError, match=r"^num_warmup_steps=10: must be at least 0 and below"):
         update.UpdateRule("adamw", 0.1, num_train_steps=10, num_warmup_steps=10)
 
 

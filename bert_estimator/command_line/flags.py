@@ -11,9 +11,10 @@ import re
 
 from absl import flags
 
+from bert_estimator.choices import OPTIMIZERS
+
 PRECISIONS = ("float32", "bfloat16")
 BATCH_SIZES = ("train_batch_size", "eval_batch_size", "predict_batch_size")  # the last: classifier
-OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 

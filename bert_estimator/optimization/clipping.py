@@ -1,31 +1,34 @@
 """Clipping by the global norm (Pascanu et al., 2013, "On the difficulty of training RNNs")."""
 
 import math
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization import gradients as gradients_lib
+from bert_estimator.optimization.chain import to_dense_float32
 
 
-def clip_by_global_norm(gradients, max_norm):
+def clip_by_global_norm(
+    gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], max_norm: float
+) -> tuple[list[tf.Tensor | None], tf.Tensor]:
     """Scales all gradients by one factor, so that their joint L2 norm is at most `max_norm`.
 
-    The norm is that of all gradients as one long vector, in float32. As in
-    `tf.clip_by_global_norm`, a norm that is infinite or NaN makes every clipped gradient NaN: the
-    step fails where it can be seen. (max_norm / infinity is 0, which would turn an overflow into
-    a step without gradients.) Unlike it, duplicate rows of a sparse gradient count as their sum.
+    The joint norm is the float32 norm of all gradients as one long vector. If it is infinite or
+    NaN, every clipped gradient is NaN, as in `tf.clip_by_global_norm`: the step fails where it can
+    be seen. (max_norm / infinity is 0, which would turn an overflow into a step without gradients.)
+    Unlike in `tf.clip_by_global_norm`, duplicate rows of a sparse gradient count as their sum.
 
     Args:
-        gradients: list of float tensors, `tf.IndexedSlices` and None, of any shapes. They must be
-            sums over the whole batch: clipping parts of it and adding them is another algorithm.
-        max_norm: Python float > 0.
+      gradients: float tensors, `tf.IndexedSlices` and None, of any shapes. Each gradient must be
+        the sum over the whole batch: clipping the parts before adding them is another algorithm.
+      max_norm: number > 0.
 
     Returns:
-        (clipped, global_norm): a list of dense float32 tensors, with None where `gradients` has
-        it, and the norm before clipping, a float32 scalar, for summaries.
+      (clipped, global_norm): a list of dense float32 tensors, with None where `gradients` has
+      None; and the norm before clipping, a float32 scalar, for summaries.
 
     Raises:
-        ValueError: `max_norm` is not a positive finite number, or every gradient is None.
+      ValueError: `max_norm` is not a finite number > 0, or every gradient is None.
     """
     if not (math.isfinite(max_norm) and max_norm > 0.0):
         raise ValueError(
@@ -33,12 +36,12 @@ def clip_by_global_norm(gradients, max_norm):
             "To train without clipping, do not call it."
         )
     with tf.name_scope("clip_by_global_norm"):
-        dense = [gradients_lib.to_dense_float32(gradient) for gradient in gradients]
-        squares = [tf.reduce_sum(tf.square(each)) for each in dense if each is not None]
+        dense = [to_dense_float32(gradient) for gradient in gradients]
+        squares = [tf.reduce_sum(tf.square(gradient)) for gradient in dense if gradient is not None]
         if not squares:
             raise ValueError(
-                "clip_by_global_norm: no gradient to clip, all are None; the loss does not depend "
-                "on any of the variables."
+                "clip_by_global_norm: every gradient is None: the loss does not depend on any of "
+                "the variables."
             )
         norm = tf.sqrt(tf.add_n(squares), name="global_norm")
         scale = tf.where(
@@ -46,4 +49,4 @@ def clip_by_global_norm(gradients, max_norm):
             max_norm / tf.maximum(norm, max_norm),
             tf.constant(math.nan, tf.float32),
         )
-        return [None if each is None else each * scale for each in dense], norm
+        return [None if gradient is None else gradient * scale for gradient in dense], norm

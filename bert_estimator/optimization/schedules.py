@@ -1,4 +1,4 @@
-"""Learning-rate schedules: linear warm-up, then polynomial decay."""
+"""The learning rate by step: linear warm-up, then polynomial decay."""
 
 import dataclasses
 import math
@@ -15,29 +15,29 @@ class WarmupPolynomialDecay:
         learning_rate = schedule(tf.train.get_global_step())     # a tensor
         schedule(2000)                                           # 0.006, for a plot or a test
 
-    With t the number of updates already applied, p the power, and peak, end the two rates:
+    With t the number of updates applied so far, p the power, and peak and end the two rates:
 
         t < W:   peak * t / W
         t >= W:  end + (peak - end) * ((T - t) / (T - W))^p,  and `end` from T on.
 
-    This is continuous: the rate reaches the peak at t = W. (You et al., 2020, section 4: LAMB's
-    BERT runs; W = 3125 for every batch size, p = 1.) The first update, t = 0, has rate 0, as in
-    google-research/bert.
+    The default is continuous: the rate reaches the peak at t = W (You et al., 2020, section 4;
+    LAMB's BERT runs have W = 3125 for every batch size, and p = 1). The first update, t = 0, has
+    the rate 0, as in google-research/bert.
 
-    `legacy_jump=True` is google-research/bert's own schedule (`optimization.py`): there the decay
-    runs from step 0, (T - t) / T, and the warm-up replaces its first W steps; the rate therefore
+    `legacy_jump=True` is google-research/bert's own schedule (`optimization.py`). Its decay runs
+    from step 0, (T - t) / T, and the warm-up replaces the first W steps of the decay. So the rate
     jumps down at t = W, from nearly the peak to peak * (1 - W / T)^p.
 
     Attributes:
-        learning_rate: the peak, > 0.
-        num_train_steps: T, an int > 0.
-        num_warmup_steps: W, an int, 0 <= W < T; 0 starts at the peak.
-        end_learning_rate: the rate from step T on, >= 0.
-        power: p, > 0; 1 is linear.
-        legacy_jump: see above.
+      learning_rate: the peak, > 0.
+      num_train_steps: T, > 0.
+      num_warmup_steps: W, 0 <= W < T; 0 starts at the peak.
+      end_learning_rate: the rate from step T on, >= 0.
+      power: p, > 0; 1 is linear.
+      legacy_jump: whether to use google-research/bert's schedule.
 
     Raises:
-        ValueError: a value is out of range; the text names its flag.
+      ValueError: a value is out of range.
     """
 
     learning_rate: float
@@ -49,14 +49,14 @@ class WarmupPolynomialDecay:
 
     def __post_init__(self):
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
-            raise ValueError(f"--learning_rate={self.learning_rate}: must be a finite number > 0.")
+            raise ValueError(f"learning_rate={self.learning_rate}: must be a finite number > 0.")
         if self.num_train_steps < 1:
-            raise ValueError(f"--num_train_steps={self.num_train_steps}: must be at least 1.")
+            raise ValueError(f"num_train_steps={self.num_train_steps}: must be at least 1.")
         if not 0 <= self.num_warmup_steps < self.num_train_steps:
             raise ValueError(
-                f"--num_warmup_steps={self.num_warmup_steps}: must be at least 0 and below "
-                f"--num_train_steps={self.num_train_steps}; warm up for fewer steps, or train for "
-                "more."
+                f"num_warmup_steps={self.num_warmup_steps}: must be at least 0 and below "
+                f"num_train_steps={self.num_train_steps}; warm up for fewer steps, or train for "
+                "more steps."
             )
         if not (math.isfinite(self.end_learning_rate) and self.end_learning_rate >= 0.0):
             raise ValueError(
@@ -65,24 +65,26 @@ class WarmupPolynomialDecay:
         if not (math.isfinite(self.power) and self.power > 0.0):
             raise ValueError(f"power={self.power}: must be a finite number > 0; 1 is linear.")
 
-    def __call__(self, step):
-        """The rate of the update that follows `step` updates.
+    def __call__(
+        self, step: tf.Tensor | tf.Variable | int | np.ndarray
+    ) -> tf.Tensor | np.float64 | np.ndarray:
+        """Returns the learning rate of the update that follows `step` updates.
 
         Args:
-            step: an integer tensor or variable of any shape; or an int, or a numpy array.
+          step: an integer tensor or variable of any shape; or an int, or a numpy array.
 
         Returns:
-            A float32 tensor of step's shape for a tensor or variable; else float64, a numpy scalar
-            or array of step's shape.
+          A float32 tensor of step's shape if `step` is a tensor or a variable; else float64, a
+          numpy scalar or array of step's shape.
         """
         if tf.is_tensor(step):
             return self._rate(tf.convert_to_tensor(step), tf, lambda x: tf.cast(x, tf.float32))
         return self._rate(np.asarray(step), np, np.float64)
 
     def _rate(self, step, lib, to_float):
-        """The formula, for `lib` tensorflow or numpy.
+        """Returns the formula's value; `lib` is tensorflow or numpy.
 
-        Differences of steps are taken as integers: 1 - t / T would lose all but a few bits near T.
+        Steps are subtracted as integers: 1 - t / T would lose all but a few bits near T.
         """
         total, warmup = self.num_train_steps, self.num_warmup_steps
         decay_steps = total if self.legacy_jump else total - warmup

@@ -8,21 +8,21 @@ from bert_estimator.optimization.clipping import clip_by_global_norm
 
 
 def twin(gradients, max_norm):
-    """The definition in float64."""
+    """Returns (clipped gradients, norm) by the definition, in float64."""
     gradients = [np.asarray(gradient, np.float64) for gradient in gradients]
     norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients))
     return [gradient * max_norm / max(norm, max_norm) for gradient in gradients], norm
 
 
 def clip(gradients, max_norm):
-    """Clips constants in a Session."""
+    """Clips constants in a Session; returns (clipped gradients, norm)."""
     with tf.Graph().as_default(), tf.Session() as session:
         constants = [None if g is None else tf.constant(g, tf.float32) for g in gradients]
         clipped, norm = clip_by_global_norm(constants, max_norm)
-        present = [each for each in clipped if each is not None]
+        present = [gradient for gradient in clipped if gradient is not None]
         values, norm = session.run([present, norm])
         values = iter(values)
-        return [None if each is None else next(values) for each in clipped], norm
+        return [None if gradient is None else next(values) for gradient in clipped], norm
 
 
 def test_equals_its_twin():
@@ -87,11 +87,11 @@ def test_bfloat16_gradients_are_measured_in_float32():
 
 
 @pytest.mark.parametrize("max_norm", [0.0, -1.0, float("inf"), float("nan")])
-def test_refuses_a_limit_that_is_no_positive_number(max_norm):
+def test_refuses_a_limit_that_is_not_a_positive_number(max_norm):
     with pytest.raises(ValueError, match=r"max_norm=.* must be finite and > 0"):
         clip_by_global_norm([], max_norm)
 
 
 def test_refuses_gradients_that_are_all_none():
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="no gradient to clip"):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="every gradient is None"):
         clip_by_global_norm([None, None], 1.0)

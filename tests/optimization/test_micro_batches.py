@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import precision
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.optimization.clipping import clip_by_global_norm
-from bert_estimator.optimization.lamb import LAMBOptimizer
 from bert_estimator.optimization.micro_batches import accumulate
+from bert_estimator.optimization.optimizers import LAMBOptimizer
 
 BATCH = 8
 RANDOM = np.random.RandomState(0)
@@ -30,7 +30,7 @@ INITIAL = {
 
 
 def network(features, first_row):
-    """Two layers and an embedding, with [B, 2] outputs, in the style of TF1 scripts."""
+    """Builds two layers and an embedding, in the style of TF1 scripts; returns [B, 2] outputs."""
     del first_row
     with tf.variable_scope("net"):
         kernel = tf.get_variable("kernel", initializer=INITIAL["kernel"])
@@ -45,7 +45,7 @@ def network(features, first_row):
 
 
 def make_loss_fn(all_features, build=network):
-    """Weighted squares over the sum of the whole batch's weights."""
+    """Returns a loss_fn: weighted squares over the sum of the whole batch's weights."""
     normaliser = tf.reduce_sum(all_features["weights"])
 
     def loss_fn(features, first_row):
@@ -66,7 +66,7 @@ def train(micro_batch_size, build=network, steps=3):
     """Trains on FEATURES with LAMB.
 
     Returns:
-        ((loss, outputs, gradients by name) of the first step, all variables by name at the end).
+      ((loss, outputs, gradients by name) of the first step, all variables by name at the end).
     """
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(value) for name, value in FEATURES.items()}
@@ -84,7 +84,7 @@ def train(micro_batch_size, build=network, steps=3):
 
 
 def assert_same(found, expected, rtol=1e-6):
-    """Dicts of arrays are equal, to 1e-6 of each array's largest element."""
+    """Compares dicts of arrays, to `rtol` of each array's largest element."""
     assert list(found) == list(expected)
     for name, value in expected.items():
         atol = rtol * np.abs(value).max()
@@ -93,7 +93,7 @@ def assert_same(found, expected, rtol=1e-6):
 
 @pytest.fixture(scope="module")
 def whole_batch():
-    """What `train` gives without micro-batches."""
+    """What `train` returns without micro-batches."""
     return train(None)
 
 
@@ -118,15 +118,33 @@ def test_outputs_are_sums_over_the_batch():
     assert outputs["rows"] == sum(range(BATCH))
 
 
-def test_the_loss_is_that_of_a_float64_twin():
-    (loss, _, _), _ = train(2, steps=0)
-    with tf.Graph().as_default(), tf.Session() as session:
-        logits = network({name: tf.constant(value) for name, value in FEATURES.items()}, 0)
-        session.run(tf.global_variables_initializer())
-        logits = session.run(logits).astype(np.float64)
-    weights = FEATURES["weights"].astype(np.float64)
-    errors = np.sum((logits - FEATURES["targets"]) ** 2, axis=1)
-    assert loss == pytest.approx(np.sum(weights * errors) / weights.sum(), rel=1e-6)
+def twin():
+    """Returns the loss of `make_loss_fn(FEATURES)` and its gradients by name, in float64."""
+    f = {name: np.float64(FEATURES[name]) for name in ("inputs", "targets", "weights")}
+    kernel, words, dense = (np.float64(INITIAL[name]) for name in ("kernel", "words", "dense"))
+    first = np.tanh(f["inputs"] @ kernel)
+    second = np.tanh(first + words[FEATURES["ids"]])
+    errors = second @ dense - f["targets"]
+    shares = f["weights"][:, None] / f["weights"].sum()
+    d_outputs = 2 * shares * errors
+    d_second = (d_outputs @ dense.T) * (1 - second**2)
+    d_words = np.zeros_like(words)
+    np.add.at(d_words, FEATURES["ids"], d_second)
+    gradients = {
+        "net/kernel:0": f["inputs"].T @ (d_second * (1 - first**2)),
+        "net/words:0": d_words,
+        "net/dense/kernel:0": second.T @ d_outputs,
+        "net/dense/bias:0": d_outputs.sum(axis=0),
+    }
+    return np.sum(shares * errors**2), gradients
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_loss_and_gradients_equal_their_twin(micro_batch_size):
+    (loss, _, gradients), _ = train(micro_batch_size, steps=0)
+    expected_loss, expected_gradients = twin()
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert_same(gradients, expected_gradients)
 
 
 def test_a_mean_of_the_parts_means_would_be_another_loss():
@@ -177,7 +195,7 @@ def test_the_graph_does_not_grow_with_the_number_of_micro_batches(version):
 
 
 def test_micro_batches_run_one_after_the_other():
-    """Else the activations of several would be alive at once."""
+    """Otherwise the activations of several micro-batches would be alive at once."""
     with tf.Graph().as_default() as graph:
         features = {name: tf.constant(value) for name, value in FEATURES.items()}
         accumulate(make_loss_fn(features), features, 2)
@@ -270,12 +288,12 @@ def test_initial_values_follow_the_graphs_seed():
 
 
 def with_dropout(features, first_row):
-    """The network with its outputs dropped out by the row's index in the batch."""
+    """Builds the network and drops out its outputs by the row's index in the batch."""
     dropout = Dropout(seed=1, step=7, first_row=first_row)
     return dropout(network(features, first_row), 0.5)
 
 
-def test_dropout_by_row_is_that_of_the_whole_batch(whole_batch):
+def test_dropout_by_row_equals_the_whole_batchs_dropout(whole_batch):
     (loss, _, gradients), variables = train(None, with_dropout)
     (split_loss, _, split_gradients), split_variables = train(2, with_dropout)
     (without, _, _), _ = whole_batch
@@ -286,7 +304,7 @@ def test_dropout_by_row_is_that_of_the_whole_batch(whole_batch):
 
 
 def in_bfloat16(features, first_row):
-    """A network under the bfloat16 scope; a lookup in it has a sparse bfloat16 gradient."""
+    """Builds a lookup under the bfloat16 scope, whose gradient is sparse and bfloat16."""
     del first_row
     with precision.scope("bfloat16"):
         words = tf.get_variable("words", [5, 2], initializer=tf.random_normal_initializer(seed=5))
@@ -329,13 +347,13 @@ def test_compiled_by_xla_equals_the_plain_graph():
 @pytest.mark.parametrize(
     ("micro_batch_size", "message"),
     [
-        (0, r"--micro_batch_size=0: must be at least 1"),
-        (-4, r"--micro_batch_size=-4: must be at least 1"),
+        (0, r"^micro_batch_size=0: must be at least 1"),
+        (-4, r"^micro_batch_size=-4: must be at least 1"),
         (
             3,
-            r"--micro_batch_size=3 does not divide a core's batch of 8; choose one of \[1, 2, 4, 8",
+            r"^micro_batch_size=3 does not divide a core's batch of 8; choose one of \[1, 2, 4, 8",
         ),
-        (6, r"--micro_batch_size=6 does not divide a core's batch of 8"),
+        (6, r"^micro_batch_size=6 does not divide a core's batch of 8"),
     ],
 )
 def test_refuses_sizes_that_do_not_divide(micro_batch_size, message):
@@ -357,7 +375,7 @@ def test_refuses_a_batch_size_that_is_not_static():
 def test_refuses_features_of_different_lengths():
     with tf.Graph().as_default():
         features = {"a": tf.zeros([4]), "b": tf.zeros([2])}
-        with pytest.raises(ValueError, match=r"same number of rows .* \{'a': 4, 'b': 2\}"):
+        with pytest.raises(ValueError, match=r"the same number of rows, .* \{'a': 4, 'b': 2\}"):
             accumulate(None, features, 2)
 
 

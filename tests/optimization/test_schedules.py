@@ -8,7 +8,7 @@ from bert_estimator.optimization.schedules import WarmupPolynomialDecay
 
 
 def twin(step, peak, total, warmup, end, power, legacy_jump):
-    """The definition in float64, one step at a time."""
+    """Returns the rate of a step by the definition, in float64."""
     if step < warmup:
         return peak * step / warmup
     start = 0 if legacy_jump else warmup
@@ -101,11 +101,11 @@ def test_float32_keeps_its_digits_near_the_end():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 10), r"--learning_rate=0.0: must be a finite number > 0"),
-        ((float("nan"), 10), r"--learning_rate=nan"),
-        ((1.0, 0), r"--num_train_steps=0: must be at least 1"),
-        ((1.0, 10, 10), r"--num_warmup_steps=10: .* below --num_train_steps=10; warm up for fewer"),
-        ((1.0, 10, -1), r"--num_warmup_steps=-1: must be at least 0"),
+        ((0.0, 10), r"^learning_rate=0.0: must be a finite number > 0"),
+        ((float("nan"), 10), r"^learning_rate=nan"),
+        ((1.0, 0), r"^num_train_steps=0: must be at least 1"),
+        ((1.0, 10, 10), r"^num_warmup_steps=10: .* below num_train_steps=10; warm up for fewer"),
+        ((1.0, 10, -1), r"^num_warmup_steps=-1: must be at least 0"),
         ((1.0, 10, 1, -1.0), r"end_learning_rate=-1.0: must be a finite number >= 0"),
         ((1.0, 10, 1, 0.0, 0.0), r"power=0.0: must be a finite number > 0"),
     ],

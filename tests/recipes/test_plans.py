@@ -3,7 +3,7 @@
 import pytest
 
 from bert_estimator import optimization
-from bert_estimator.optimization.exclusions import Exclusions
+from bert_estimator.optimization.scaling import Exclusions
 from bert_estimator.recipes import plans
 
 PAPER, ASSUMED, NVIDIA, BERT = "paper", "assumed", "NVIDIA", "google-research/bert"

@@ -1,25 +1,25 @@
-"""Helpers: run an optimizer, or one piece of it, on given numbers."""
+"""Helpers that run an optimizer, or a piece of an optimizer, on given numbers."""
 
 import contextlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.parameter import Parameter
+from bert_estimator.optimization.chain import Parameter
 
 
 def run(make_optimizer, initial, gradients, learning_rates):
-    """Runs one update per entry of `gradients` in a Session.
+    """Runs an update for each entry of `gradients` in a Session.
 
     Args:
-        make_optimizer: callable (learning rate, float32 scalar tensor) -> a ChainOptimizer.
-        initial: dict from variable name to its first value.
-        gradients: list of dicts like `initial`.
-        learning_rates: list of floats.
+      make_optimizer: function (learning rate, a float32 scalar tensor) -> a ChainOptimizer.
+      initial: dict from variable name to its first value.
+      gradients: list of dicts like `initial`.
+      learning_rates: list of floats.
 
     Returns:
-        List of dicts, one an update: "param", "trust_ratio", and Adam's "m" and "v", each a dict by
-        variable name, and "global_step".
+      A list with a dict for each update: "param", "trust_ratio", and Adam's "m" and "v" are dicts
+      by variable name; "global_step" is a number.
     """
     history = []
     with tf.Graph().as_default(), tf.Session() as session:
@@ -48,7 +48,7 @@ def run(make_optimizer, initial, gradients, learning_rates):
 
 
 def apply_piece(piece, value, update, name="w"):
-    """One piece, once: (update that comes out, trust ratio it left or None)."""
+    """Applies a piece once; returns (new update, the trust ratio that the piece left, or None)."""
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.get_variable(name, initializer=np.array(value, np.float32))
         parameter = Parameter(variable, update_number=None, slots=None)

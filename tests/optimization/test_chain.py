@@ -1,4 +1,4 @@
-"""ChainOptimizer: slots, the order of assignments, and where a step can run."""
+"""The chain: gradients made dense, Parameter, and ChainOptimizer: slots, order, where it runs."""
 
 import numpy as np
 import optimizer_steps
@@ -7,16 +7,94 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
-from bert_estimator.optimization.lamb import LAMBOptimizer
-from bert_estimator.optimization.learning_rate import ScaleByLearningRate
-from bert_estimator.optimization.optimizer import ChainOptimizer
+from bert_estimator.optimization.chain import ChainOptimizer, Parameter, name_of, to_dense_float32
+from bert_estimator.optimization.optimizers import LAMBOptimizer
+from bert_estimator.optimization.scaling import ScaleByLearningRate
 
 KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
 TARGET = np.float32([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
 
 
+def test_none_stays_none():
+    assert to_dense_float32(None) is None
+
+
+def test_bfloat16_becomes_float32():
+    with tf.Graph().as_default(), tf.Session() as session:
+        dense = to_dense_float32(tf.constant([1.5, -2.0], tf.bfloat16))
+        assert dense.dtype == tf.float32
+        np.testing.assert_array_equal(session.run(dense), [1.5, -2.0])
+
+
+def test_rows_of_the_same_id_are_summed_in_float32():
+    # In bfloat16, 256 + 1 + 1 is 256.
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tf.constant([[256.0, 1.0], [1.0, 2.0], [1.0, 3.0], [5.0, 5.0]], tf.bfloat16)
+        sparse = tf.IndexedSlices(values, tf.constant([2, 2, 2, 0]), tf.constant([4, 2]))
+        dense = to_dense_float32(sparse)
+        assert dense.shape.as_list() == [4, 2]
+        np.testing.assert_array_equal(session.run(dense), [[5, 5], [0, 0], [258, 6], [0, 0]])
+
+
+def test_a_lookup_and_a_one_hot_product_have_the_same_gradient():
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = tf.get_variable("table", initializer=np.arange(12, dtype=np.float32).reshape(4, 3))
+        ids = tf.constant([3, 1, 3, 3])
+        factors = tf.constant([[1.0, 2.0, 3.0]] * 4)
+        by_lookup = tf.reduce_sum(tf.gather(table, ids) * factors)
+        by_product = tf.reduce_sum(tf.matmul(tf.one_hot(ids, 4), table) * factors)
+        sparse = tf.gradients(by_lookup, table)[0]
+        assert isinstance(sparse, tf.IndexedSlices)
+        found = session.run([to_dense_float32(sparse), tf.gradients(by_product, table)[0]])
+        np.testing.assert_array_equal(*found)
+
+
+def test_sparse_gradient_without_a_shape_is_refused():
+    with tf.Graph().as_default():
+        sparse = tf.IndexedSlices(tf.ones([2, 3], name="rows"), tf.constant([0, 1]))
+        with pytest.raises(ValueError, match=r"Sparse gradient rows:0 has no dense_shape"):
+            to_dense_float32(sparse)
+
+
+def test_name_has_no_tensor_suffix():
+    with tf.Graph().as_default(), tf.variable_scope("bert/pooler"):
+        assert name_of(tf.get_variable("kernel", [2])) == "bert/pooler/kernel"
+
+
+def test_a_bfloat16_variable_is_updated_in_float32_and_stored_as_it_was():
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("w", initializer=tf.constant([1.0, 2.0], tf.bfloat16))
+        parameter = Parameter(variable, update_number=None, slots=None)
+        assert parameter.value.dtype == tf.float32
+        ((target, value),) = parameter.assignments(tf.constant([0.5, 2**-9]))
+        assert target is variable
+        assert value.dtype == tf.bfloat16
+        session.run(variable.initializer)
+        np.testing.assert_array_equal(session.run(tf.cast(value, tf.float32)), [0.5, 2.0])
+
+
+def test_new_slots_are_not_visible_before_they_are_assigned():
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("w", initializer=[1.0])
+        slot = tf.get_variable("w/m", initializer=[5.0])
+        parameter = Parameter(variable, update_number=None, slots=lambda *_: slot)
+        parameter.set_slot("m", parameter.slot("m") + 1.0)
+        session.run([variable.initializer, slot.initializer])
+        assert session.run(parameter.slot("m")) == 5.0
+        targets, values = zip(*parameter.assignments(tf.constant([0.25])), strict=True)
+        assert targets == (slot, variable)
+        assert session.run(list(values)) == [6.0, 0.75]
+
+
+def test_update_number_that_is_not_known_is_an_error():
+    with tf.Graph().as_default():
+        parameter = Parameter(tf.get_variable("w", [1]), update_number=None, slots=None)
+        with pytest.raises(ValueError, match=r"give apply_gradients or minimize global_step="):
+            _ = parameter.update_number
+
+
 def build_step():
-    """One LAMB step on ||kernel - target||^2 + bias^2, as a model_fn would build it."""
+    """Builds a LAMB step on ||kernel - target||^2 + bias^2, as a model_fn would build it."""
     with tf.variable_scope("layer"):
         kernel = tf.get_variable("kernel", initializer=KERNEL)
         bias = tf.get_variable("bias", initializer=np.float32([0.5, 0.5]))
@@ -28,7 +106,7 @@ def build_step():
 
 
 def three_steps_in_a_session():
-    """(names, values) of the state after three plain steps."""
+    """Returns (names, values) of the state after three plain steps."""
     with tf.Graph().as_default(), tf.Session() as session:
         train_op, state = build_step()
         session.run(tf.global_variables_initializer())
@@ -83,7 +161,7 @@ def test_three_compiled_steps_equal_three_plain_ones():
 
 
 def test_every_variable_is_assigned_after_every_gradient():
-    """The loss reads `second` after it was differentiated by `first`; no update may get between."""
+    """The loss reads `second` after its gradient by `first`; no update may come between them."""
     with tf.Graph().as_default():
         first = tf.get_variable("first", [2])
         second = tf.get_variable("second", [2])
@@ -122,7 +200,7 @@ def test_every_read_of_a_variable_and_its_slots_comes_before_their_assignments()
 
 
 def _ancestors(operation):
-    """Names of the operations that must run before this one."""
+    """Returns the names of the operations that must run before this operation."""
     seen, todo = set(), [operation]
     while todo:
         now = todo.pop()
@@ -134,7 +212,7 @@ def _ancestors(operation):
 
 
 def test_slots_are_float32_resources_named_after_the_variable_in_any_scope():
-    """Also under a bfloat16 scope, another scope's name, and its getter."""
+    """They are so under a bfloat16 scope too, which has a name and a getter of its own."""
     with tf.Graph().as_default(), tf.Session() as session:
         with precision.scope("bfloat16"), tf.variable_scope("bert"):
             read = tf.get_variable("kernel", [2, 2], dtype=tf.bfloat16)
@@ -270,7 +348,7 @@ def test_variables_of_the_old_kind_work_too():
     np.testing.assert_array_equal(*values)
 
 
-def test_trust_ratios_are_those_of_the_adapted_variables():
+def test_trust_ratios_are_of_the_adapted_variables():
     with tf.Graph().as_default(), tf.Session() as session:
         kernel = tf.get_variable("layer/kernel", initializer=[3.0, 4.0])
         bias = tf.get_variable("layer/bias", initializer=[3.0, 4.0])

@@ -1,0 +1,258 @@
+"""LAMB, AdamW, LARS and Adafactor: each is a chain of pieces, in the order of their application."""
+
+from collections.abc import Sequence
+
+from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
+from bert_estimator.optimization.scaling import (
+    LAYER_NORM_AND_BIAS,
+    AddDecayedWeights,
+    ClipByRms,
+    LearningRate,
+    ScaleByLearningRate,
+    ScaleByParameterRms,
+    ScaleByTrustRatio,
+)
+
+
+class LAMBOptimizer(ChainOptimizer):
+    """Adam whose steps are scaled, variable by variable, to the length of the variable.
+
+    You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
+    2020. With r from `ScaleByAdam`, w the variable and lr the learning rate:
+
+        u = r + weight_decay_rate * w
+        w = w - lr * ||w|| / ||u|| * u
+
+    Three rules are in use:
+
+    1. The default has no bias correction, and variables without weight decay are not adapted
+       either: the rule of ALBERT and of the first author's TPU code ("rule A").
+    2. bias_correction=True is the paper's algorithm 2: the rule of MLPerf's BERT and of TensorFlow
+       Addons ("rule B").
+    3. bias_correction=True, exclude_from_layer_adaptation=[] adapts every variable: the rule of
+       NVIDIA's BERT and of optax.lamb with a mask for the decay ("rule C").
+
+    Rules A and B differ little after the warm-up. Clip the gradients by their global norm to 1.0
+    first (`clip_by_global_norm`), as all of these programs do.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Sequence[str] = LAYER_NORM_AND_BIAS,
+        exclude_from_layer_adaptation: Sequence[str] = LAYER_NORM_AND_BIAS,
+        bias_correction: bool = False,
+        bfloat16_first_moments: bool = False,
+        name: str = "LAMBOptimizer",
+    ):
+        """Builds the chain; the default constants are the paper's.
+
+        Args:
+          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+            returns a number or a tensor.
+          weight_decay_rate: number >= 0.
+          beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
+          beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
+          epsilon: number > 0, added to the root of the second moment.
+          exclude_from_weight_decay: list of regular expressions over variable names.
+          exclude_from_layer_adaptation: list of regular expressions; the variables that the trust
+            ratio leaves alone.
+          bias_correction: whether Adam's moments are corrected; needs the global_step in
+            `apply_gradients`.
+          bfloat16_first_moments: whether to store the first moments as bfloat16.
+          name: prefix of the operations' names.
+
+        Raises:
+          ValueError: a constant is out of range, or a pattern is not a regular expression.
+        """
+        super().__init__(
+            [
+                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
+                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+                ScaleByTrustRatio(exclude_from_layer_adaptation),
+                ScaleByLearningRate(learning_rate),
+            ],
+            name,
+        )
+
+
+class AdamWeightDecayOptimizer(ChainOptimizer):
+    """AdamW: Adam's ratio plus decoupled weight decay.
+
+    With r from `ScaleByAdam`, w the variable and lr the learning rate:
+
+        w = w - lr * (r + weight_decay_rate * w)
+
+    The default has no bias correction and gives the numbers of google-research/bert's optimizer of
+    this name. bias_correction=True is Loshchilov and Hutter's AdamW (2019, algorithm 2), and
+    `optax.adamw`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Sequence[str] = LAYER_NORM_AND_BIAS,
+        bias_correction: bool = False,
+        bfloat16_first_moments: bool = False,
+        name: str = "AdamWeightDecayOptimizer",
+    ):
+        """Builds the chain; BERT was trained with the default constants.
+
+        Args:
+          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+            returns a number or a tensor.
+          weight_decay_rate: number >= 0.
+          beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
+          beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
+          epsilon: number > 0, added to the root of the second moment.
+          exclude_from_weight_decay: list of regular expressions over variable names.
+          bias_correction: whether Adam's moments are corrected; needs the global_step in
+            `apply_gradients`.
+          bfloat16_first_moments: whether to store the first moments as bfloat16.
+          name: prefix of the operations' names.
+
+        Raises:
+          ValueError: a constant is out of range, or a pattern is not a regular expression.
+        """
+        super().__init__(
+            [
+                ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
+                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+                ScaleByLearningRate(learning_rate),
+            ],
+            name,
+        )
+
+
+class LARSOptimizer(ChainOptimizer):
+    """Momentum whose steps are scaled, variable by variable, to the length of the variable.
+
+    You et al., "Large batch training of convolutional networks", 2017, in the form that the LAMB
+    paper compares itself with (ICLR 2020, algorithm 1). With g the gradient, w the variable and lr
+    the learning rate:
+
+        m = beta * m + (1 - beta) * (g + weight_decay_rate * w)
+        w = w - lr * ||w|| / ||m|| * m
+
+    In the paper of 2017 the ratio is a constant times ||w|| / (||g|| + weight_decay_rate * ||w||),
+    and the momentum remembers scaled steps: learning rates of the two forms cannot be compared.
+    Variables that are not adapted take plain momentum steps, which are small at LARS's rates.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        weight_decay_rate: float = 0.01,
+        beta: float = 0.9,
+        exclude_from_weight_decay: Sequence[str] = LAYER_NORM_AND_BIAS,
+        exclude_from_layer_adaptation: Sequence[str] = LAYER_NORM_AND_BIAS,
+        name: str = "LARSOptimizer",
+    ):
+        """Builds the chain; the default constants are LAMB's.
+
+        Args:
+          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+            returns a number or a tensor.
+          weight_decay_rate: number >= 0.
+          beta: decay rate of the momentum, 0 <= beta < 1.
+          exclude_from_weight_decay: list of regular expressions over variable names.
+          exclude_from_layer_adaptation: list of regular expressions; the variables that the trust
+            ratio leaves alone.
+          name: prefix of the operations' names.
+
+        Raises:
+          ValueError: a constant is out of range, or a pattern is not a regular expression.
+        """
+        super().__init__(
+            [
+                AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
+                Momentum(beta),
+                ScaleByTrustRatio(exclude_from_layer_adaptation),
+                ScaleByLearningRate(learning_rate),
+            ],
+            name,
+        )
+
+
+class AdafactorOptimizer(ChainOptimizer):
+    """Adam without a first moment, whose second moment is kept as row means and column means.
+
+    Shazeer and Stern, "Adafactor: Adaptive learning rates with sublinear memory cost", ICML 2018,
+    algorithms 4 and 5 with the constants of algorithm 6. With u from `ScaleByFactoredMoments`, w
+    the variable and lr the learning rate:
+
+        w = w - lr * max(epsilon_2, RMS(w)) * u / max(1, RMS(u) / clipping_threshold)
+
+    The learning rate is relative to the size of the variable; the paper's is the smaller of 1e-2
+    and 1 / sqrt(t). The state of a matrix is a row and a column. There is no weight decay. The
+    optimizer needs the global_step in `apply_gradients`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        decay_exponent: float = 0.8,
+        epsilon_1: float = 1e-30,
+        epsilon_2: float = 1e-3,
+        clipping_threshold: float = 1.0,
+        name: str = "AdafactorOptimizer",
+    ):
+        """Builds the chain; the default constants are the paper's.
+
+        Args:
+          learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+            returns a number or a tensor; relative to the size of the variable.
+          decay_exponent: 0 < decay_exponent <= 1. In the second moment of update t the newest
+            squared gradient has the weight t^-decay_exponent.
+          epsilon_1: number > 0, added to the squared gradients.
+          epsilon_2: number > 0, the least size that a variable counts as.
+          clipping_threshold: number > 0, the largest root mean square of an update.
+          name: prefix of the operations' names.
+
+        Raises:
+          ValueError: a constant is out of range.
+        """
+        super().__init__(
+            [
+                ScaleByFactoredMoments(decay_exponent, epsilon_1),
+                ClipByRms(clipping_threshold),
+                ScaleByParameterRms(epsilon_2),
+                ScaleByLearningRate(learning_rate),
+            ],
+            name,
+        )
+
+
+# By the names of `bert_estimator.choices.OPTIMIZERS`.
+OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
+    "lamb": LAMBOptimizer,
+    "adamw": AdamWeightDecayOptimizer,
+    "lars": LARSOptimizer,
+    "adafactor": AdafactorOptimizer,
+}
+
+
+def create_optimizer(name: str, learning_rate: LearningRate, **options) -> ChainOptimizer:
+    """Makes an optimizer by its name.
+
+    Args:
+      name: a key of OPTIMIZERS.
+      learning_rate: a number, a float scalar tensor, or a function of a variable's name that
+        returns a number or a tensor.
+      **options: the other arguments of the optimizer's class, except for its name.
+
+    Raises:
+      ValueError: `name` is not a key of OPTIMIZERS, or an option is out of range.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"name={name!r}: must be one of {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name](learning_rate, **options)
