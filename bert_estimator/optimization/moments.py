@@ -97,7 +97,8 @@ class ScaleByFactoredMoments:
         """Sets the constants.
 
         Args:
-          decay_exponent: 0 < decay_exponent <= 1; the paper has 0.8.
+          decay_exponent: 0 < decay_exponent <= 1; the paper has 0.8. The newest squared gradient
+            has the weight t^-decay_exponent in the second moment.
           epsilon_1: number > 0, added to the squared gradients; the paper has 1e-30.
 
         Raises:

@@ -1,4 +1,7 @@
-"""LAMB, AdamW, LARS and Adafactor: each is a chain of pieces, in the order of their application."""
+"""LAMB, AdamW, LARS and Adafactor: each is a chain of pieces, in the order of their application.
+
+The arguments are the pieces' arguments, by the same names: `moments` and `scaling` describe them.
+"""
 
 from collections.abc import Sequence
 
@@ -26,12 +29,12 @@ class LAMBOptimizer(ChainOptimizer):
 
     Three rules are in use:
 
-    1. The default has no bias correction, and variables without weight decay are not adapted
-       either: the rule of ALBERT and of the first author's TPU code ("rule A").
-    2. bias_correction=True is the paper's algorithm 2: the rule of MLPerf's BERT and of TensorFlow
-       Addons ("rule B").
-    3. bias_correction=True, exclude_from_layer_adaptation=[] adapts every variable: the rule of
-       NVIDIA's BERT and of optax.lamb with a mask for the decay ("rule C").
+    A. The default has no bias correction, and variables without weight decay are not adapted
+       either: the rule of ALBERT and of the first author's TPU code.
+    B. bias_correction=True is the paper's algorithm 2: the rule of MLPerf's BERT and of TensorFlow
+       Addons.
+    C. bias_correction=True, exclude_from_layer_adaptation=[] adapts every variable: the rule of
+       NVIDIA's BERT and of optax.lamb with a mask for the decay.
 
     Rules A and B differ little after the warm-up. Clip the gradients by their global norm to 1.0
     first (`clip_by_global_norm`), as all of these programs do.
@@ -55,16 +58,9 @@ class LAMBOptimizer(ChainOptimizer):
         Args:
           learning_rate: a number, a float scalar tensor, or a function of a variable's name that
             returns a number or a tensor.
-          weight_decay_rate: number >= 0.
-          beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
-          beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
-          epsilon: number > 0, added to the root of the second moment.
-          exclude_from_weight_decay: list of regular expressions over variable names.
-          exclude_from_layer_adaptation: list of regular expressions; the variables that the trust
-            ratio leaves alone.
-          bias_correction: whether Adam's moments are corrected; needs the global_step in
-            `apply_gradients`.
-          bfloat16_first_moments: whether to store the first moments as bfloat16.
+          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+          beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
+          exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
           name: prefix of the operations' names.
 
         Raises:
@@ -110,14 +106,8 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
         Args:
           learning_rate: a number, a float scalar tensor, or a function of a variable's name that
             returns a number or a tensor.
-          weight_decay_rate: number >= 0.
-          beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
-          beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
-          epsilon: number > 0, added to the root of the second moment.
-          exclude_from_weight_decay: list of regular expressions over variable names.
-          bias_correction: whether Adam's moments are corrected; needs the global_step in
-            `apply_gradients`.
-          bfloat16_first_moments: whether to store the first moments as bfloat16.
+          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+          beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments: see `ScaleByAdam`.
           name: prefix of the operations' names.
 
         Raises:
@@ -162,11 +152,9 @@ class LARSOptimizer(ChainOptimizer):
         Args:
           learning_rate: a number, a float scalar tensor, or a function of a variable's name that
             returns a number or a tensor.
-          weight_decay_rate: number >= 0.
-          beta: decay rate of the momentum, 0 <= beta < 1.
-          exclude_from_weight_decay: list of regular expressions over variable names.
-          exclude_from_layer_adaptation: list of regular expressions; the variables that the trust
-            ratio leaves alone.
+          weight_decay_rate, exclude_from_weight_decay: see `AddDecayedWeights`.
+          beta: see `Momentum`.
+          exclude_from_layer_adaptation: see `ScaleByTrustRatio`.
           name: prefix of the operations' names.
 
         Raises:
@@ -211,11 +199,9 @@ class AdafactorOptimizer(ChainOptimizer):
         Args:
           learning_rate: a number, a float scalar tensor, or a function of a variable's name that
             returns a number or a tensor; relative to the size of the variable.
-          decay_exponent: 0 < decay_exponent <= 1. In the second moment of update t the newest
-            squared gradient has the weight t^-decay_exponent.
-          epsilon_1: number > 0, added to the squared gradients.
-          epsilon_2: number > 0, the least size that a variable counts as.
-          clipping_threshold: number > 0, the largest root mean square of an update.
+          decay_exponent, epsilon_1: see `ScaleByFactoredMoments`.
+          epsilon_2: see `ScaleByParameterRms`.
+          clipping_threshold: see `ClipByRms`.
           name: prefix of the operations' names.
 
         Raises:

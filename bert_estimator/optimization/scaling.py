@@ -137,7 +137,8 @@ class ClipByRms:
         """Sets the limit.
 
         Args:
-          clipping_threshold: number > 0; the paper's d is 1.
+          clipping_threshold: number > 0, the largest root mean square of an update; the paper's d
+            is 1.
 
         Raises:
           ValueError: the threshold is out of range.
@@ -161,7 +162,7 @@ class ScaleByParameterRms:
         """Sets the bound.
 
         Args:
-          epsilon_2: number > 0; the paper has 1e-3.
+          epsilon_2: number > 0, the least size that a variable counts as; the paper has 1e-3.
 
         Raises:
           ValueError: the bound is out of range.
