@@ -212,6 +212,18 @@ def test_no_circles():
     assert finished == set(modules())
 
 
+# Packages whose errors name their own arguments; `command_line` and `jobs` speak of flags.
+WITHOUT_FLAGS = ["bert_estimator.optimization"]
+
+
+@pytest.mark.parametrize("package", WITHOUT_FLAGS)
+def test_library_code_does_not_speak_of_flags(package):
+    assert of_package(package)
+    for name in of_package(package):
+        flags = re.findall(r"--\w+", modules()[name].read_text(encoding="utf-8"))
+        assert flags == [], f"{name} names {flags}; name its own arguments"
+
+
 @pytest.mark.parametrize("name", modules())
 def test_modules_are_short(name):
     lines = modules()[name].read_text(encoding="utf-8").count("\n")
