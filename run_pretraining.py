@@ -54,9 +54,7 @@ class Pretraining:
             estimator.export_training_program(
                 self.input_fn(self.train_files, is_training=True), config.export_program
             )
-            print(
-                f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}"
-            )
+            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
             return
         start_step = estimator.global_step()
         if config.do_train:

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
@@ -35,7 +36,8 @@ def scaffold_fn(
       log: function (format, text) that gets the table of what was initialized from where.
 
     Returns:
-      None where `checkpoint` is None.
+      None where `checkpoint` is None. The scaffold's `init_fn` raises a FlagError before the first
+      step that names the weights that are not finite.
     """
     if checkpoint is None:
         return None
@@ -51,11 +53,22 @@ def scaffold_fn(
 
         def load(scaffold, session):
             del scaffold
-            for name, _, what in rows:
-                if what == RESTORED:
-                    # The value goes where the initial one would.
-                    initializer = variables[name].initializer
-                    session.run(initializer, {initializer.inputs[1]: source.read(name)})
+            bad = []
+            for name in (name for name, _, what in rows if what == RESTORED):
+                try:
+                    value = source.read(name)
+                except ValueError as error:
+                    raise FlagError(f"--init_checkpoint: {error}") from None
+                if not np.all(np.isfinite(value)):
+                    bad.append(name)
+                # The value goes where the initial one would.
+                initializer = variables[name].initializer
+                session.run(initializer, {initializer.inputs[1]: value})
+            if bad:
+                raise FlagError(
+                    f"--init_checkpoint={checkpoint}: these weights are not finite: "
+                    f"{', '.join(bad)}. Training cannot start from them; use an earlier checkpoint"
+                )
             log("%s", text(f"Initial weights from {checkpoint}", rows))
 
         return tf.train.Scaffold(init_fn=load)

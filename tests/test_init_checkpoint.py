@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import init_checkpoint
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.interchange import hugging_face, network_variables, tf1_checkpoint
 
 
 @pytest.fixture
@@ -164,3 +165,44 @@ def test_a_network_that_differs_in_what_no_shape_shows(checkpoint, tmp_path, cha
         init_checkpoint.scaffold_fn(checkpoint, BertConfig(9), allow_partial=True)()
         with pytest.raises(FlagError, match=f"{checkpoint} is of a network with {message}"):
             init_checkpoint.scaffold_fn(checkpoint, BertConfig(9, **change))()
+
+
+BERT = "bert/embeddings/LayerNorm/"
+
+
+def spoiled(tmp_path, form, bad):
+    """A small model in one of the formats, with values at the start of its last dimension."""
+    config = BertConfig(
+        9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    generator = np.random.default_rng(0)
+    shapes = network_variables.encoder_shapes(config)
+    weights = {n: generator.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    for name, value in bad.items():
+        weights[name][..., 0] = value
+    format_ = {"tf1": tf1_checkpoint, "hf": hugging_face}[form]
+    format_.write(str(tmp_path), config, None, weights)
+    return str(tmp_path), weights
+
+
+@pytest.mark.parametrize("form", ["tf1", "hf"])
+def test_weights_that_are_not_finite_are_named_before_the_first_step(tmp_path, form):
+    """Those that are used; that others are not finite hurts nobody."""
+    bad = {f"{BERT}gamma": np.nan, "bert/pooler/dense/kernel": -np.inf, f"{BERT}beta": np.inf}
+    path, weights = spoiled(tmp_path, form, bad)
+    names = [f"{BERT}gamma", f"{BERT}beta", "bert/pooler/dense/bias"]
+
+    def values(chosen):
+        with tf.Graph().as_default():
+            for name in chosen:
+                tf.get_variable(name, weights[name].shape)
+            return values_after(init_checkpoint.scaffold_fn(path, allow_partial=True)())
+
+    with pytest.raises(FlagError) as raised:
+        values(names)
+    assert str(raised.value) == (
+        f"--init_checkpoint={path}: these weights are not finite: {BERT}gamma, {BERT}beta. "
+        "Training cannot start from them; use an earlier checkpoint"
+    )
+    (found,) = values(["bert/pooler/dense/bias"]).values()
+    np.testing.assert_array_equal(found, weights["bert/pooler/dense/bias"])

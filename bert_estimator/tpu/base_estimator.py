@@ -255,8 +255,14 @@ class Estimator:
         return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
 
     def latest_checkpoint(self):
-        """Returns the path prefix of the newest checkpoint in model_dir, or None."""
-        return tf.train.latest_checkpoint(self.model_dir)
+        """Returns the path prefix of the newest complete checkpoint in model_dir, or None.
+
+        It is the one that a call without checkpoint_path uses, whatever the state file says.
+
+        Raises:
+          NoWholeCheckpointError: there are checkpoints of later steps than 0, all damaged.
+        """
+        return checkpoints.newest_whole(self.model_dir, quiet=True)
 
     def eval_dir(self, name=None):
         """Returns the directory that evaluation's events go to."""

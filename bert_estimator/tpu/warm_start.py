@@ -3,7 +3,10 @@
 import collections
 import os
 
+import numpy as np
 import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu.verbs import checkpoints
 
 
 class WarmStartSettings(
@@ -79,12 +82,53 @@ def apply(settings):
     """Makes the variables of the current graph begin with those of a checkpoint.
 
     Args:
-      settings: a `WarmStartSettings`, or None for nothing at all.
+      settings: a `WarmStartSettings`, or None for nothing at all. Of a directory, the newest
+        complete checkpoint is taken.
+
+    Raises:
+      ValueError: values that variables would begin with are not finite.
     """
     if settings is None:
         return
+    path = settings.ckpt_to_initialize_from
+    if tf.io.gfile.isdir(path):
+        path = checkpoints.newest_whole(path) or path
+    _check_finite(path, settings)
     tf.logging.info("Warm-starting from %s", settings)
-    tf.train.warm_start(*settings)
+    tf.train.warm_start(path, *settings[1:])
+
+
+def _check_finite(path, settings):
+    """Raises ValueError if a variable would begin with a value that is not finite."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+    except (tf.errors.OpError, ValueError, RuntimeError):
+        return  # tf.train.warm_start says what is wrong with it
+    bad = []
+    for variable in _warm_started(settings):
+        name = checkpoints.name_and_shape(variable)[0]
+        before = settings.var_name_to_prev_var_name.get(name, name)
+        is_read = variable.dtype.base_dtype.is_floating and reader.has_tensor(before)
+        if is_read and not np.all(np.isfinite(reader.get_tensor(before))):
+            bad.append(before)
+    if bad:
+        raise ValueError(
+            f"warm_start_from: {path} has values that are not finite: {', '.join(bad)}. Training "
+            "cannot start from them; use an earlier checkpoint"
+        )
+
+
+def _warm_started(settings):
+    """Returns the variables of the current graph that begin with values of the checkpoint."""
+    chosen, collection = settings.vars_to_warm_start, tf.GraphKeys.GLOBAL_VARIABLES
+    if chosen is None:
+        chosen = []
+    elif isinstance(chosen, str):
+        chosen, collection = [chosen], tf.GraphKeys.TRAINABLE_VARIABLES
+    variables = [v for c in chosen if isinstance(c, str) for v in tf.get_collection(collection, c)]
+    variables += [c for c in chosen if isinstance(c, tf.Variable)]
+    names = settings.var_name_to_vocab_info
+    return variables + [v for v in tf.global_variables() if v.op.name in names]
 
 
 def _checkpoint_in(path):

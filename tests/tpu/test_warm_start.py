@@ -1,5 +1,9 @@
 """Warm start: from what, which variables, and when not at all."""
 
+import os
+import shutil
+
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from toy import make_estimator, weight_at
@@ -119,3 +123,41 @@ def test_settings_need_a_path():
     with pytest.raises(ValueError, match="ckpt_to_initialize_from must be a path, not ''"):
         tpu.WarmStartSettings("")
     assert tpu.WarmStartSettings("p") == ("p", ".*", {}, {})
+
+
+def test_of_a_directory_the_newest_complete_checkpoint_is_taken(tmp_path, source):
+    folder = shutil.copytree(source, tmp_path / "source")
+    os.truncate(folder / "model.ckpt-2.data-00000-of-00001", 1)
+    assert initial(make(tmp_path / "damaged", str(folder))) == {"a": 1.0, "b": 1.0}
+    folder = shutil.copytree(source, tmp_path / "misnamed")
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"')
+    assert initial(make(tmp_path / "state", str(folder))) == {"a": 2.0, "b": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, "a"),
+        ({"vars_to_warm_start": "b"}, None),
+        ({"vars_to_warm_start": ["a"]}, "a"),
+        ({"vars_to_warm_start": "b", "var_name_to_prev_var_name": {"b": "a"}}, "a"),
+    ],
+)
+def test_values_that_are_not_finite_are_named_before_the_first_step(
+    tmp_path, rules, settings, named
+):
+    prefix = str(tmp_path / "source.ckpt")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("a", initializer=np.float32(np.nan))
+        tf.get_variable("b", initializer=np.float32(3.0))
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, prefix)
+    warm_start = tpu.WarmStartSettings(prefix, **settings)
+    estimator = make(tmp_path / "run", warm_start, rules)
+    if named is None:
+        assert initial(estimator) == {"a": 100.0, "b": 3.0}
+        return
+    message = f"^warm_start_from: {prefix} has values that are not finite: {named}\\. "
+    with pytest.raises(ValueError, match=message):
+        estimator.train(input_fn, steps=1)
+    assert not (tmp_path / "run").exists()

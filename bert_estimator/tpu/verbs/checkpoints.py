@@ -5,6 +5,7 @@ A checkpoint is a `tf.train.Saver` one: `model.ckpt-N.index`, `.data-*`, `.meta`
 short (by a kill, a full disk) is found by reading it.
 """
 
+import collections
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import errors
 
 BASENAME = "model.ckpt"
+_STATE = "checkpoint"
+_FILE = re.compile(r"((.+)-(\d+))\.(?:index|data-\d+-of-\d+)")
 
 # A file system that cannot be read now does not make a checkpoint a damaged one.
 _OTHER_TROUBLE = (
@@ -29,19 +32,24 @@ _OTHER_TROUBLE = (
 _found_whole = set()
 
 
-def newest_whole(model_dir):
-    """Returns the path prefix of the newest whole checkpoint in a directory, or None.
+def newest_whole(model_dir, quiet=False):
+    """Returns the path prefix of the newest complete checkpoint in a directory, or None.
 
-    "Newest" is the one that the state file `checkpoint` names, so that a user who edits it to go
-    back is obeyed; without such a file, the one of the highest step. A checkpoint that is not
-    whole is passed over, with a warning, for the one before it.
+    What lies in the directory decides, not what the state file `checkpoint` says: the checkpoint of
+    the highest step all of whose tensors can be read. To go back to an earlier one, the user
+    removes the later ones. A warning names each later checkpoint that is damaged, and the state
+    file where it cannot be read or names another checkpoint.
+
+    Args:
+      quiet: whether the warnings are left out, by a caller who trains and evaluates nothing.
 
     Raises:
-      NoWholeCheckpointError: and one of them was of a later step than 0: to start over in silence
-        would be a training lost.
+      NoWholeCheckpointError: all checkpoints are damaged, and one of them is of a later step than
+        0. To start over in silence would be a training lost.
     """
     problems, whole = {}, None
-    for prefix in _candidates(model_dir):
+    prefixes, doubt = _candidates(model_dir)
+    for prefix in prefixes:
         problem = damage(prefix)
         if problem is None:
             whole = prefix
@@ -53,19 +61,28 @@ def newest_whole(model_dir):
             f"No checkpoint in {model_dir} is whole:{listed}\nPut back a copy of one, or remove "
             "them, or use another model_dir, to start over from step 0."
         )
+    if quiet:
+        return whole
+    instead = whole or "initial values, as there is no other"
     for prefix, problem in problems.items():
         tf.logging.warning(
-            "Checkpoint %s is not whole and is passed over for %s: %s",
-            prefix,
-            whole or "initial values, as there is no other",
-            problem,
+            "Checkpoint %s is not whole and is passed over for %s: %s", prefix, instead, problem
+        )
+    if doubt:
+        tf.logging.warning(
+            "The state file %s %s. %s",
+            os.path.join(model_dir, _STATE),
+            doubt,
+            f"The newest complete checkpoint beside it is used: {whole}"
+            if whole
+            else "No complete checkpoint lies beside it: variables have their initial values",
         )
     return whole
 
 
 def last_written(model_dir):
     """Returns, as a sentence for an error, which checkpoint there is to go on from."""
-    path = next((each for each in _candidates(model_dir) if damage(each) is None), None)
+    path = next((each for each in _candidates(model_dir)[0] if damage(each) is None), None)
     if path is None:
         return f"There is no checkpoint in {model_dir} to go on from."
     return f"The last checkpoint, {path}, was written before."
@@ -149,7 +166,7 @@ def check_restorable(prefix, variables):
     shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     problems = []
     for variable in variables:
-        name, shape = _name_and_shape(variable)
+        name, shape = name_and_shape(variable)
         if name not in shapes:
             problems.append(f"{name}: not in the checkpoint")
         elif shapes[name] != shape:
@@ -247,16 +264,20 @@ class FiniteCheck:
 
 
 def remember_earlier(saver, model_dir):
-    """Tells a saver which checkpoints a restarted training has: else they are never deleted."""
+    """Tells a saver which checkpoints a restarted training has: else they are never deleted.
+
+    They are those that the state file lists, and any later ones; all, if it cannot be read. Earlier
+    ones that it does not list are kept for good (`keep_checkpoint_every_n_hours`).
+    """
     state = _state(model_dir)
-    paths = state.all_model_checkpoint_paths if state is not None else []
-    indices = [(path, path + ".index") for path in paths]
+    paths = [p for p in reversed(_candidates(model_dir)[0]) if tf.io.gfile.exists(p + ".index")]
+    if state is not None:
+        names = {os.path.basename(path) for path in state.all_model_checkpoint_paths}
+        listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
+        last = listed[-1] if listed else -1
+        paths = [p for number, p in enumerate(paths) if number in listed or number > last]
     saver.set_last_checkpoints_with_time(
-        [
-            (path, tf.io.gfile.stat(index).mtime_nsec / 1e9)
-            for path, index in indices
-            if tf.io.gfile.exists(index)
-        ]
+        [(path, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9) for path in paths]
     )
 
 
@@ -277,33 +298,59 @@ def _state(model_dir):
     """Returns what the state file says, or None if there is none that can be read."""
     try:
         return tf.train.get_checkpoint_state(model_dir)
-    except ValueError:  # an empty file, as a full disk leaves it
-        tf.logging.warning("%s is empty and is ignored", os.path.join(model_dir, "checkpoint"))
+    except ValueError:  # an empty file, as a full disk leaves it; or one that is not UTF-8
         return None
 
 
 def _candidates(model_dir):
-    """Returns the checkpoints to try, newest first: none after the one the state file names."""
+    """Returns the checkpoints of a directory, damaged ones included, and what the state file lacks.
+
+    Returns:
+      (path prefixes, of the latest step first; what is wrong with the state file, or None).
+    """
     names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
-    found = [re.fullmatch(rf"{BASENAME}-(\d+)\.index", name) for name in names]
-    steps = sorted((int(match[1]) for match in found if match), reverse=True)
+    steps = collections.defaultdict(dict)  # what comes before the step -> {checkpoint's name: step}
+    for match in filter(None, map(_FILE.fullmatch, names)):
+        steps[match[2]][match[1]] = int(match[3])
     state = _state(model_dir)
-    first = []
-    if state is not None:
-        first = [state.model_checkpoint_path]
-        named = re.fullmatch(rf"{BASENAME}-(\d+)", os.path.basename(first[0]))
-        steps = [step for step in steps if named and step < int(named[1])]
-    return first + [os.path.join(model_dir, f"{BASENAME}-{step}") for step in steps]
+    named = os.path.basename(state.model_checkpoint_path) if state is not None else None
+    base = named and re.sub(r"-\d+$", "", named)
+    if f"{named}.index" not in names:
+        base = BASENAME
+    elif named not in steps[base]:  # a name without a step
+        return [os.path.join(model_dir, named)], None
+    of_bases = [steps[base]] if base in steps else steps.values()
+    numbers = {name: step for of_base in of_bases for name, step in of_base.items()}
+    ordered = sorted(numbers, key=numbers.get, reverse=True)
+    prefixes = [os.path.join(model_dir, name) for name in ordered]
+    doubt = None
+    if state is None and _STATE in names:
+        doubt = "cannot be read"
+    elif state is not None and named not in numbers:
+        if not prefixes and _is_there(state.model_checkpoint_path):  # of a directory that has none
+            return [state.model_checkpoint_path], None
+        doubt = f"names {named}, which is not there"
+    elif state is not None and named != ordered[0]:
+        doubt = f"names {named}, but {ordered[0]} is later"
+    return prefixes, doubt
+
+
+def _is_there(prefix):
+    """Whether there is a checkpoint of this path, which may be any string."""
+    try:
+        return tf.io.gfile.exists(prefix + ".index")
+    except (tf.errors.OpError, ValueError):
+        return False
 
 
 def _has_progress(prefix):
     """Whether there are files of a checkpoint, of another step than 0."""
     folder, name = os.path.split(prefix)
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
-    return name != f"{BASENAME}-0" and any(each.startswith(f"{name}.") for each in names)
+    return not name.endswith("-0") and any(each.startswith(f"{name}.") for each in names)
 
 
-def _name_and_shape(variable):
+def name_and_shape(variable):
     """Returns the name and shape a checkpoint knows a variable by: a part's are the whole's."""
     part = variable._get_save_slice_info()
     if part is not None:

@@ -71,7 +71,7 @@ def _checkpoint(job, checkpoint_path):
     if path is None and job.warm_start is not None:
         path = job.warm_start.ckpt_to_initialize_from
         if tf.io.gfile.isdir(path):
-            path = tf.train.latest_checkpoint(path)
+            path = checkpoints.newest_whole(path)
     if path is None:
         raise ValueError(f"There is no checkpoint to export in {job.config.model_dir}: train first")
     return path

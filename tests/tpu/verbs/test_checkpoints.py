@@ -1,6 +1,7 @@
 """Which checkpoint training starts from, and which one is never replaced by a worse one."""
 
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -90,7 +91,6 @@ DATA, INDEX = ".data-00000-of-00001", ".index"
         garbage(INDEX),
         remove(DATA),
         remove(INDEX),
-        remove(DATA, INDEX),
     ],
     ids=lambda damage: damage.__qualname__.split(".")[0],
 )
@@ -168,8 +168,10 @@ def test_a_state_file_of_checkpoints_that_were_removed_starts_over(folder, warne
         for suffix in (DATA, INDEX):
             os.remove(f"{folder}/model.ckpt-{step}{suffix}")
     assert checkpoints.newest_whole(folder) is None
-    (warning,) = warned()
-    assert "model.ckpt-4 is not whole and is passed over for initial values, as there" in warning
+    assert warned() == [
+        f"The state file {folder}/checkpoint names model.ckpt-4, which is not there. No complete "
+        "checkpoint lies beside it: variables have their initial values"
+    ]
 
 
 def state(folder, text):
@@ -177,20 +179,118 @@ def state(folder, text):
         file.write(text)
 
 
-def test_a_state_file_edited_to_go_back_is_obeyed(folder):
-    state(folder, 'model_checkpoint_path: "model.ckpt-2"\n')
+USED = "The newest complete checkpoint beside it is used: "
+
+
+@pytest.mark.parametrize(
+    ("content", "doubt"),
+    [
+        (b'model_checkpoint_path: "model.ckpt-2"\n', "names model.ckpt-2, but model.ckpt-4 is lat"),
+        (b'model_checkpoint_path: "model.ckpt-6"\n', "names model.ckpt-6, which is not there"),
+        (b'model_checkpoint_path: "/elsewhere/x"\n', "names x, which is not there"),
+        (b'model_checkpoint_path: "a\\000b"\n', "names a\0b, which is not there"),
+        (b'model_checkpoint_path: "gs:x://y"\n', "names y, which is not there"),
+        (b"", "cannot be read"),
+        (b"garbage {", "cannot be read"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (b"\0" * 1000, "cannot be read"),
+    ],
+)
+def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_says(
+    folder, warned, content, doubt
+):
+    (pathlib.Path(folder) / "checkpoint").write_bytes(content)
+    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
+    ours = [text for text in warned() if text.startswith("The state file")]
+    assert len(ours) == 1
+    assert ours[0].startswith(f"The state file {folder}/checkpoint {doubt}")
+    assert ours[0].endswith(f". {USED}{folder}/model.ckpt-4")
+    assert checkpoints.newest_whole(folder, quiet=True) == f"{folder}/model.ckpt-4"
+    estimator = make_estimator(folder, save_checkpoints_steps=2, keep_checkpoint_max=3)
+    assert estimator.latest_checkpoint() == f"{folder}/model.ckpt-4"
+    before = file_times(folder, 4)
+    estimator.train(input_fn, steps=2)
+    assert weight_at(folder, 6) == 6.0
+    assert file_times(folder, 4) == before
+    # What it does not list is not deleted, but for a file that lists nothing at all.
+    assert set(checkpoint_steps(folder)) >= {2, 4, 6}
+
+
+def test_no_flipped_bit_of_the_state_file_goes_back(folder):
+    """Nor does it start over; what was not chosen by the file is said."""
+    path = pathlib.Path(folder) / "checkpoint"
+    content = path.read_bytes()
+    assert len(content) > 100
+    chosen, silent = [], 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        chosen.append(checkpoints.newest_whole(folder))
+        state = checkpoints._state(folder)
+        is_as_it_was = state is not None and state.model_checkpoint_path == chosen[-1]
+        silent += is_as_it_was
+        prefixes, doubt = checkpoints._candidates(folder)
+        assert (doubt is None) == is_as_it_was
+        assert prefixes[0] == chosen[-1]
+    assert set(chosen) == {f"{folder}/model.ckpt-4"}
+    assert 0 < silent < len(chosen) / 2
+
+
+def test_the_state_file_of_a_directory_that_was_moved(folder, tmp_path, warned):
+    """Its paths may be absolute, as TF1's savers write them."""
+    state(folder, f'model_checkpoint_path: "{folder}/model.ckpt-4"\n')
+    moved = str(shutil.copytree(folder, tmp_path / "moved"))
+    assert checkpoints.newest_whole(moved) == f"{moved}/model.ckpt-4"
+    shutil.rmtree(folder)
+    assert checkpoints.newest_whole(moved) == f"{moved}/model.ckpt-4"
+    assert warned() == []
+
+
+def test_a_directory_without_checkpoints_may_name_another_directory_s(folder, tmp_path, warned):
+    pointing = str(tmp_path / "pointing")
+    os.mkdir(pointing)
+    state(pointing, f'model_checkpoint_path: "{folder}/model.ckpt-2"\n')
+    assert checkpoints.newest_whole(pointing) == f"{folder}/model.ckpt-2"
+    assert warned() == []
+
+
+@pytest.mark.parametrize("named", ["my.ckpt-4", "mz.ckpt-4"])
+def test_checkpoints_may_have_another_name(folder, named):
+    for step in (0, 2, 4):
+        for suffix in (DATA, INDEX):
+            os.rename(f"{folder}/model.ckpt-{step}{suffix}", f"{folder}/my.ckpt-{step}{suffix}")
+    state(folder, f'model_checkpoint_path: "{named}"\n')
+    assert checkpoints.newest_whole(folder) == f"{folder}/my.ckpt-4"
+
+
+def test_one_goes_back_by_removing_the_later_checkpoints(folder, warned):
+    remove(DATA, INDEX)(folder)
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
+    assert warned() == [
+        f"The state file {folder}/checkpoint names model.ckpt-4, which is not there. "
+        f"{USED}{folder}/model.ckpt-2"
+    ]
     estimator = make_estimator(folder, save_checkpoints_steps=10)
     estimator.train(input_fn, steps=1)
     assert weight_at(folder, 3) == 3.0
     assert estimator.latest_checkpoint() == f"{folder}/model.ckpt-3"
 
 
-def test_going_back_to_a_damaged_one_never_goes_forward(folder):
-    listed = "".join(f'all_model_checkpoint_paths: "model.ckpt-{n}"\n' for n in (0, 2, 4))
-    state(folder, 'model_checkpoint_path: "model.ckpt-2"\n' + listed)
-    os.truncate(f"{folder}/model.ckpt-2{DATA}", 1)
-    assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-0"
+def test_data_without_an_index_is_a_training_lost_not_one_to_start_over(folder):
+    for step in (0, 2, 4):
+        os.remove(f"{folder}/model.ckpt-{step}{INDEX}")
+    for change in (lambda path: None, lambda path: os.truncate(path, 0), os.remove):
+        change(f"{folder}/checkpoint")
+        with pytest.raises(tpu.errors.NoWholeCheckpointError, match="No checkpoint in"):
+            checkpoints.newest_whole(folder)
+
+
+def test_what_names_the_newest_never_names_a_damaged_one(folder):
+    overwrite(DATA, -1)(folder)
+    estimator = make_estimator(folder, save_checkpoints_steps=10)
+    assert estimator.latest_checkpoint() == f"{folder}/model.ckpt-2"
+    assert estimator.get_variable_value("w") == 2.0
 
 
 def test_a_checkpoint_that_the_state_file_does_not_list_can_stand_in(folder):
@@ -199,17 +299,30 @@ def test_a_checkpoint_that_the_state_file_does_not_list_can_stand_in(folder):
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-2"
 
 
-@pytest.mark.parametrize("text", [None, "", "garbage {"])
-def test_without_a_readable_state_file_the_highest_step_counts(folder, text):
-    if text is None:
-        os.remove(f"{folder}/checkpoint")
-    else:
-        state(folder, text)
+def test_without_a_state_file_the_highest_step_counts(folder, warned):
+    os.remove(f"{folder}/checkpoint")
     for suffix in (DATA, INDEX):
         shutil.copy(f"{folder}/model.ckpt-4{suffix}", f"{folder}/model.ckpt-10{suffix}")
     open(f"{folder}/model.ckpt-best.index", "w").close()  # not ours: no step
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-10"
-    checkpoints.remember_earlier(tf.train.Saver([tf.Variable(0)]), folder)
+    assert warned() == []
+
+
+def test_a_saver_learns_which_checkpoints_are_there(folder):
+    """So that it deletes the first ones; those that are not listed are kept for good."""
+    saver = tf.train.Saver([tf.Variable(0)])
+
+    def remembered():
+        checkpoints.remember_earlier(saver, folder)
+        return [int(path.rsplit("-", 1)[1]) for path in saver.last_checkpoints]
+
+    assert remembered() == [0, 2, 4]
+    listed = "".join(f'all_model_checkpoint_paths: "model.ckpt-{n}"\n' for n in (2, 2))
+    state(folder, 'model_checkpoint_path: "model.ckpt-2"\n' + listed)
+    assert remembered() == [2, 4]  # the last one was written, and then the process killed
+    for change in (lambda path: os.truncate(path, 0), os.remove):
+        change(f"{folder}/checkpoint")
+        assert remembered() == [0, 2, 4]
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path):
