@@ -43,7 +43,9 @@ class XlaStep(FedStep):
             outputs = [tf.cast(self._core_loss, tf.float32), *self._scalars.values()]
             outputs = [tf.reshape(t, [1]) for t in outputs] + [t for each in sent for t in each]
             outputs += [t[tf.newaxis] for t in self._summaries.tensors]
-        self.lowered = self._graph.lower(outputs, self._train_op)
+        # The mode decides what a step does, whatever the spec carries.
+        update = self._train_op if job.mode == ModeKeys.TRAIN else None
+        self.lowered = self._graph.lower(outputs, update)
         self._chunks = outfeed.Outfeed(self._receive, self._host_error, _CHUNKS_WAITING)
         # What the chunks of the loop under way gave; the outfeed's thread writes it.
         self._losses, self._last_scalars, self._last = [], {}, []
