@@ -37,7 +37,7 @@ class BertConfig:
     """The sizes of a network, under the keys of google-research/bert's bert_config.json.
 
     Raises:
-        ValueError: a value is out of its range; the text names the key.
+      ValueError: a value is out of its range; the text names the key.
     """
 
     vocab_size: int
@@ -96,7 +96,7 @@ class BertConfig:
         """Builds a configuration from a dict; `source` is named in errors.
 
         Raises:
-            ValueError: a key is unknown or missing, or a value is out of its range.
+          ValueError: a key is unknown or missing, or a value is out of its range.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         values = {key: value for key, value in json_object.items() if key not in _IGNORED_KEYS}
@@ -119,7 +119,7 @@ class BertConfig:
         """Builds a configuration from a JSON file; errors name the file.
 
         Raises:
-            ValueError: as `from_dict`, or the file does not hold a JSON object.
+          ValueError: as `from_dict`, or the file does not hold a JSON object.
         """
         with tf.io.gfile.GFile(path, "rb") as reader:
             data = reader.read()

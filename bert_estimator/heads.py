@@ -1,7 +1,14 @@
 """The pretraining heads: masked words and next sentence (Devlin et al., 2018, section 3.1).
 
-Letters: B examples, P predictions an example, F positions, H hidden size, V vocabulary size.
-Both return float32 logits: the products are in the compute dtype, the biases are float32.
+Both heads return float32 logits: they compute the products in the compute dtype, and add the biases
+in float32.
+
+Letters of the shapes:
+    B  examples in the batch
+    P  predictions per example
+    F  positions: the sequence length
+    H  hidden size
+    V  vocabulary size
 """
 
 import tensorflow.compat.v1 as tf
@@ -10,17 +17,17 @@ from bert_estimator import modeling, precision
 from bert_estimator.layers import activations
 
 
-def masked_lm_logits(model, positions):
-    """Scores of the vocabulary's words at masked positions.
+def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tensor:
+    """Scores the words of the vocabulary at masked positions.
 
     The output weights are the table of word embeddings.
 
     Args:
-        model: BertModel.
-        positions: int32 [B, P], positions in the sequence.
+      model: the network.
+      positions: int32 [B, P], positions in the sequence.
 
     Returns:
-        float32 [B * P, V].
+      float32 [B * P, V].
     """
     config = model.config
     # `x` = [B * P, H]
@@ -39,14 +46,14 @@ def masked_lm_logits(model, positions):
         return tf.nn.bias_add(logits, bias)
 
 
-def next_sentence_logits(model):
-    """Scores of "is the next sentence" (0) and "is a random one" (1).
+def next_sentence_logits(model: modeling.BertModel) -> tf.Tensor:
+    """Scores whether the second text follows the first (0) or is a random text (1).
 
     Args:
-        model: BertModel.
+      model: the network.
 
     Returns:
-        float32 [B, 2].
+      float32 [B, 2].
     """
     config = model.config
     with tf.variable_scope("cls/seq_relationship", use_resource=True):

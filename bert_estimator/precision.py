@@ -1,18 +1,19 @@
 """The bfloat16 scope, and the casts at its borders.
 
-The pattern of the TPUEstimator models: variables are stored in float32 and read as bfloat16, the
-network between the borders computes in bfloat16, and what leaves it is cast to float32 at once, so
-that losses, metrics, gradients of variables, clipping and the optimizer's state are float32.
+This is the pattern of the TPUEstimator models. Variables are stored in float32 and read as
+bfloat16. The network between the borders computes in bfloat16. Its outputs are cast to float32 at
+once, so that losses, metrics, gradients of variables, clipping and optimizer state are float32.
 
     with precision.scope("bfloat16"):
         logits = network(features)
     logits = precision.to_float32(logits)
 
-The gradient of the cast that reads a variable is the cast back: `tf.gradients` with respect to a
-variable is float32 without further care.
+The gradient of the cast that reads a variable is the cast back, so `tf.gradients` with respect to a
+variable is float32.
 """
 
 import contextlib
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -20,33 +21,33 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 @contextlib.contextmanager
-def scope(precision):
-    """Opens the current variable scope again, so that what is built inside has this precision.
+def scope(precision: str) -> Iterator[tf.VariableScope]:
+    """Reopens the current variable scope, so that what is built inside has this precision.
 
-    Under "bfloat16" the scope's dtype is bfloat16: a variable requested as bfloat16, or with no
-    dtype at all, is stored (and initialised) as float32 and read as bfloat16; a variable requested
-    with another dtype is left as it is. Under "float32" nothing changes. Variable names stay the
-    same in both, so one checkpoint serves both.
+    Under "bfloat16" the scope's dtype is bfloat16. A variable that is requested as bfloat16, or
+    without a dtype, is stored and initialised as float32 and read as bfloat16. A variable that is
+    requested with another dtype keeps that dtype. Under "float32" nothing changes. Variables have
+    the same names in both, so one checkpoint serves both.
 
     Args:
-        precision: one of PRECISIONS.
+      precision: one of PRECISIONS.
 
     Yields:
-        The variable scope.
+      The variable scope.
 
     Raises:
-        ValueError: `precision` is not one of PRECISIONS.
+      ValueError: `precision` is not one of PRECISIONS.
     """
     if precision not in PRECISIONS:
         raise ValueError(
-            f"--precision={precision}: no such precision; choose one of {', '.join(PRECISIONS)}."
+            f"precision={precision!r} is not known; choose one of {', '.join(PRECISIONS)}."
         )
     current = tf.get_variable_scope()
     if precision == "float32":
         yield current
         return
-    # The current scope is opened again by object: a scope named "" inside another one would put
-    # an empty part into the variables' names. Operation names are left alone as well.
+    # The current scope is reopened by its object: a scope named "" inside another scope would put
+    # an empty part into the variables' names. Names of operations do not change either.
     with tf.variable_scope(
         current,
         dtype=tf.bfloat16,
@@ -57,7 +58,7 @@ def scope(precision):
 
 
 def _store_as_float32(getter, name, *args, **kwargs):
-    """Custom getter: what is asked for as bfloat16 is a float32 variable, cast where it is read."""
+    """Stores a variable that is requested as bfloat16 in float32, and casts it when it is read."""
     dtype = kwargs.pop("dtype", None)
     if dtype is None or tf.as_dtype(dtype).base_dtype != tf.bfloat16:
         return getter(name, *args, dtype=dtype, **kwargs)
@@ -65,19 +66,19 @@ def _store_as_float32(getter, name, *args, **kwargs):
     return tf.cast(variable, tf.bfloat16, name=name.rsplit("/", 1)[-1] + "_bfloat16")
 
 
-def compute_dtype():
-    """The dtype in which a network built at this point computes: the variable scope's own."""
+def compute_dtype() -> tf.DType:
+    """Returns the variable scope's dtype, in which a network that is built here computes."""
     return tf.as_dtype(tf.get_variable_scope().dtype).base_dtype
 
 
 def to_float32(outputs):
-    """Casts the bfloat16 tensors of a nest to float32; everything else passes unchanged.
+    """Casts the bfloat16 tensors of a nest to float32, and keeps all other tensors.
 
     Args:
-        outputs: a tensor, or a nest (dict, list, tuple) of tensors, of any shapes and dtypes.
+      outputs: a tensor, or a nest (dict, list, tuple) of tensors, of any shapes and dtypes.
 
     Returns:
-        The same structure.
+      The same structure.
     """
 
     def cast(tensor):

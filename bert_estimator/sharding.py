@@ -1,12 +1,12 @@
-"""How BERT is split over the cores of a replica: attention heads, feed-forward columns, words.
+"""A table of how BERT is split over the cores of a replica: by heads, feed-forward units, words.
 
-A matrix that makes heads or feed-forward units is split by its columns, the one that consumes
-them by its rows, so that between the two every core works on its own share alone, and one sum
-over the cores closes each pair (Shoeybi et al., "Megatron-LM", 2019, section 3). Optimizer slots
-have their variable's name within theirs, and go with it.
+A matrix whose outputs are heads or feed-forward units is split by its columns; the matrix that
+takes them as inputs is split by its rows. Between the two every core works on its own share, and
+one sum over the cores closes each pair (Shoeybi et al., "Megatron-LM", 2019, section 3). The name
+of an optimizer slot contains its variable's name, so a slot is split as its variable is.
 """
 
-# (pattern of variable names, axis that is split), for `tpu.TPUEstimator(sharding=...)`.
+# Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`.
 BERT = (
     (r"attention/self/(query|key|value)/kernel", 1),
     (r"attention/self/(query|key|value)/bias", 0),

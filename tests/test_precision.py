@@ -128,7 +128,7 @@ def test_to_float32_casts_only_bfloat16():
 
 def test_unknown_precision():
     with (
-        pytest.raises(ValueError, match=r"--precision=float16.*choose one of float32, bfloat16"),
+        pytest.raises(ValueError, match=r"precision='float16'.*choose one of float32, bfloat16"),
         precision.scope("float16"),
     ):
         pass

@@ -1,1 +1,4 @@
-"""What modeling.py is made of: activations, dropout, recomputation, fused operations."""
+"""The parts that modeling.py is made of.
+
+They are initializers, embeddings, activations, dropout, recomputation, and fused operations.
+"""

@@ -1,17 +1,21 @@
-"""Activations of the feed-forward layers, by name."""
+"""The activations of the feed-forward layers, by name."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
 
 
-def gelu(x):
-    """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), the tanh form, of x's dtype.
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Computes the Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016) in its tanh form.
 
-    Computed in float32, by one fused loop forward and one backward: as single operations, which
-    each read and write the whole of memory, it would be a third of a training step on a CPU.
+    It computes in float32, by one fused loop forward and one backward. As single operations, each
+    of which reads and writes whole tensors, it would take a third of a training step on a CPU.
+
+    Returns:
+      A tensor of x's shape and dtype.
     """
     x = tf.convert_to_tensor(x)
     return primitives.with_gradient("BertEstimatorGelu", primitives.fused(_gelu, x), x)
@@ -23,10 +27,10 @@ def _gelu_gradient(op, gradient, *_):
     return None, primitives.fused(_gelu_slope, x, gradient)
 
 
-def gelu_erf(x):
-    """The exact Gaussian Error Linear Unit, x * Phi(x), of x's dtype; otherwise as `gelu`.
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Computes the exact Gaussian Error Linear Unit, x * Phi(x), in the way `gelu` computes.
 
-    What transformers calls "gelu".
+    Hugging Face's transformers calls this function "gelu".
     """
     x = tf.convert_to_tensor(x)
     return primitives.with_gradient("BertEstimatorGeluErf", primitives.fused(_gelu_erf, x), x)
@@ -38,15 +42,15 @@ def _gelu_erf_gradient(op, gradient, *_):
     return None, primitives.fused(_gelu_erf_slope, x, gradient)
 
 
-# (1 + tanh(u)) / 2 is sigmoid(2 u), and v * (_LINEAR + _CUBIC * v^2) is that 2 u. By the sigmoid,
-# with 1 - sigmoid as exponential * sigmoid, the tails keep their relative precision in float32,
-# where 1 + tanh(u) would be 0.
+# The tanh form is v * (1 + tanh(u)) / 2, which is v * sigmoid(2 u) with
+# 2 u = v * (_LINEAR + _CUBIC * v^2). In the lower tail 1 + tanh(u) is 0 in float32, but the sigmoid
+# keeps its relative precision. For the same reason 1 - sigmoid is written exponential * sigmoid.
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 
 
 def _exponential_and_sigmoid(v):
-    # The bound keeps the exponential finite; beyond it the sigmoid is below 1e-34.
+    # The bound keeps the exponential finite. At the bound the sigmoid is already below 1e-34.
     exponential = tf.exp(tf.minimum(-v * (_LINEAR + _CUBIC * v * v), 80.0))
     return exponential, 1.0 / (1.0 + exponential)
 
@@ -66,7 +70,7 @@ def _gelu_slope(x, gradient):
 
 
 def _normal_distribution(v):
-    # By the complement of erf the lower tail keeps its relative precision.
+    # The lower tail of erfc keeps its relative precision; 1 + erf would lose it.
     return 0.5 * tf.math.erfc(-v * math.sqrt(0.5))
 
 
@@ -82,8 +86,8 @@ def _gelu_erf_slope(x, gradient):
     return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
 
 
-# One for each of bert_config.HIDDEN_ACTS.
-ACTIVATIONS = {
+# The keys are those in bert_config.HIDDEN_ACTS.
+ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,

@@ -2,10 +2,10 @@
 
 The random bits come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011), a counter-based generator: block number `counter` of stream `key` is a pure function of
-the two, so there is no state to save, and any rows of a batch can be drawn alone. With a key of
-(seed, site) and a counter of (row, step) the masks depend neither on the number of cores, nor on
-micro-batches, nor on how often a graph was built, and a resumed run draws what the first one would
-have drawn.
+these two numbers. So the generator does not have a state to save, and any rows of a batch can be
+drawn alone. Here the key is (seed, site) and the counter is (row, step). The masks do not depend on
+the number of cores, on micro-batches, or on how often a graph was built, and a resumed run draws
+the masks that an uninterrupted run would draw.
 """
 
 import zlib
@@ -14,66 +14,67 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
 
-_PHILOX = 1  # `alg` of the stateless operations; pinned, because the default varies by device.
-_BLOCK_WORDS = 4  # One Philox block is four 32-bit words ...
-_BLOCK_ELEMENTS = 8  # ... which decide over eight elements, 16 bits each.
+_PHILOX = 1  # `alg` of the stateless operations. The default varies by device.
+_BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
+_BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
 _LEVELS = 1 << _HALF_BITS
 
 
 class Dropout:
-    """Dropout for one batch, or for the rows of a batch from `first_row` on.
+    """Draws dropout masks for a batch, or for the rows of a batch from `first_row` on.
 
         dropout = Dropout(seed=1, step=tf.train.get_global_step())
         with tf.variable_scope("attention"):
             probs = dropout(probs, rate=0.1)
 
-    A site is known by the name of the variable scope of the call, and by the count of earlier calls
-    of this object in that scope: moving code about leaves the masks as they were.
+    A site is identified by the name of the variable scope of the call, and by the number of earlier
+    calls of this object in that scope. So code may be moved without a change of the masks.
     """
 
-    def __init__(self, seed, step, first_row=0):
+    def __init__(self, seed: int, step: int | tf.Tensor, first_row: int | tf.Tensor = 0):
         """Sets what the masks depend on.
 
         Args:
-            seed: Python int, 0 <= seed < 2^32.
-            step: the training step; an int, or a scalar int32 or int64 tensor.
-            first_row: index in the global batch of the first row of the tensors to come; an int, or
-                a scalar int32 or int64 tensor.
+          seed: Python int, 0 <= seed < 2^32.
+          step: the training step; an int, or a scalar int32 or int64 tensor.
+          first_row: the index in the global batch of the first row of x in each call; an int, or
+            a scalar int32 or int64 tensor.
 
         Raises:
-            ValueError: the seed is out of range.
+          ValueError: the seed is out of range.
         """
         if not 0 <= seed < 1 << 32:
             raise ValueError(
-                f"--random_seed={seed}: dropout takes seeds from 0 to {(1 << 32) - 1}; choose one."
+                f"Dropout: seed={seed} is out of range; choose a seed from 0 to {(1 << 32) - 1}."
             )
         self._seed = seed
         self._step = _as_uint64(step)
         self._first_row = _as_uint64(first_row)
-        # Steps end long before 2^63, but no compiler knows: added to a key, this zero makes layers
-        # that differ in their keys alone one computation to it, compiled once (for a TPU v3, eight
-        # layers of a product and a mask in 19 seconds instead of 48).
+        # The step is below 2^63, so this is 0, but the compiler cannot know. With it added to the
+        # keys, layers that differ only in their keys are one computation, which is compiled once
+        # (for a TPU v3, eight layers of a product and a mask take 19 seconds instead of 48).
         self._unknown_zero = tf.bitwise.right_shift(self._step, tf.constant(63, tf.uint64))
         self._calls = {}
 
-    def __call__(self, x, rate):
+    def __call__(self, x: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes elements of x with probability `rate`, and scales the others by 1 / (1 - rate).
 
-        The rate is quantised to a multiple of 2^-16, such that its scale is a number of x's dtype:
-        the expected output is x, to within 2^-16. In bfloat16, rate 0.1 is 0.0986, scale 1.109375.
+        The rate is rounded to a multiple of 2^-16 whose scale x's dtype can represent, so that the
+        expected output is x to within 2^-16. In bfloat16 a rate of 0.1 becomes 0.0986, and its
+        scale is 1.109375.
 
         Args:
-            x: float tensor [B, ...]; all but the first dimension static. Row b of x is row
-                first_row + b of the global batch.
-            rate: Python float, 0 <= rate < 1; 0 returns x itself.
+          x: float tensor [B, ...], with every dimension but the first one static. Row b of x is row
+            first_row + b of the global batch.
+          rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
 
         Returns:
-            A tensor of x's shape and dtype. The gradient uses the same mask, kept as one byte an
-            element.
+          A tensor of x's shape and dtype. Its gradient uses the same mask, which is kept as one
+          byte per element.
 
         Raises:
-            ValueError: the rate is out of range, or x has no static row shape.
+          ValueError: the rate is out of range, or x does not have a static row shape.
         """
         if not 0.0 <= rate < 1.0:
             raise ValueError(
@@ -88,24 +89,24 @@ class Dropout:
         return primitives.with_gradient("BertEstimatorDropout", value, x, keep, scale)
 
     @property
-    def state(self):
-        """[step, first_row]: the uint64 scalar tensors that the masks depend on."""
+    def state(self) -> list[tf.Tensor]:
+        """Returns the uint64 scalar tensors that the masks depend on: [step, first_row]."""
         return [self._step, self._first_row]
 
-    def fork(self, state=None):
-        """Another Dropout, which draws what this one would draw from here on.
+    def fork(self, state: list[tf.Tensor] | None = None) -> "Dropout":
+        """Returns another Dropout, which draws the masks that this one would draw from here on.
 
         Args:
-            state: tensors to use for `state`, of the same values; None uses its own.
+          state: tensors to use instead of `self.state`, with equal values; None uses `self.state`.
         """
         fork = Dropout(self._seed, *(state or self.state))
         fork._calls = dict(self._calls)
         return fork
 
     def _kept(self, x, threshold):
-        """bool tensor of x's shape, false where 16 random bits are below the threshold.
+        """Returns a bool tensor of x's shape: whether 16 random bits reach the threshold.
 
-        Row b depends on (seed, site, step, first_row + b) alone.
+        Row b depends only on (seed, site, step, first_row + b).
         """
         if x.shape.rank is None or x.shape.rank < 2 or not x.shape[1:].is_fully_defined():
             raise ValueError(
@@ -117,7 +118,7 @@ class Dropout:
         rows = x.shape.as_list()[0]
         if rows is None:
             rows = tf.shape(x)[0]
-        # A row takes a whole number of blocks, so that it begins at one whichever batch it is in.
+        # A row takes a whole number of blocks, so that it begins with a block in every batch.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
@@ -127,9 +128,10 @@ class Dropout:
             alg=_PHILOX,
             dtype=tf.uint32,
         )
-        # First the low halves of all blocks' first words, and so on. A TPU makes the words so, and
-        # pads the last dimension to 128: elements in the order of the blocks, four words of two
-        # halves each, took several times as long, and minutes to compile.
+        # A row's elements are decided by the low halves of all blocks' first words, then of their
+        # second words, and so on; then by the high halves. A TPU makes the words in this order, and
+        # pads the last dimension to 128. Elements in the order of the blocks took several times as
+        # long, and minutes to compile.
         words = tf.transpose(words, [0, 2, 1])
         low_halves = tf.bitwise.left_shift(words, tf.constant(_HALF_BITS, tf.uint32))
         threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
@@ -155,10 +157,10 @@ def _mask_and_scale(values, keep, scale):
 
 
 def _quantise(rate, dtype):
-    """(threshold in 1 / 2^16, scale): elements whose 16 bits are below the threshold are zeroed.
+    """Returns (threshold in 1 / 2^16, scale); elements with 16 bits below the threshold become 0.
 
-    The scale is rounded to the dtype before the threshold is derived from it: bfloat16 has 8 bits
-    of mantissa, and a scale rounded afterwards would bias the output by up to 2^-9.
+    The scale is rounded to the dtype before the threshold is derived from it. Since bfloat16 has 8
+    bits of mantissa, a scale that is rounded afterwards would bias the output by up to 2^-9.
     """
     numpy_dtype = dtype.as_numpy_dtype
     scale = float(numpy_dtype(1.0 / (1.0 - rate)))

@@ -1,34 +1,38 @@
 """Recomputing a layer for its gradient instead of keeping its activations.
 
-Chen et al., "Training deep nets with sublinear memory cost", 2016: of each layer only the input is
-kept; when the gradient of its output arrives, the layer is built again on that input, and the
-gradient goes through this replay.
+This is the method of Chen et al., "Training deep nets with sublinear memory cost", 2016. Only the
+input of each layer is kept. When the gradient of the layer's output arrives, the layer is built
+again on that input (the replay), and the gradient goes through the replay.
 """
 
 import functools
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_estimator.layers import primitives
+from bert_estimator.layers.dropout import Dropout
 
 
-def recompute(layer, x, dropout):
-    """layer(x, dropout), computed again when its gradient is.
+def recompute(
+    layer: Callable[[tf.Tensor, Dropout | None], tf.Tensor], x: tf.Tensor, dropout: Dropout | None
+) -> tf.Tensor:
+    """Calls layer(x, dropout), and calls it again when the gradient is computed.
 
-    The replay uses the same variables, and draws the same dropout masks: they are a function of
-    numbers, not of a state. All that it starts from passes an optimization barrier together with
-    the gradient. Neither XLA nor TensorFlow's own optimizer can then take replay and forward pass
-    for the same thing and merge them, nor run the replay before the gradient is there.
+    The replay uses the same variables. It draws the same dropout masks, since these are a function
+    of numbers rather than of a state. The inputs of the replay pass an optimization barrier
+    together with the gradient. Because of the barrier neither XLA nor TensorFlow's optimizer can
+    merge the replay with the forward pass, or run the replay before the gradient is known.
 
     Args:
-        layer: function (x, dropout) -> tensor of x's shape and dtype. Its variables are those of
-            the current variable scope; what else it depends on is kept.
-        x: float tensor of any shape.
-        dropout: `dropout.Dropout`, or None for a layer without.
+      layer: function (x, dropout) -> tensor of x's shape and dtype. Its variables are in the
+        current variable scope. Other tensors that it uses are kept, not computed again.
+      x: float tensor of any shape.
+      dropout: the layer's dropout; None if the layer has no dropout.
 
     Returns:
-        What `layer` returns.
+      What `layer` returns.
     """
     scope = tf.get_variable_scope()
     fork = dropout and dropout.fork()
@@ -42,11 +46,11 @@ def recompute(layer, x, dropout):
             y = layer(x, fork and fork.fork(state))
         return tf.gradients(y, [x, *variables], y_gradient)
 
-    # The variables' values are inputs, so that their gradients have a way to go.
+    # The variables' values are inputs of the operation, so that it can return their gradients.
     values = [variable.read_value() for variable in variables]
     y = primitives.with_gradient("BertEstimatorRecompute", y, x, *values)
-    # The graph's own operation holds the closure: a registry would keep it, and the graph, for the
-    # life of the process.
+    # The operation holds the closure. A registry would keep the closure, and with it the graph, as
+    # long as the process lives.
     y.op.recompute_gradients = gradients
     return y
 
@@ -57,18 +61,19 @@ def _recompute_gradient(op, y_gradient, *_):
 
 
 def _barrier(*tensors):
-    """The tensors, each of them there only when all are."""
+    """Returns equal tensors, none of which is available before all of the given ones are."""
     held = _compiled_barrier(tuple(tensor.dtype for tensor in tensors))(*tensors)
     for tensor, result in zip(tensors, held, strict=True):
         result.set_shape(tensor.shape)
-    # The gradient of the output depends on everything, the replay's variables included.
+    # Each output depends on every input, and so on the gradient and on the variables it came from.
+    # The gradients of the replay must not flow back along that path.
     return [tf.stop_gradient(result) for result in held]
 
 
 @functools.cache
 def _compiled_barrier(dtypes):
-    # Compiled, because there is no kernel of it elsewhere; what is compiled stays closed to
-    # TensorFlow's optimizer. Traced once, as in `primitives`.
+    # Only XLA has this operation, and TensorFlow's optimizer does not look inside a compiled
+    # function. It is traced once, as in `primitives`.
     with tf.Graph().as_default():
         traced = tf.function(
             lambda *tensors: gen_xla_ops.xla_optimization_barrier(tensors),

@@ -13,7 +13,7 @@ from bert_estimator.layers import activations
 
 @np.vectorize
 def gelu_erf(x):
-    """x times the normal distribution function, in float64."""
+    """Multiplies x by the normal distribution function, in float64."""
     return 0.5 * x * math.erfc(-x * math.sqrt(0.5))
 
 
@@ -36,8 +36,8 @@ def test_gelu_and_its_gradient(name, twin, dtype):
     step = 1e-5
     expected = twin(x)
     expected_slope = (twin(x + step) - twin(x - step)) / (2 * step)
-    # One rounding to bfloat16 at the end, or a few in float32.
+    # The result is rounded once, to bfloat16, or a few times in float32.
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 2.0**-8}[dtype]
     np.testing.assert_allclose(np.float64(y), expected, rtol=tolerance, atol=1e-9)
-    # Near the slope's root, at -0.75, its two terms of 0.2 cancel.
+    # Near its root at -0.75 the slope is a difference of two terms of about 0.2.
     np.testing.assert_allclose(np.float64(slope), expected_slope, rtol=tolerance, atol=5e-8)

@@ -1,3 +1,5 @@
+"""Dropout masks against a Philox in numpy, and what they depend on."""
+
 import zlib
 
 import numpy as np
@@ -6,11 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers.dropout import Dropout
 
-SHAPE = (6, 5, 7)  # 35 elements a row: no whole number of blocks of 8
+SHAPE = (6, 5, 7)  # 35 elements per row, which is not a multiple of the 8 of a block
 
 
 def philox(key, counter):
-    """Philox4x32-10 (Salmon et al., 2011): four words for a 64-bit key and a 128-bit counter."""
+    """Returns the four words of Philox4x32-10 (Salmon et al., 2011).
+
+    The key has 64 bits, and the counter 128 bits.
+    """
     mask = (1 << 32) - 1
     c = [counter >> shift & mask for shift in (0, 32, 64, 96)]
     k = [key & mask, key >> 32]
@@ -28,14 +33,15 @@ def numpy_mask(seed, step, first_row, site, shape, threshold):
     rows = []
     for row in range(first_row, first_row + shape[0]):
         words = np.array([philox(key, step << 64 | (row * blocks + b)) for b in range(blocks)])
-        # The low halves of the blocks' first words, of their second words, ...; then the high ones.
+        # First the low halves of the blocks' first words, of their second words, and so on; then
+        # the high halves.
         bits = np.concatenate([half.T.ravel() for half in (words & 0xFFFF, words >> 16)])
         rows.append(bits[:elements].reshape(shape[1:]) >= threshold)
     return np.array(rows)
 
 
 def run(rate=0.25, seed=3, step=7, first_row=0, shape=SHAPE, scope="net", dtype=tf.float32):
-    """Dropout of ones, as float64."""
+    """Returns the dropout of ones, as float64."""
     with tf.Graph().as_default(), tf.variable_scope(scope):
         y = Dropout(seed, step, first_row)(tf.ones(shape, dtype), rate)
         assert y.dtype == dtype
@@ -178,7 +184,7 @@ def test_bad_rate(rate):
 
 @pytest.mark.parametrize("seed", [-1, 1 << 32])
 def test_bad_seed(seed):
-    with pytest.raises(ValueError, match=rf"--random_seed={seed}: .* from 0 to 4294967295"):
+    with pytest.raises(ValueError, match=rf"seed={seed} is out of range; .* from 0 to 4294967295"):
         Dropout(seed, 0)
 
 

@@ -1,4 +1,4 @@
-"""Recomputed layers: the gradients of kept ones, from a replay that nothing merged away."""
+"""Recomputed layers have the gradients of kept layers, and the replay stays in the graph."""
 
 import functools
 import gc
@@ -16,7 +16,7 @@ ROWS, WIDTH = 6, 16
 
 
 def layer(x, dropout):
-    """A dense layer with dropout at two sites, one scope below the other."""
+    """Builds a dense layer with dropout, and variables in the scope and in a scope below it."""
     kernel = tf.get_variable("kernel", [WIDTH, WIDTH])
     x = tf.tanh(tf.matmul(x, tf.cast(kernel, x.dtype)))
     if dropout:
@@ -27,7 +27,10 @@ def layer(x, dropout):
 
 
 def network(recomputed, dropout=True, rows=slice(None), layers=2):
-    """Loss and gradients by (input, weights) of some layers on rows of a fixed batch."""
+    """Returns the loss of some layers on rows of a fixed batch, and its gradients.
+
+    The gradients are by the input and by each weight.
+    """
     values = np.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
     x = tf.constant(values[rows], precision.compute_dtype())
     hidden, drop = x, Dropout(3, step=5, first_row=rows.start or 0) if dropout else None
@@ -48,26 +51,26 @@ def run(fetches, options=None, metadata=None):
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("kind", precision.PRECISIONS)
 def test_gradients_equal_those_of_kept_layers(kind, dropout):
-    found = []
+    results = []
     for recomputed in (False, True):
         with tf.Graph().as_default(), precision.scope(kind):
             tf.set_random_seed(1)
             loss, gradients = network(recomputed, dropout)
             assert [g.dtype for g in gradients[1:]] == [tf.float32] * 4
-            found.append(run([loss, *gradients]))
-    for kept, again in zip(*found, strict=True):
+            results.append(run([loss, *gradients]))
+    for kept, again in zip(*results, strict=True):
         assert np.any(kept)
         np.testing.assert_allclose(np.float64(again), np.float64(kept), rtol=1e-6)
 
 
 def test_the_masks_after_a_recomputed_layer_are_those_after_a_kept_one():
-    found = []
+    outputs = []
     for apply in (layer, functools.partial(recompute, layer)):
         with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
             dropout = Dropout(3, step=5)
             apply(tf.ones([ROWS, WIDTH]), dropout)
-            found.append(run(dropout(tf.ones([ROWS, WIDTH]), 0.5)))
-    np.testing.assert_array_equal(*found)
+            outputs.append(run(dropout(tf.ones([ROWS, WIDTH]), 0.5)))
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_in_a_loop_over_rows_the_gradients_are_those_of_the_batch():
@@ -89,27 +92,26 @@ def test_in_a_loop_over_rows_the_gradients_are_those_of_the_batch():
         zeros = [tf.zeros(weight.shape) for weight in weights]
         _, totals = tf.while_loop(lambda row, _: row < ROWS, body, [0, zeros])
         totals, expected = run([totals, expected[1:]])
-    for found, value in zip(totals, expected, strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
+    for total, value in zip(totals, expected, strict=True):
+        np.testing.assert_allclose(total, value, rtol=1e-5, atol=1e-6)
 
 
 def products(recomputed):
-    """How many matrix products are left of a layer's loss and gradient after optimization."""
+    """Counts the matrix products and the random draws that are left after optimization."""
     with tf.Graph().as_default():
         loss, gradients = network(recomputed)
         options = tf.RunOptions(output_partition_graphs=True)
         metadata = tf.RunMetadata()
         run([loss, *gradients], options, metadata)
         nodes = [node for graph in metadata.partition_graphs for node in graph.node]
-    # The optimizer may fuse a product with what follows it.
+    # The optimizer may fuse a product with the operation that follows it.
     return sum("MatMul" in node.op for node in nodes), sum(
         node.op.startswith("StatelessRandom") for node in nodes
     )
 
 
 def test_tensorflow_s_optimizer_leaves_the_replay_in_place():
-    """A layer has one product forward and two backward, two draws, and in the replay one and two
-    more."""
+    """A layer has 3 products, 1 forward and 2 backward, and 2 draws; the replay adds 1 and 2."""
     kept, again = products(recomputed=False), products(recomputed=True)
     initializers = kept[1] - 2 * 2
     assert kept[0] == 3 * 2

@@ -1,6 +1,6 @@
 """A float64 numpy BERT: the forward pass, both pretraining heads and their losses.
 
-Written from the papers' formulas, to be the twin that TensorFlow's graph is compared with. Every
+It is written from the papers' formulas, as the twin that TensorFlow's graph is compared with. Every
 function takes `weights`, a dict of arrays by variable name ("bert/pooler/dense/kernel", ...), which
 it reads as float64. Letters: B examples, F positions, P predictions, H hidden size, V vocabulary.
 """
@@ -12,14 +12,14 @@ def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_posit
     """Evaluates the network without dropout.
 
     Args:
-        weights: dict name -> array.
-        config: has num_hidden_layers, num_attention_heads and hidden_act="gelu".
-        input_ids, input_mask, segment_ids: ints [B, F].
-        masked_lm_positions: ints [B, P].
+      weights: dict name -> array.
+      config: has num_hidden_layers, num_attention_heads and hidden_act="gelu".
+      input_ids, input_mask, segment_ids: ints [B, F].
+      masked_lm_positions: ints [B, P].
 
     Returns:
-        A dict: sequence_output [B, F, H], pooled_output [B, H], masked_lm_logits [B, P, V],
-        next_sentence_logits [B, 2].
+      A dict: sequence_output [B, F, H], pooled_output [B, H], masked_lm_logits [B, P, V],
+      next_sentence_logits [B, 2].
     """
     weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     x = (
@@ -46,17 +46,17 @@ def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_posit
 
 
 def losses(outputs, masked_lm_ids, masked_lm_weights, next_sentence_labels):
-    """The two pretraining losses of `forward`'s outputs.
+    """Computes the two pretraining losses of `forward`'s outputs.
 
     Args:
-        outputs: what `forward` returned.
-        masked_lm_ids: ints [B, P].
-        masked_lm_weights: floats [B, P], 0 for padding.
-        next_sentence_labels: ints [B].
+      outputs: what `forward` returned.
+      masked_lm_ids: ints [B, P].
+      masked_lm_weights: floats [B, P], 0 for padding.
+      next_sentence_labels: ints [B].
 
     Returns:
-        (masked-LM loss: weighted sum of cross-entropies over the sum of weights, next-sentence
-        loss: mean cross-entropy), floats.
+      (masked-LM loss: weighted sum of cross-entropies over the sum of weights, next-sentence
+      loss: mean cross-entropy), floats.
     """
     masked = cross_entropy(outputs["masked_lm_logits"], masked_lm_ids)
     masked_lm_loss = np.sum(masked * masked_lm_weights) / np.sum(masked_lm_weights)

@@ -1,0 +1,25 @@
+"""Looking up rows of a table; tests/test_modeling.py compares the sum with its numpy twin."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import activations, embeddings
+
+
+def test_gradients_inside_a_loop_equal_those_outside():
+    x = np.linspace(-2, 2, 12).reshape(4, 3).astype(np.float32)
+    with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
+        table = tf.get_variable("table", [4, 3], initializer=tf.constant_initializer(x))
+
+        def loss(rows):
+            rows = embeddings.gather_lookup(table, rows[:, tf.newaxis])
+            return tf.reduce_sum(activations.gelu(rows))
+
+        def body(row, total):
+            return row + 1, total + tf.gradients(loss(row[tf.newaxis]), table)[0]
+
+        _, total = tf.while_loop(lambda row, _: row < 4, body, [0, tf.zeros([4, 3])])
+        pair = [total, *tf.gradients(loss(tf.range(4)), table)]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            np.testing.assert_allclose(*session.run(pair), rtol=1e-6)
