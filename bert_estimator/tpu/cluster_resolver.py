@@ -1,4 +1,4 @@
-"""The cluster resolver of old scripts: it carries a TPU's name to `RunConfig(cluster=...)`."""
+"""The cluster resolver for old scripts: it carries a TPU's name to `RunConfig(cluster=...)`."""
 
 import os
 
@@ -8,18 +8,18 @@ import tensorflow.compat.v1 as tf
 class TPUClusterResolver:
     """Names the TPU to run on, as `tf.distribute.cluster_resolver.TPUClusterResolver` does.
 
-    TensorFlow's own one asks Google Cloud for the addresses of a TPU's workers. Here a program
-    runs on the TPU's own machine and needs none: the name is all there is, and it is looked up
-    when a TPUEstimator needs cores.
+    TensorFlow's resolver asks Google Cloud for the addresses of a TPU's workers. Here a program
+    runs on the TPU's own machine and does not need addresses. The resolver only holds the name,
+    which is looked up when a TPUEstimator needs cores.
 
     Args:
-      tpu: "local", "gpu" or "rehearse:N"; the environment variable `TPU_NAME` if None; "": no
-        TPU by name, as `RunConfig(master="")`.
+      tpu: "local", "gpu" or "rehearse:N". None means the environment variable `TPU_NAME`. "" does
+        not name a TPU, like `RunConfig(master="")`.
       zone, project, job_name, coordinator_name, coordinator_address, credentials, service,
-      discovery_url, tpu_hardware_feature: taken and not used, since nothing is looked up.
+        discovery_url, tpu_hardware_feature: accepted and ignored.
 
     Raises:
-      ValueError: `tpu` is None and there is no `TPU_NAME`.
+      ValueError: `tpu` is None and `TPU_NAME` is not set.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class TPUClusterResolver:
         name = (os.environ.get("TPU_NAME") or None) if tpu is None else tf.compat.as_str(tpu)
         if name is None:
             raise ValueError(
-                "TPUClusterResolver: please provide a TPU name to connect to, as its argument or "
-                "in the environment variable TPU_NAME"
+                "TPUClusterResolver: please provide a TPU name to connect to, as the argument tpu "
+                "or in the environment variable TPU_NAME"
             )
         self._name = name
 
     def master(self, task_type=None, task_id=None, rpc_layer=None):
-        """Returns the TPU's name, or "", which is what `RunConfig(master=...)` takes."""
+        """Returns the TPU's name, or "", in the form that `RunConfig(master=...)` takes."""
         return self._name
 
     get_master = master
 
     def cluster_spec(self):
-        """Returns an empty `tf.train.ClusterSpec`: there are no workers to talk to."""
+        """Returns an empty `tf.train.ClusterSpec`, since the program does not talk to workers."""
         return tf.train.ClusterSpec({})
 
     def get_job_name(self):

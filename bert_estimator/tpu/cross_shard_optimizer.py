@@ -8,28 +8,30 @@ from bert_estimator.tpu import replica
 class CrossShardOptimizer(tf.train.Optimizer):
     """Wraps an optimizer so that all cores apply the sum of their gradients.
 
-    As `tf.compat.v1.tpu.CrossShardOptimizer`, but it runs everywhere: on one core it changes
-    nothing, so that a `model_fn` needs no `if use_tpu:`.
+    It behaves like `tf.compat.v1.tpu.CrossShardOptimizer`, but it runs everywhere. On one core it
+    does not change anything, so a `model_fn` does not need `if use_tpu:`.
 
-    `compute_gradients` (and so `minimize`) divides the loss by the number of cores when
-    `reduction` is MEAN; `apply_gradients` sums. Code that calls `tf.gradients` itself and then
-    `apply_gradients` therefore gets the sum.
+    If `reduction` is MEAN, `compute_gradients` (and so `minimize`) divides the loss by the number
+    of cores. `apply_gradients` always sums. So code that calls `tf.gradients` itself, and then
+    `apply_gradients`, applies the sum with either reduction.
 
     Args:
       opt: the `tf.train.Optimizer` that applies the gradients.
       reduction: `tf.losses.Reduction.MEAN` or `.SUM`.
+      name: the optimizer's name.
+      group_assignment: must be None.
 
     Raises:
-      ValueError: another reduction.
-      TypeError: `opt` is no optimizer.
+      ValueError: `reduction` is neither MEAN nor SUM, or group_assignment is given.
+      TypeError: `opt` is not a `tf.train.Optimizer`.
     """
 
     def __init__(
         self,
-        opt,
-        reduction=tf.losses.Reduction.MEAN,
-        name="CrossShardOptimizer",
-        group_assignment=None,
+        opt: tf.train.Optimizer,
+        reduction: str = tf.losses.Reduction.MEAN,
+        name: str = "CrossShardOptimizer",
+        group_assignment: None = None,
     ):
         if reduction not in (tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM):
             raise ValueError(
@@ -38,7 +40,10 @@ class CrossShardOptimizer(tf.train.Optimizer):
         if not isinstance(opt, tf.train.Optimizer):
             raise TypeError(f"CrossShardOptimizer wraps a tf.train.Optimizer, not {type(opt)}")
         if group_assignment is not None:
-            raise ValueError("CrossShardOptimizer: group_assignment is not supported")
+            raise ValueError(
+                "CrossShardOptimizer: group_assignment is not supported; leave it out to sum over "
+                "all cores"
+            )
         super().__init__(False, name)
         self._opt = opt
         self._reduction = reduction
@@ -49,8 +54,8 @@ class CrossShardOptimizer(tf.train.Optimizer):
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        # A sum over cores is dense. Some optimizers treat rows without a gradient differently then:
-        # so it is on one core too.
+        # A sum over cores is dense. Since some optimizers treat rows without a gradient differently
+        # in dense and sparse gradients, the gradient is made dense on one core too.
         summed = [
             (
                 None

@@ -1,22 +1,29 @@
-"""Hooks that end a training early: by the evaluations so far, or at a step."""
+"""Hooks that end training early: because of the evaluations so far, or at a step."""
 
 import collections
 import operator
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 
-def make_early_stopping_hook(estimator, should_stop_fn, run_every_secs=60, run_every_steps=None):
-    """Returns a hook that ends training when a function says so.
+def make_early_stopping_hook(
+    estimator,
+    should_stop_fn: Callable[[], bool],
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> tf.train.SessionRunHook:
+    """Returns a hook that ends training when a function returns True.
 
     Args:
       estimator: the `Estimator` that trains.
       should_stop_fn: function without arguments that returns a bool.
-      run_every_secs, run_every_steps: how often it is asked: one of them, the other None.
+      run_every_secs, run_every_steps: how often the function is called. Exactly one of the two must
+        be None.
 
     Raises:
-      TypeError: should_stop_fn is no function.
-      ValueError: both or neither of the intervals are given.
+      TypeError: should_stop_fn is not a function.
+      ValueError: both intervals are given, or neither is.
     """
     if not callable(should_stop_fn):
         raise TypeError(f"should_stop_fn must be a function, not {should_stop_fn!r}")
@@ -32,9 +39,11 @@ def stop_if_higher_hook(
     """Returns a hook that ends training when a metric has been above a threshold.
 
     Args:
-      metric_name: key of what `evaluate` returns.
-      eval_dir: directory of the evaluations' events; None: `estimator.eval_dir()`.
-      min_steps: the global step before which evaluations do not count.
+      estimator: the `Estimator` that trains.
+      metric_name: a key of the dict that `evaluate` returns.
+      threshold: the threshold.
+      eval_dir: the directory of the evaluations' events; None means `estimator.eval_dir()`.
+      min_steps: evaluations before this global step do not count.
       run_every_secs, run_every_steps: see `make_early_stopping_hook`.
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.gt, eval_dir, min_steps)
@@ -45,7 +54,10 @@ def stop_if_lower_hook(
     estimator, metric_name, threshold, eval_dir=None, min_steps=0, run_every_secs=60,
     run_every_steps=None,
 ):  # fmt: skip
-    """As `stop_if_higher_hook`, for a metric below a threshold."""
+    """Returns a hook that ends training when a metric has been below a threshold.
+
+    The arguments are as in `stop_if_higher_hook`.
+    """
     crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
     return make_early_stopping_hook(estimator, crossed, run_every_secs, run_every_steps)
 
@@ -54,9 +66,9 @@ def stop_if_no_increase_hook(
     estimator, metric_name, max_steps_without_increase, eval_dir=None, min_steps=0,
     run_every_secs=60, run_every_steps=None,
 ):  # fmt: skip
-    """Returns a hook that ends training when a metric has not risen for so many global steps.
+    """Returns a hook that ends training when a metric has not risen for a number of global steps.
 
-    Other arguments are those of `stop_if_higher_hook`.
+    The other arguments are as in `stop_if_higher_hook`.
     """
     stuck = _stuck(
         estimator, metric_name, max_steps_without_increase, operator.gt, eval_dir, min_steps
@@ -68,26 +80,32 @@ def stop_if_no_decrease_hook(
     estimator, metric_name, max_steps_without_decrease, eval_dir=None, min_steps=0,
     run_every_secs=60, run_every_steps=None,
 ):  # fmt: skip
-    """As `stop_if_no_increase_hook`, for a metric that has not fallen."""
+    """Returns a hook that ends training when a metric has not fallen for a number of global steps.
+
+    The other arguments are as in `stop_if_higher_hook`.
+    """
     stuck = _stuck(
         estimator, metric_name, max_steps_without_decrease, operator.lt, eval_dir, min_steps
     )
     return make_early_stopping_hook(estimator, stuck, run_every_secs, run_every_steps)
 
 
-def make_stop_at_checkpoint_step_hook(estimator, last_step, wait_after_file_check_secs=30):
+def make_stop_at_checkpoint_step_hook(
+    estimator, last_step: int, wait_after_file_check_secs: float = 30
+) -> tf.train.SessionRunHook:
     """Returns a hook that ends training at a global step.
 
-    Upstream's is for clusters, where other workers may go on: in one process, it is the step.
+    Upstream's hook waits for a checkpoint of that step, which another worker of a cluster may
+    write. Here all workers run the same steps, so the step itself ends training.
     """
     return tf.train.StopAtStepHook(last_step=last_step)
 
 
-def read_eval_metrics(eval_dir):
-    """Returns what evaluations wrote to their event files.
+def read_eval_metrics(eval_dir: str) -> collections.OrderedDict[int, dict[str, float]]:
+    """Reads the metrics that evaluations wrote to their event files.
 
     Returns:
-      An OrderedDict of global step -> dict of metric name -> float, by step.
+      A dict of global step -> dict of metric name -> value, sorted by step.
     """
     by_step = collections.defaultdict(dict)
     for path in tf.io.gfile.glob(f"{eval_dir}/events.out.tfevents.*"):
@@ -120,8 +138,8 @@ class _StoppingHook(tf.train.SessionRunHook):
 
 def _evaluations(estimator, metric_name, eval_dir, min_steps):
     """Returns the (step, value) pairs of a metric from a step on."""
-    found = read_eval_metrics(eval_dir or estimator.eval_dir())
-    return [(step, metrics[metric_name]) for step, metrics in found.items() if step >= min_steps]
+    by_step = read_eval_metrics(eval_dir or estimator.eval_dir())
+    return [(step, metrics[metric_name]) for step, metrics in by_step.items() if step >= min_steps]
 
 
 def _crossed(estimator, metric_name, threshold, is_beyond, eval_dir, min_steps):

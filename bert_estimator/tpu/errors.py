@@ -1,7 +1,8 @@
-"""Errors that cross threads, and errors of training itself. The first error wins."""
+"""Errors of training, and a way to carry the first error of several threads to the caller."""
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -9,22 +10,22 @@ import tensorflow.compat.v1 as tf
 class NanLossDuringTrainingError(tf.train.NanLossDuringTrainingError):
     """The loss of a training step is not a finite number."""
 
-    __str__ = RuntimeError.__str__  # TensorFlow's says the same of all
+    __str__ = RuntimeError.__str__  # TensorFlow's class always prints the same text.
 
 
 class NonFiniteWeightsError(RuntimeError):
-    """A weight is not a finite number, so no checkpoint was written over the last good one."""
+    """A weight is not a finite number, so the last good checkpoint was not replaced."""
 
 
 class NoWholeCheckpointError(ValueError):
-    """A training has come far, and none of its checkpoints can be read."""
+    """A directory has checkpoints of a later step than 0, but none of them is complete."""
 
 
 class FirstError:
-    """Keeps the first error of several threads, so that the cause is raised, not what it caused.
+    """Keeps the first error of several threads, so that a cause is raised, not its effects.
 
-    A cancellation is what closing a session does to whoever waits in it: any other error outranks
-    it, whichever came first.
+    Any other error replaces a cancellation. When an error closes the session, the threads that wait
+    in it are cancelled, and a cancellation may be recorded before its cause.
     """
 
     def __init__(self):
@@ -32,14 +33,14 @@ class FirstError:
         self._error = None
 
     @contextlib.contextmanager
-    def recorded(self):
-        """Runs a thread's body: its exception is recorded rather than printed and lost."""
+    def recorded(self) -> Iterator[None]:
+        """Records the exception of the `with` statement's body, a thread's, and suppresses it."""
         try:
             yield
         except BaseException as error:
             self.record(error)
 
-    def record(self, error):
+    def record(self, error: BaseException) -> None:
         with self._lock:
             if self._error is None or _is_cancellation(self._error) > _is_cancellation(error):
                 self._error = error
@@ -47,7 +48,7 @@ class FirstError:
     def __bool__(self):
         return self._error is not None
 
-    def raise_if_any(self):
+    def raise_if_any(self) -> None:
         if self._error is not None:
             raise self._error
 

@@ -1,11 +1,12 @@
-"""What a `model_fn` may ask and do across the cores that run it.
+"""Functions that a `model_fn` may call across the cores that run it.
 
-A runtime that runs several replicas enters `Replica` while it builds the model; without one, the
-program is the only replica, and each function here is the identity it then has to be.
+A runtime with several replicas enters a `Replica` while it builds the model. Otherwise the program
+is the only replica: then the number of replicas is 1, and a sum over replicas is the tensor itself.
 """
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
@@ -14,15 +15,20 @@ _current = threading.local()
 
 
 class Replica:
-    """How one replica of several sees the others.
+    """Tells a replica about the others while a model is built.
 
     Args:
-      num_replicas: how many there are.
-      replica_id: this one's number, an int32 scalar tensor.
+      num_replicas: how many replicas there are.
+      replica_id: this replica's number, an int32 scalar tensor.
       cross_replica_sum: function of a tensor that sums it over all replicas.
     """
 
-    def __init__(self, num_replicas, replica_id, cross_replica_sum):
+    def __init__(
+        self,
+        num_replicas: int,
+        replica_id: int | tf.Tensor,
+        cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
+    ):
         self.num_replicas = num_replicas
         self.replica_id = replica_id
         self.cross_replica_sum = cross_replica_sum
@@ -30,7 +36,7 @@ class Replica:
     @contextlib.contextmanager
     def entered(self):
         previous, _current.value = getattr(_current, "value", None), self
-        # TensorFlow's own answer to how many there are, which models of TF1 ask for.
+        # Models of TF1 ask TensorFlow itself for the number of replicas.
         context = tpu_function.get_tpu_context()
         previous_number = context.number_of_shards
         context.set_number_of_shards(self.num_replicas)
@@ -44,35 +50,37 @@ class Replica:
 _ONLY = Replica(1, 0, lambda tensor: tensor)
 
 
-def num_replicas():
-    """Number of replicas that run the model being built (int)."""
+def num_replicas() -> int:
+    """Returns how many replicas run the model that is being built."""
     return _replica().num_replicas
 
 
-def replica_id():
-    """Number of the replica that runs this code: an int, or an int32 scalar tensor."""
+def replica_id() -> int | tf.Tensor:
+    """Returns the number of the replica that runs this code: 0, or an int32 scalar tensor."""
     return _replica().replica_id
 
 
-def cross_replica_sum(x, group_assignment=None, name=None):
+def cross_replica_sum(
+    x: tf.Tensor, group_assignment: list[list[int]] | None = None, name: str | None = None
+) -> tf.Tensor:
     """Sums a tensor over all replicas; every replica gets the sum.
 
-    Its gradient is the sum of the replicas' gradients, as upstream.
+    The gradient is the sum of the replicas' gradients, as in upstream's function.
 
     Args:
       x: a tensor.
-      group_assignment: None, or one group of all replicas, which means the same.
-      name: of the operation that gives the sum.
+      group_assignment: None, or a list of one group that holds all replicas, which means the same.
+      name: the name of the operation whose output is the sum.
 
     Raises:
-      ValueError: other groups, whose sums are not supported.
+      ValueError: group_assignment has other groups.
     """
     if group_assignment is not None:
         groups = [sorted(group) for group in group_assignment]
         if groups != [list(range(num_replicas()))]:
             raise ValueError(
-                f"cross_replica_sum: group_assignment={group_assignment!r} is not supported: sums "
-                f"are over all {num_replicas()} replicas"
+                f"cross_replica_sum: group_assignment={group_assignment!r} is not supported; leave "
+                f"it out to sum over all {num_replicas()} replicas"
             )
     total = _replica().cross_replica_sum(x)
     return total if name is None else tf.identity(total, name)

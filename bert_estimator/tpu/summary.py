@@ -1,8 +1,8 @@
 """An event writer for host calls: `tf.summary`'s scalar, histogram and text, without TensorBoard.
 
-TensorFlow's own `tf.summary.scalar` and its kin refuse to run where the tensorboard package is
-absent, although writing events needs nothing of it. These have the same signatures and write
-events that TensorBoard shows. As there, they write to the default writer:
+TensorFlow's own functions refuse to run if the tensorboard package is not installed, although they
+do not need it to write events. The functions here have the same signatures, and write events that
+TensorBoard shows. Like TensorFlow's functions, they write to the default writer:
 
     with summary.create_file_writer(model_dir).as_default():
         summary.scalar("loss", loss[0], step=global_step[0])
@@ -15,11 +15,12 @@ create_file_writer = tf.summary.create_file_writer
 record_if = tf.summary.record_if
 
 
-def scalar(name, data, step=None, description=None):
-    """Writes a scalar of any real dtype, stored as float32.
+def scalar(name: str, data, step=None, description: str | None = None) -> tf.Tensor:
+    """Writes a scalar of any real dtype; it is stored as float32.
 
     Returns:
-      As all functions here, a bool tensor: whether it was written. In a graph it is what to run.
+      A bool tensor, like all functions of this module: whether the event was written. In a graph,
+      running this tensor writes the event.
 
     Raises:
       ValueError: `data` is not a scalar.
@@ -30,7 +31,7 @@ def scalar(name, data, step=None, description=None):
         return tf.summary.write(tag, tf.cast(data, tf.float32), step=step, metadata=metadata)
 
 
-def text(name, data, step=None, description=None):
+def text(name: str, data, step=None, description: str | None = None) -> tf.Tensor:
     """Writes a string tensor of any shape."""
     metadata = _metadata("text", description, summary_pb2.DATA_CLASS_TENSOR)
     with tf.summary.experimental.summary_scope(name, "text_summary") as (tag, _):
@@ -38,11 +39,14 @@ def text(name, data, step=None, description=None):
         return tf.summary.write(tag, data, step=step, metadata=metadata)
 
 
-def histogram(name, data, step=None, buckets=30, description=None):
+def histogram(
+    name: str, data, step=None, buckets: int = 30, description: str | None = None
+) -> tf.Tensor:
     """Writes a histogram of a real tensor: [buckets, 3] of (left edge, right edge, count).
 
-    Equal-width buckets over [min, max]; the last includes its right edge. Where all values are
-    equal, so are all edges, and the last bucket has them all; without values, all is 0.
+    The buckets have equal widths and cover [min, max]; the last bucket includes its right edge. If
+    all values are equal, all edges are equal too, and the last bucket holds all values. Without
+    values, all numbers are 0.
     """
     metadata = _metadata("histograms", description, summary_pb2.DATA_CLASS_TENSOR)
     with tf.summary.experimental.summary_scope(name, "histogram_summary") as (tag, _):
@@ -59,7 +63,7 @@ def _buckets(values, buckets):
     low, high = tf.reduce_min(values), tf.reduce_max(values)
     width = (high - low) / buckets
     position = tf.where(
-        tf.equal(values, high),  # where all values are equal, the other branch is 0 / 0
+        tf.equal(values, high),  # The other branch is 0 / 0 if all values are equal.
         tf.cast(buckets - 1, tf.float64),
         tf.floor((values - low) / width),
     )

@@ -1,4 +1,4 @@
-"""Warm start: what variables begin with where a model_dir has no checkpoint yet."""
+"""Warm start: the initial values of variables while a model_dir does not have a checkpoint."""
 
 import collections
 import os
@@ -20,20 +20,20 @@ class WarmStartSettings(
         ],
     )
 ):
-    """As `tf.compat.v1.estimator.WarmStartSettings`.
+    """Says which variables start from which values, as upstream's class of this name does.
 
     Args:
-      ckpt_to_initialize_from: a checkpoint, a directory of some (the newest is taken), or a
+      ckpt_to_initialize_from: a checkpoint, a directory of checkpoints, whose newest is taken, or a
         SavedModel.
-      vars_to_warm_start: a regular expression that trainable variables' names are matched with;
-        or a list of them, for all variables; or a list of variables; None: only those of
-        var_name_to_vocab_info.
-      var_name_to_vocab_info: dict of variable name -> `tf.train.VocabInfo`: rows to find by
-        their word.
+      vars_to_warm_start: a regular expression that is matched with the names of trainable
+        variables; or a list of regular expressions, for all variables; or a list of variables; or
+        None, for only the variables in var_name_to_vocab_info.
+      var_name_to_vocab_info: dict of variable name -> `tf.train.VocabInfo`, for variables whose
+        rows are found by their word.
       var_name_to_prev_var_name: dict of variable name -> its name in the checkpoint.
 
     Raises:
-      ValueError: no checkpoint is given.
+      ValueError: ckpt_to_initialize_from is empty.
     """
 
     __slots__ = ()
@@ -59,11 +59,13 @@ class WarmStartSettings(
         )
 
 
-def settings_of(warm_start_from):
-    """Returns the `WarmStartSettings` of an estimator's `warm_start_from`, or None.
+def settings_of(
+    warm_start_from: str | bytes | WarmStartSettings | None,
+) -> WarmStartSettings | None:
+    """Returns the settings for an estimator's `warm_start_from`; None stays None.
 
     Raises:
-      ValueError: it is neither a path nor a `WarmStartSettings`.
+      ValueError: warm_start_from is neither a path nor a `WarmStartSettings`.
     """
     if warm_start_from is None:
         return None
@@ -78,15 +80,15 @@ def settings_of(warm_start_from):
     )
 
 
-def apply(settings):
-    """Makes the variables of the current graph begin with those of a checkpoint.
+def apply(settings: WarmStartSettings | None) -> None:
+    """Initializes the variables of the current graph from a checkpoint.
 
     Args:
-      settings: a `WarmStartSettings`, or None for nothing at all. Of a directory, the newest
-        complete checkpoint is taken.
+      settings: which variables; if None, the graph is not changed. Of a directory's checkpoints,
+        the newest complete one is taken.
 
     Raises:
-      ValueError: values that variables would begin with are not finite.
+      ValueError: values in the checkpoint are not finite.
     """
     if settings is None:
         return
@@ -132,6 +134,6 @@ def _warm_started(settings):
 
 
 def _checkpoint_in(path):
-    """Returns the checkpoint of a SavedModel's directory; another path as it is."""
+    """Returns the checkpoint inside a SavedModel's directory; other paths are returned as given."""
     variables = os.path.join(path, "variables", "variables")
     return variables if tf.io.gfile.exists(variables + ".index") else path

@@ -46,7 +46,7 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
 
 
 def test_a_name_of_no_cores(tmp_path, monkeypatch):
-    message = "pod-1: master='pod-1' names no TPU"
+    message = "pod-1: master='pod-1' does not name a TPU"
     with pytest.raises(FlagError, match=f"^--tpu_name={message}"):
         script_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
     monkeypatch.setenv("TPU_NAME", "pod-1")

@@ -1,4 +1,4 @@
-"""The name that a cluster resolver carries."""
+"""Tests the name that a cluster resolver carries."""
 
 import pytest
 import toy
@@ -23,7 +23,7 @@ def test_without_a_name_it_is_tpu_name(monkeypatch):
 @pytest.mark.parametrize("tpu_name", [None, "rehearse:4"])
 @pytest.mark.parametrize("tpu", ["", b"", [""]])
 def test_an_empty_name_is_the_local_master(monkeypatch, tpu, tpu_name):
-    """As in `TPUClusterResolver(FLAGS.tpu if FLAGS.use_tpu else "")`."""
+    """Scripts write `TPUClusterResolver(FLAGS.tpu if FLAGS.use_tpu else "")`."""
     monkeypatch.delenv("TPU_NAME", raising=False)
     if tpu_name:
         monkeypatch.setenv("TPU_NAME", tpu_name)

@@ -1,4 +1,4 @@
-"""CrossShardOptimizer: MEAN scales the loss by the cores, gradients are summed over them."""
+"""Tests CrossShardOptimizer: MEAN divides the loss by the cores; gradients are summed over them."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,11 @@ MEAN, SUM = tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM
 
 
 def step(replica_gradients, reduction, minimize):
-    """The weights [3] after one step of rate 1 from 0 on core 0, whose loss is sum(g * w).
+    """Returns the weights [3] of core 0 after one step of rate 1 from 0; the loss is sum(g * w).
 
     Args:
-      replica_gradients: g of each core; the others' are added as the collective would, scaled
-        as their own losses would be.
+      replica_gradients: g of each core. The other cores' gradients are scaled as their losses
+        would be, and added as the collective would add them.
     """
     own, *others = (np.array(g, np.float32) for g in replica_gradients)
     count = len(replica_gradients)
@@ -53,7 +53,7 @@ def step(replica_gradients, reduction, minimize):
         ([[1, 2, 3]], MEAN, False, [-1, -2, -3]),
         ([[1, 2, 3], [3, 4, 7]], MEAN, True, [-2, -3, -5]),
         ([[1, 2, 3], [3, 4, 7]], SUM, True, [-4, -6, -10]),
-        # Who computes the gradients without the wrapper gets their sum.
+        # Gradients that are computed without the wrapper are summed.
         ([[1, 2, 3], [3, 4, 7]], MEAN, False, [-4, -6, -10]),
         ([[1, 2, 3], [3, 4, 7], [2, 0, 2], [2, 2, 0]], MEAN, True, [-2, -2, -3]),
     ],

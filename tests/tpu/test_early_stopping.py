@@ -1,4 +1,4 @@
-"""Early stopping: what ends a training, and when it is asked."""
+"""Tests what ends a training early, and how often the function is called."""
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -21,7 +21,7 @@ def estimator(tmp_path):
 
 
 def stops(estimator, hook):
-    """Whether a hook ends the estimator's training at once."""
+    """Returns whether a hook ends the estimator's training at once."""
     visits = Visits()
     estimator.train(input_fn, steps=4, hooks=[hook, visits])
     assert visits.steps in ([2], [2, 4])
@@ -36,7 +36,7 @@ def stops(estimator, hook):
         (early_stopping.stop_if_higher_hook, {"threshold": 4.5, "min_steps": 20}, False),
         (early_stopping.stop_if_lower_hook, {"threshold": 3.1}, True),
         (early_stopping.stop_if_lower_hook, {"threshold": 3.0}, False),
-        # The lowest since step 20, and not lower until 50.
+        # The value is lowest at step 20, and does not fall until step 50.
         (early_stopping.stop_if_no_decrease_hook, {"max_steps_without_decrease": 30}, True),
         (early_stopping.stop_if_no_decrease_hook, {"max_steps_without_decrease": 31}, False),
         (early_stopping.stop_if_no_increase_hook, {"max_steps_without_increase": 40}, True),

@@ -1,4 +1,4 @@
-"""The first error wins; a cancellation loses to any other."""
+"""Tests that the first error wins, and that any other error replaces a cancellation."""
 
 import threading
 

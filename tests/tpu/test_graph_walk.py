@@ -1,4 +1,4 @@
-"""What operations of a graph depend on."""
+"""Tests which operations of a graph a tensor depends on."""
 
 import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,4 @@
-"""What a model_fn is told of the other cores."""
+"""Tests what a model_fn can learn of the other replicas."""
 
 import threading
 

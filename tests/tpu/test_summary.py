@@ -1,4 +1,4 @@
-"""The event writer: what it writes is what TensorBoard reads, with no tensorboard installed."""
+"""Tests that TensorBoard can read the events, which are written without the tensorboard package."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ tf1 = tf.compat.v1
 
 
 def written(folder, make):
-    """Runs in a graph what `make` returns, with a default writer; returns (tag, value) by step."""
+    """Runs the operation of `make` with a default writer; returns (tag, value) by step."""
     with tf.Graph().as_default():
         writer = summary.create_file_writer(str(folder))
         with writer.as_default():
@@ -24,7 +24,7 @@ def written(folder, make):
 
 
 def histogram_twin(values, buckets):
-    """[buckets, 3] of (left edge, right edge, count), float64."""
+    """Returns float64 [buckets, 3]: (left edge, right edge, count)."""
     values = np.asarray(values, np.float64).ravel()
     if not values.size:
         return np.zeros([buckets, 3])

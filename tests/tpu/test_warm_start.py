@@ -1,4 +1,4 @@
-"""Warm start: from what, which variables, and when not at all."""
+"""Tests which variables a warm start sets, from which sources, and when it is skipped."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from bert_estimator.tpu import serving
 
 
 def make_model_fn(names=("a", "b"), first=0.0, adds=1.0):
-    """A model of a variable a name, which each step of training increases by `adds`."""
+    """Returns a model_fn with a variable for each name; each training step adds `adds` to it."""
 
     def model_fn(features, mode, params):
         variables = [tf.get_variable(name, initializer=first) for name in names]
@@ -41,7 +41,7 @@ def input_fn(params):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A model_dir with the checkpoints 0, 1 and 2, in which a = b = the step."""
+    """Makes a model_dir with the checkpoints 0, 1 and 2, in which a and b equal the step."""
     folder = tmp_path_factory.mktemp("source")
     make_estimator(folder, make_model_fn(), save_checkpoints_steps=1, iterations_per_loop=1).train(
         input_fn, steps=2
@@ -60,7 +60,7 @@ def make(folder, warm_start_from, rules=(), **of_model):
 
 
 def initial(estimator):
-    """The weights that training begins with."""
+    """Returns the initial weights of a training."""
     estimator.train(input_fn, steps=1)
     return {name: weight_at(estimator.model_dir, 0, name) for name in ("a", "b")}
 

@@ -1,1 +1,1 @@
-"""Programs apart from TensorFlow: devices, hosts, StableHLO. No TensorFlow is imported here."""
+"""Compiled programs, and the devices and hosts that run them. TensorFlow is not imported here."""

@@ -1,4 +1,4 @@
-"""What TF_CONFIG says of this process: its task among those of a program."""
+"""The task that TF_CONFIG gives to this process."""
 
 import collections
 import json
@@ -7,7 +7,7 @@ import os
 _CHIEFS = ("chief", "master")
 _WORKER, _EVALUATOR = "worker", "evaluator"
 _EXPECTED = (
-    'Expected is such as {"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"]}, '
+    'A valid value is {"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
 
@@ -17,23 +17,25 @@ class Task(
         "Task", ["type", "index", "trains", "evaluates", "addresses"], defaults=[()]
     )
 ):
-    """A process's part in a program.
+    """Describes this process's part in a program.
 
-    Fields: type, index (as in TF_CONFIG), trains, evaluates (whether `train_and_evaluate` does
-    here), addresses (of the processes that train together, the chief's first).
+    Attributes:
+      type, index: as in TF_CONFIG.
+      trains, evaluates: whether `train_and_evaluate` trains and evaluates in this process.
+      addresses: the addresses of the processes that train together, with the chief's first.
     """
 
     @property
-    def host(self):
-        """This process's number among those that train together."""
+    def host(self) -> int:
+        """Returns this process's number among the processes that train together."""
         return self.index + 1 if self.addresses and self.type == _WORKER else 0
 
 
-def tf_config():
-    """Returns the environment variable TF_CONFIG, a JSON object; {} where it is absent.
+def tf_config() -> dict:
+    """Returns the environment variable TF_CONFIG, a JSON object, or {} if it is not set.
 
     Raises:
-      ValueError: it is none, or its cluster or its task is not as TensorFlow writes them.
+      ValueError: it is not a JSON object, or its cluster or its task is malformed.
     """
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
@@ -44,21 +46,21 @@ def tf_config():
         raise ValueError(f"TF_CONFIG={text!r} is not a JSON object. {_EXPECTED}")
     cluster, task = config.get("cluster", {}), config.get("task", {})
     if not isinstance(cluster, dict) or not all(isinstance(t, list) for t in cluster.values()):
-        raise ValueError(f"TF_CONFIG: the cluster {cluster!r} is no lists by name. {_EXPECTED}")
+        raise ValueError(f"TF_CONFIG: the cluster {cluster!r} must map names to lists. {_EXPECTED}")
     if not isinstance(task, dict):
-        raise ValueError(f"TF_CONFIG: the task {task!r} is no object. {_EXPECTED}")
+        raise ValueError(f"TF_CONFIG: the task {task!r} is not a JSON object. {_EXPECTED}")
     return config
 
 
-def of_tf_config():
+def of_tf_config() -> Task:
     """Returns this process's `Task`.
 
-    One process leads the training ("chief", or "master", which evaluates as well), others may be
-    its further hosts ("worker"), and one may evaluate its checkpoints ("evaluator"). Without a
-    cluster, one process does everything.
+    One process leads the training: the "chief", or a "master", which also evaluates. Other
+    processes may train together with it ("worker"), and one may evaluate its checkpoints
+    ("evaluator"). Without a cluster, one process does everything.
 
     Raises:
-      ValueError: an impossible task, or one for parameter servers.
+      ValueError: the task is not in the cluster, or the cluster has parameter servers.
     """
     config = tf_config()
     task, cluster = config.get("task", {}), config.get("cluster", {})
@@ -66,7 +68,8 @@ def of_tf_config():
     if not cluster:
         if kind not in (None, "worker") or index not in (None, 0):
             raise ValueError(
-                f"TF_CONFIG: task {task} without a cluster; allowed is type worker, index 0"
+                f"TF_CONFIG: the task {task} needs a cluster; without a cluster, only type worker "
+                "and index 0 are allowed"
             )
         return Task("worker", 0, trains=True, evaluates=True)
     chiefs = [name for name in _CHIEFS if cluster.get(name)]
@@ -86,12 +89,12 @@ def of_tf_config():
         raise ValueError(f"TF_CONFIG: a cluster needs a task with type and index, not {task}")
     number = {_WORKER: len(cluster.get(_WORKER, [])), _EVALUATOR: 1, chiefs[0]: 1}.get(kind, 0)
     if not str(index).isdecimal() or int(index) >= number:
-        raise ValueError(f"TF_CONFIG: the task {task} is none of the cluster {cluster}")
+        raise ValueError(f"TF_CONFIG: the task {task} is not in the cluster {cluster}")
     addresses = (*cluster[chiefs[0]], *cluster.get(_WORKER, []))
     if len(addresses) > 1 and chiefs[0] == "master":
         raise ValueError(
-            "TF_CONFIG: a master trains and evaluates in turn, which it can do alone only: name "
-            "the first of several hosts chief, and give it an evaluator if you want one"
+            "TF_CONFIG: a master trains and evaluates in turn, so it must be the only host. For "
+            "several hosts, name the first one chief, and add an evaluator if you need one"
         )
     if kind == _EVALUATOR:
         return Task(kind, 0, trains=False, evaluates=True)

@@ -1,12 +1,17 @@
-"""What a training step needs on a TPU, by the TPU's own compiler: memory, arithmetic, time."""
+"""Compiles a training step for a TPU that need not be there, and reports what the step needs.
+
+The TPU's own compiler tells the memory, the arithmetic and a lower bound of the time.
+"""
 
 import dataclasses
 import math
 import re
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from bert_estimator.tpu.program import devices, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.lowered_step import LoweredStep
 from bert_estimator.tpu.program.topology import GIB
 
 # "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries
@@ -20,28 +25,33 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class CompileReport:
-    """What the compiler said of a training step. Bytes, operations and seconds are of one core.
+    """Holds what the compiler said of a training step.
+
+    Bytes, operations and seconds are counted for one core.
 
     Attributes:
-      topology, tpu, cores, compiler: what it was compiled for, and by which libtpu.
-      train_batch_size, batch_per_core: examples of all cores, and of one.
-      cores_per_replica: cores that share these examples, and the model.
-      fits: whether the step fits the memory that a program may take.
-      memory: dict of kind -> bytes: `weights`, `optimizer_state` (all other state), `input`,
-        `temporaries` (activations, gradients), `outputs` (those that take no input's place),
-        `program`, and `padding`, which the TPU's layouts add to the first three; `total`. Where
-        the compiler gave up for want of memory: `total`, the least that is needed, with what it
-        names of the other kinds, and the first three.
-      usable_hbm, hbm: bytes that a program may take, and that there are.
-      flops: of matrix products, see `stablehlo.matmul_flops`; where cores share a model, a core's
-        even share of them, which is the least.
+      topology, tpu, cores, compiler: what the step was compiled for, and by which libtpu.
+      train_batch_size: examples per step of all cores.
+      batch_per_core: examples per step of one replica.
+      fits: whether the step fits into the memory that a program may take.
+      memory: dict of kind -> bytes. The kinds are `weights`, `optimizer_state` (all other state),
+        `input`, `padding` (which the TPU's layouts add to the first three), `temporaries`
+        (activations and gradients), `outputs` (only outputs that are not stored in the place of an
+        input), `program`, and their sum `total`. If the compiler ran out of memory there are only
+        the first three and `total`, the least memory that the step needs.
+      usable_hbm: bytes that a program may take.
+      hbm: bytes of the core's memory.
+      flops: operations of matrix products, see `stablehlo.matmul_flops`. If cores share a model,
+        this is a core's even share of them, which is a lower bound.
       peak: FLOP/s.
-      compiler_secs: the compiler's lower bound of a step's time, communication not counted; None
-        where it gives none, or jaxlib cannot read what the compiler made.
-      summed_bytes: bytes of the arrays that the cores sum between them; None where the cores of a
-        replica share the model, and jaxlib cannot read what the compiler made.
-      summing_secs: the least time that takes, see `topology.Generation.all_reduce_secs`. Sums
-        within a replica, whose cores may be those of one chip, are not counted.
+      cores_per_replica: the number of cores that share a model and its examples.
+      compiler_secs: the compiler's lower bound of a step's time without communication; None if it
+        does not give a bound, or jaxlib cannot read the compiled program.
+      summed_bytes: bytes of the arrays that the cores sum between them; None if the cores of a
+        replica share the model and jaxlib cannot read the compiled program.
+      summing_secs: a lower bound of the time of these sums, see
+        `topology.Generation.all_reduce_secs`. Sums within a replica are not counted, since its
+        cores may be on one chip.
     """
 
     topology: str
@@ -51,7 +61,7 @@ class CompileReport:
     train_batch_size: int
     batch_per_core: int
     fits: bool
-    memory: dict
+    memory: dict[str, int]
     usable_hbm: float
     hbm: float
     flops: int
@@ -62,15 +72,15 @@ class CompileReport:
     summing_secs: float | None = None
 
     @property
-    def least_step_secs(self):
-        """Least time of a step: the compiler's bound, or that of the peak, and the sums."""
+    def least_step_secs(self) -> float:
+        """Returns a lower bound of a step's time: arithmetic and memory, and then the sums."""
         return max(self.compiler_secs or 0, self.flops / self.peak) + (self.summing_secs or 0)
 
-    def as_dict(self):
+    def as_dict(self) -> dict:
         return dataclasses.asdict(self)
 
-    def lines(self):
-        """Returns the report as lines of text."""
+    def lines(self) -> Iterator[str]:
+        """Yields the report as lines of text."""
         names = {
             "weights": "weights",
             "optimizer_state": "optimizer state",
@@ -81,10 +91,11 @@ class CompileReport:
             "program": "program",
             "total": "total" if self.fits else "total, at least",
         }
-        each = "each" if self.cores_per_replica == 1 else f"for each {self.cores_per_replica}"
+        cores = self.cores_per_replica
+        share = "each" if cores == 1 else f"for each {cores}"
         yield (
             f"{self.topology}: {self.cores} cores of TPU {self.tpu}, {self.batch_per_core} of "
-            f"{self.train_batch_size} examples {each} ({self.compiler})"
+            f"{self.train_batch_size} examples {share} ({self.compiler})"
         )
         yield f"{'memory of a core':<33} GiB"
         for kind, name in names.items():
@@ -95,7 +106,7 @@ class CompileReport:
             f"  of {self.hbm / GIB:.0f}: {'it fits' if self.fits else 'IT DOES NOT FIT'}"
         )
         yield (
-            f"matrix products: {self.flops:.3g} FLOP a core and step; the core's peak is "
+            f"matrix products: {self.flops:.3g} FLOP per core and step; the core's peak is "
             f"{self.peak / 1e12:.4g} TFLOP/s"
         )
         if not self.fits:
@@ -111,22 +122,28 @@ class CompileReport:
             yield "summed between cores: not given"
         else:
             yield (
-                f"summed between cores: {self.summed_bytes / GIB:.3g} GiB a step, at least "
+                f"summed between cores: {self.summed_bytes / GIB:.3g} GiB per step, at least "
                 f"{self.summing_secs:.3g} s at the links' rate"
             )
 
 
-def report(lowered, topology_name, train_batch_size, cores_per_replica=1, sharding=()):
+def report(
+    lowered: LoweredStep,
+    topology_name: str,
+    train_batch_size: int,
+    cores_per_replica: int = 1,
+    sharding: Sequence[tuple[str, int]] = (),
+) -> CompileReport:
     """Compiles a lowered training step for every core of a topology.
 
     Args:
-      lowered: a `LoweredStep` for as many replicas as the topology has.
-      topology_name: such as "v3:32x32".
+      lowered: the step, for as many replicas as the topology has.
+      topology_name: a name such as "v3:32x32".
       train_batch_size: examples that the cores share.
       cores_per_replica, sharding: how the model is split, see `CoreMesh`.
 
     Returns:
-      A `CompileReport`, also where the step does not fit.
+      A `CompileReport`, even if the step does not fit.
 
     Raises:
       RuntimeError, ValueError: see `topology.find`.
@@ -156,16 +173,16 @@ def report(lowered, topology_name, train_batch_size, cores_per_replica=1, shardi
         if needed is None:
             raise
         return CompileReport(fits=False, memory={**memory, "total": needed}, **facts)
-    found = compiled.memory_analysis()
-    memory["padding"] = found.argument_size_in_bytes - sum(memory.values())
-    memory["temporaries"] = found.temp_size_in_bytes
-    memory["outputs"] = found.output_size_in_bytes - found.alias_size_in_bytes
-    memory["program"] = found.generated_code_size_in_bytes
+    analysis = compiled.memory_analysis()
+    memory["padding"] = analysis.argument_size_in_bytes - sum(memory.values())
+    memory["temporaries"] = analysis.temp_size_in_bytes
+    memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    memory["program"] = analysis.generated_code_size_in_bytes
     memory["total"] = sum(memory.values())
     hlo = _text(compiled)
     if cores_per_replica == 1:
         summed = between_replicas = stablehlo.summed_bytes(lowered.text)
-    elif hlo is not None:  # the compiler adds sums of its own, within a replica
+    elif hlo is not None:  # The compiler adds sums within a replica.
         summed = summed_bytes(hlo)
         between_replicas = summed - summed_bytes(hlo, cores_per_replica)
     else:
@@ -182,18 +199,21 @@ def report(lowered, topology_name, train_batch_size, cores_per_replica=1, shardi
 
 
 def _text(compiled):
-    """The compiled program's text, or None where it has operations newer than this jaxlib."""
+    """Returns the compiled program's text; None if this jaxlib does not know its operations."""
     jax = devices.import_jax()
     try:
         return compiled.as_text()
     except jax.errors.JaxRuntimeError as error:
-        if "RET_CHECK" not in str(error):  # the check that fails where it reads the operations
+        if "RET_CHECK" not in str(error):  # This check fails on unknown operations.
             raise
         return None
 
 
-def bytes_needed(message):
-    """Returns the bytes a program needs, from the compiler's refusal; None: it is no such one."""
+def bytes_needed(message: str) -> int | None:
+    """Returns the bytes that a program needs, from the compiler's error.
+
+    It returns None if the error is about something else than memory.
+    """
     for pattern in _TOO_BIG:
         match = pattern.search(message)
         if match:
@@ -205,14 +225,14 @@ _ALL_REDUCE = re.compile(r" = (.*?) all-reduce(?:-start)?\((.*)")
 _ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
 
 
-def summed_bytes(hlo, within=None):
-    """Returns the bytes of the arrays that a compiled program's all-reduces sum, once each.
+def summed_bytes(hlo: str, within: int | None = None) -> int:
+    """Counts the bytes of the arrays that a compiled program's all-reduces sum, each array once.
 
     Args:
       hlo: the program's text.
-      within: count only the sums of so many cores that follow each other, those of a replica.
+      within: the number of cores of a replica, to count only sums within replicas.
     """
-    # Groups are written as [number,size]<=[cores], or in full.
+    # Groups are written as [number,size]<=[cores], or in full, as lists of cores.
     listed = ",".join(map(str, range(within or 0)))
     of_replica = re.compile(rf"replica_groups=(\[\d+,{within}\]<=\[\d+\](?!T)|\{{\{{{listed}\}})")
     return sum(
@@ -224,7 +244,7 @@ def summed_bytes(hlo, within=None):
 
 
 def _state_and_input(lowered, mesh):
-    """Bytes of one core's weights, other state and input, without the padding of layouts."""
+    """Returns the bytes of one core's weights, other state and input, without padding."""
 
     def num_bytes(shape, dtype):
         return math.prod(shape) * stablehlo.dtype(dtype).itemsize
@@ -234,15 +254,16 @@ def _state_and_input(lowered, mesh):
         kind = "weights" if variable.trainable else "optimizer_state"
         sizes[kind] += num_bytes(sharding.shard_shape(variable.shape), variable.dtype)
     inputs = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
-    return {**sizes, "input": sum(num_bytes(*each) for each in inputs)}
+    return {**sizes, "input": sum(num_bytes(shape, dtype) for shape, dtype in inputs)}
 
 
 def _lower_bound(costs, hlo):
-    """Returns the compiler's lower bound of the time of a step, or None, as without a text.
+    """Returns the compiler's lower bound of the time of a step, or None if it is not known.
 
-    It is a sum over operations, with -1 for each that the compiler knows no time of. The custom
-    calls that take an int64 (the global step) apart and put it together are such, and take none.
-    Loops count once, so there is no bound for a step with one (micro-batches).
+    The bound is a sum over operations, with -1 for each operation whose time the compiler does not
+    know. Among these are the custom calls that split and join an int64 (the global step), which
+    take no time. The body of a loop counts once, so a step with a loop (over micro-batches) does
+    not have a bound.
     """
     if hlo is None or " while(" in hlo:
         return None

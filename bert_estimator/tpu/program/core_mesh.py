@@ -1,4 +1,4 @@
-"""The cores that run a program: replicas that share a batch, and the cores that share a model."""
+"""The layout of the cores: replicas share a batch, and the cores of a replica share a model."""
 
 import re
 
@@ -8,20 +8,21 @@ from bert_estimator.tpu.program import devices
 
 
 class CoreMesh:
-    """Lays out cores, and says which part of an array each of them holds.
+    """Lays out cores, and says which part of an array each core holds.
 
     Args:
-      cores: list of devices, those of a replica one after the other.
-      cores_per_replica: how many of them share the model of one replica.
-      sharding: list of (pattern, axis): a variable whose name the regular expression is found in
-        is split along that axis over the cores of a replica. The first that fits counts; what
-        none fits is whole on every core.
+      cores: list of devices; the cores of a replica follow each other.
+      cores_per_replica: how many cores share the model of one replica.
+      sharding: list of (pattern, axis). If the regular expression is found in a variable's name,
+        the variable is split along that axis over the cores of a replica. The first pattern that
+        is found counts. If none is found, every core holds the whole variable.
 
     Attributes:
-      num_replicas: how many there are.
-      num_hosts: processes that have cores in it.
-      whole: the `jax.sharding.Sharding` of what every core holds all of.
-      rows: that of what each replica holds its rows of, the first axis.
+      num_replicas: the number of replicas.
+      num_hosts: the number of processes that have cores in the mesh.
+      whole: the `jax.sharding.Sharding` of arrays that every core holds in full.
+      rows: the `jax.sharding.Sharding` of arrays whose rows (the first axis) are divided among the
+        replicas.
     """
 
     def __init__(self, cores, cores_per_replica=1, sharding=()):
@@ -37,12 +38,15 @@ class CoreMesh:
         self.rows = self._sharding("replica")
 
     def put(self, value, sharding):
-        """Returns an array, or a structure of them, on the cores.
+        """Copies an array, or a structure of arrays, to the cores.
 
         Args:
-          value: with several hosts, a host's own rows where the sharding is `rows`, else all of
-            it, the same on every host.
-          sharding: of each array, or one for all.
+          value: the arrays. With several hosts each host gives its own rows if the sharding is
+            `rows`, else the same whole arrays.
+          sharding: the sharding of all arrays, or a structure of shardings, one for each.
+
+        Returns:
+          The arrays as `jax.Array`s.
         """
         jax = devices.import_jax()
         with jax.enable_x64(True):
@@ -70,22 +74,23 @@ class CoreMesh:
         """Returns the sharding of each `StateVariable` of a list.
 
         Raises:
-          ValueError: one cannot be split evenly.
+          ValueError: a variable cannot be split evenly.
         """
         return [self._sharding(*self._split(variable)) for variable in state]
 
     def jit(self, function, state, inputs, outputs):
-        """Returns a function of one replica, jitted for all of them at once.
+        """Jits a function of one replica for all replicas at once.
 
-        Within a replica the program is written for one core. What each of its cores does of it is
-        the compiler's, which goes by where the state is, and adds the sums between cores that this
-        takes; the numbers stay the same.
+        The function is written as if a replica were one core. The compiler divides the work among
+        the replica's cores by where the state is, and adds the sums between cores that this
+        needs. The results stay the same.
 
         Args:
-          function: (state, *inputs) -> (state, *outputs), of lists of arrays and arrays.
-          state: list of `StateVariable`, whose arrays the jitted function takes over.
-          inputs, outputs: for each, which axis has the rows of all replicas one after the other,
-            or None where every replica has the same.
+          function: (state, *inputs) -> (state, *outputs). The state is a list of arrays; each input
+            and output is an array or a list of arrays.
+          state: list of `StateVariable`; the jitted function consumes (donates) their arrays.
+          inputs, outputs: for each input and output, the axis along which the replicas' rows are
+            concatenated, or None if every replica has the same array.
         """
         jax = devices.import_jax()
 
@@ -121,8 +126,8 @@ class CoreMesh:
                 if variable.shape[axis] % cores:
                     raise ValueError(
                         f"num_cores_per_replica={cores}: {variable.name} of shape "
-                        f"{variable.shape} cannot be split evenly along axis {axis}, as the rule "
-                        f"{pattern!r} wants"
+                        f"{variable.shape} cannot be split evenly along axis {axis}, which the "
+                        f"rule {pattern!r} asks for"
                     )
                 return [None] * axis + ["core"]
         return []

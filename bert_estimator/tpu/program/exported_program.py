@@ -1,11 +1,12 @@
-"""A training program in a directory, to run without TensorFlow: the step, its state, some batches.
+"""Saves a training program in a directory, and loads it, to run it without TensorFlow.
 
-step.stablehlo   the step of one core, as a portable StableHLO artifact
-program.json     names, shapes and dtypes of its inputs and state; the cores that share a batch
-state.npz        the values that the state starts from, by name
-batches.npz      batches: for each input an array [number of batches, batch, ...], by name
+The directory holds four files:
+    step.stablehlo   the step of one core, as a portable StableHLO artifact
+    program.json     names, shapes and dtypes of its inputs and state; the cores that share a batch
+    state.npz        the initial values of the state, by name
+    batches.npz      some batches: an array [number of batches, batch, ...] for each input, by name
 
-program.json is written last: where it is, the rest is whole.
+program.json is written last: if it exists, the other files are complete.
 """
 
 import contextlib
@@ -23,14 +24,14 @@ from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
 @dataclasses.dataclass(frozen=True)
 class ExportedProgram:
-    """What a directory holds.
+    """Holds a step, its state and some batches.
 
     Attributes:
       lowered: the `LoweredStep`. The first of its outputs is the loss, float32 [1].
-      num_cores: cores that share a global batch.
-      batch_size: examples in it.
-      inputs: a name for each of the step's inputs but the first, which is the core's number: of a
-        dict of features their keys.
+      num_cores: the number of cores that share a global batch.
+      batch_size: examples in a global batch.
+      inputs: names of the step's inputs after the first, which is the core's number. If the
+        features are a dict, the names are its keys.
       state: arrays, in the order of `lowered.state`.
       batches: list of batches, each a list of arrays in the order of `inputs`.
     """
@@ -38,20 +39,20 @@ class ExportedProgram:
     lowered: LoweredStep
     num_cores: int
     batch_size: int
-    inputs: list
-    state: list
-    batches: list
+    inputs: list[str]
+    state: list[np.ndarray]
+    batches: list[list[np.ndarray]]
 
-    def save(self, directory):
-        """Writes all of it into a directory, which is made if need be."""
+    def save(self, directory: str) -> None:
+        """Writes the program into a directory, which is made if it does not exist."""
         os.makedirs(directory, exist_ok=True)
-        described_path = os.path.join(directory, "program.json")
+        description_path = os.path.join(directory, "program.json")
         with contextlib.suppress(FileNotFoundError):
-            os.remove(described_path)  # of another program, whose files are written over now
+            os.remove(description_path)  # an earlier program's, whose files are overwritten now
         lowered = self.lowered
         with open(os.path.join(directory, "step.stablehlo"), "wb") as writer:
             writer.write(stablehlo.portable(lowered.text))
-        described = {
+        description = {
             "num_cores": self.num_cores,
             "batch_size": self.batch_size,
             "inputs": self.inputs,
@@ -64,70 +65,75 @@ class ExportedProgram:
             os.path.join(directory, "state.npz"), **{variable.name: a for variable, a in values}
         )
         save_batches(os.path.join(directory, "batches.npz"), self.inputs, self.batches)
-        with open(described_path + ".part", "w", encoding="utf-8") as writer:
-            json.dump(described, writer, indent=2)
+        with open(description_path + ".part", "w", encoding="utf-8") as writer:
+            json.dump(description, writer, indent=2)
             writer.write("\n")
-        os.replace(described_path + ".part", described_path)
+        os.replace(description_path + ".part", description_path)
 
 
-def save_batches(path, inputs, batches):
+def save_batches(path: str, inputs: list[str], batches: list[list[np.ndarray]]) -> None:
     """Writes batches, lists of arrays in the order of the names `inputs`, as an npz file."""
-    arrays = [np.stack(each) for each in zip(*batches, strict=True)]
+    arrays = [np.stack(column) for column in zip(*batches, strict=True)]
     np.savez(path, **dict(zip(inputs, arrays, strict=True)))
 
 
-def load(directory, batches_path=None):
-    """Returns the `ExportedProgram` of a directory.
+def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
+    """Loads the program of a directory.
 
     Args:
-      batches_path: an npz file to take the batches from, in place of the directory's.
+      directory: where `ExportedProgram.save` wrote it.
+      batches_path: an npz file to read the batches from, instead of the directory's batches.npz.
 
     Raises:
-      ValueError: the directory holds no program or not all of it, a file is damaged, or the batches
-        are not those of its inputs.
+      ValueError: the directory does not hold a complete program, a file is damaged, or the batches
+        do not fit the program's inputs.
     """
-    described_path = os.path.join(directory, "program.json")
-    if not os.path.isfile(described_path):
+    description_path = os.path.join(directory, "program.json")
+    if not os.path.isfile(description_path):
         raise ValueError(
-            f"{directory} holds no exported program: there is no program.json in it, which is "
-            "written last, when all else is whole. Export it (again)"
+            f"{directory} does not hold a complete exported program: program.json, which is "
+            "written last, is missing. Export the program (again)"
         )
-    with open(described_path, encoding="utf-8") as reader:
-        described = json.load(reader)
+    with open(description_path, encoding="utf-8") as reader:
+        description = json.load(reader)
     with open(os.path.join(directory, "step.stablehlo"), "rb") as reader:
         text = stablehlo.from_portable(reader.read())
     layout = [
         StateVariable(**{**variable, "shape": tuple(variable["shape"])})
-        for variable in described["state"]
+        for variable in description["state"]
     ]
-    inputs = described["inputs"]
+    inputs = description["inputs"]
     lowered = LoweredStep(
-        text, 1 + len(inputs), described["num_outputs"], layout, described["order"]
+        text, 1 + len(inputs), description["num_outputs"], layout, description["order"]
     )
     state_path = os.path.join(directory, "state.npz")
     values = _arrays(state_path)
-    missing = [each.name for each in layout if each.name not in values]
+    missing = [variable.name for variable in layout if variable.name not in values]
     if missing:
-        raise ValueError(f"{state_path} lacks {missing}, which program.json lists: export it again")
-    state = [_typed(values[each.name], stablehlo.dtype(each.dtype)) for each in layout]
+        raise ValueError(
+            f"{state_path} lacks {missing}, which program.json lists: export the program again"
+        )
+    state = [_typed(values[v.name], stablehlo.dtype(v.dtype)) for v in layout]
     path = batches_path or os.path.join(directory, "batches.npz")
     return ExportedProgram(
         lowered=lowered,
-        num_cores=described["num_cores"],
-        batch_size=described["batch_size"],
+        num_cores=description["num_cores"],
+        batch_size=description["batch_size"],
         inputs=inputs,
         state=state,
-        batches=_batches(path, inputs, lowered, described["num_cores"]),
+        batches=_batches(path, inputs, lowered, description["num_cores"]),
     )
 
 
 def _batches(path, inputs, lowered, num_cores):
-    arrays, found = [], _arrays(path)
-    if set(found) != set(inputs):
-        raise ValueError(f"{path} holds {sorted(found)}; the program's inputs are {sorted(inputs)}")
+    arrays, by_name = [], _arrays(path)
+    if set(by_name) != set(inputs):
+        raise ValueError(
+            f"{path} holds {sorted(by_name)}; the program's inputs are {sorted(inputs)}"
+        )
     wanted = stablehlo.parameters(lowered.text)[1 : lowered.num_inputs]
     for name, (shape, dtype) in zip(inputs, wanted, strict=True):
-        array = _typed(found[name], dtype)
+        array = _typed(by_name[name], dtype)
         expected = (num_cores * shape[0], *shape[1:])
         if array.shape[1:] != expected or not len(array):
             raise ValueError(
@@ -137,7 +143,8 @@ def _batches(path, inputs, lowered, num_cores):
             )
         arrays.append(array)
     if len({len(array) for array in arrays}) > 1:
-        raise ValueError(f"{path}: {dict(zip(inputs, map(len, arrays), strict=True))} batches")
+        lengths = dict(zip(inputs, map(len, arrays), strict=True))
+        raise ValueError(f"{path}: the inputs differ in their number of batches: {lengths}")
     return [list(batch) for batch in zip(*arrays, strict=True)]
 
 
@@ -145,17 +152,18 @@ def _arrays(path):
     """Returns the arrays of an npz file, by name.
 
     Raises:
-      ValueError: it is none, or is damaged. numpy's own errors are of many kinds, without the path.
+      ValueError: it is not an npz file, or is damaged. numpy raises errors of many kinds instead,
+        which do not name the path.
     """
     try:
         with open(path, "rb") as reader:
             return dict(np.load(reader))
     except (zipfile.BadZipFile, zlib.error, EOFError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is no npz file, or is cut short or damaged ({error}): write it again"
+            f"{path} is not an npz file, or is truncated or damaged ({error}): write it again"
         ) from error
 
 
 def _typed(array, dtype):
-    """Gives an array its dtype: numpy reads bfloat16 as bytes without a type."""
+    """Returns an array with a dtype; numpy reads bfloat16 as bytes without a type."""
     return array.view(dtype) if array.dtype.kind == "V" else array.astype(dtype)

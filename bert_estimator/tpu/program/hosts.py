@@ -1,12 +1,12 @@
-"""Several hosts: which of them this process is, and how they agree.
+"""Several hosts: which host this process is, and how the hosts agree.
 
-Every host runs the same program, and the environment variable `TF_CONFIG` says which of them it
+Every host runs the same program. The environment variable `TF_CONFIG` says which host a process
 is, as in TF1:
 
     TF_CONFIG='{"cluster": {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"]},
                 "task": {"type": "worker", "index": 0}}'
 
-The chief writes checkpoints, events and files. jax carries what the hosts agree on.
+The chief writes checkpoints, events and files. The hosts exchange values through jax.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_estimator.tpu.program import cluster_task
 
+# A host that is silent for so long counts as dead, and ends the other hosts.
 _HEARTBEAT_SECS = 30
 
 _joined = []
@@ -23,30 +24,30 @@ _joined = []
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The hosts of a cluster.
+    """Lists the hosts of a cluster.
 
     Attributes:
-      addresses: of each of them, "host:port"; empty where this process is the only one.
-      index: this one's number.
+      addresses: the address of each host, "host:port"; empty if this process is the only host.
+      index: the number of this host.
     """
 
-    addresses: tuple = ()
+    addresses: tuple[str, ...] = ()
     index: int = 0
 
     @property
-    def number(self):
+    def number(self) -> int:
         return max(1, len(self.addresses))
 
     @property
-    def is_chief(self):
+    def is_chief(self) -> bool:
         return self.index == 0
 
 
-def find():
-    """Returns the `Hosts` of a training that this process takes part in.
+def find() -> Hosts:
+    """Returns the `Hosts` that train together with this process.
 
     Raises:
-      ValueError: TF_CONFIG makes no sense; see `cluster_task.of_tf_config`.
+      ValueError: TF_CONFIG is not valid; see `cluster_task.of_tf_config`.
     """
     task = cluster_task.of_tf_config()
     if len(task.addresses) < 2:
@@ -54,8 +55,8 @@ def find():
     return Hosts(task.addresses, task.host)
 
 
-def join(jax):
-    """Waits for the other hosts, once in a process, before jax starts; returns the `Hosts`."""
+def join(jax) -> Hosts:
+    """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`."""
     hosts = find()
     if hosts.number > 1 and not _joined:
         jax.distributed.initialize(
@@ -70,7 +71,7 @@ def join(jax):
 
 @contextlib.contextmanager
 def chief_first():
-    """What is within is done by the chief, and by the other hosts once it is done there."""
+    """Lets the chief run the body of the `with` statement before the other hosts run it."""
     here = find()
     if not here.is_chief:
         gather(0)
@@ -79,25 +80,29 @@ def chief_first():
         gather(0)
 
 
-def agree_on(name, number):
+def agree_on(name: str, number: int) -> None:
     """Waits for the other hosts, and checks that they have the same number.
 
+    Args:
+      name: what the number is, for the error.
+      number: this host's number.
+
     Raises:
-      RuntimeError: they have not; the text says what differs.
+      RuntimeError: the numbers differ; the text says what differs.
     """
-    found = gather(number).tolist()
-    if len(set(found)) > 1:
+    numbers = gather(number).tolist()
+    if len(set(numbers)) > 1:
         raise RuntimeError(
-            f"The hosts of TF_CONFIG differ in {name}: {found}. model_dir must be one directory "
-            "that all of them see"
+            f"The hosts of TF_CONFIG differ in {name}: {numbers}. model_dir must be one directory "
+            "that all hosts can see"
         )
 
 
-def gather(values):
-    """Returns an array with the values of every host, [hosts, ...], once all have given theirs.
+def gather(values) -> np.ndarray:
+    """Waits for the other hosts, and returns the values of all hosts, [hosts, ...].
 
     Args:
-      values: a number, or an array of them, of one shape on all hosts.
+      values: a number, or an array of the same shape on all hosts.
     """
     if find().number == 1:
         return np.asarray(values)[np.newaxis]

@@ -1,50 +1,54 @@
-"""A step as one core's program, apart from TensorFlow: compiled for devices, and run on them."""
+"""A step as one core's program in StableHLO, which is compiled and run without TensorFlow."""
 
 import dataclasses
+from collections.abc import Callable
 
 from bert_estimator.tpu.program import devices, stablehlo
+from bert_estimator.tpu.program.core_mesh import CoreMesh
 
 
 @dataclasses.dataclass(frozen=True)
 class StateVariable:
-    """A variable of the step.
+    """Describes a variable of the step.
 
     Attributes:
-      name: as in checkpoints.
-      shape, dtype: of its value on one core; the dtype by name, such as "float32".
+      name: its name in checkpoints.
+      shape: the shape of its value on one core.
+      dtype: the name of its dtype, such as "float32".
       trainable: whether it is a weight, rather than a slot of an optimizer or a counter.
     """
 
     name: str
-    shape: tuple
+    shape: tuple[int, ...]
     dtype: str
     trainable: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """A step as StableHLO text.
+    """Holds a step as StableHLO text.
 
     Attributes:
-      text: the module; its inputs are the step's inputs (the replica's number first), then the
-        variables in `order`; its outputs the step's outputs, then all variables as they stand.
-      num_inputs, num_outputs: how many of them there are.
-      state: a `StateVariable` for each variable, in the order of the outputs.
-      order: for each variable among the module's inputs, its number in `state`.
+      text: the module. Its inputs are the step's inputs, with the replica's number first, and then
+        the variables in `order`. Its outputs are the step's outputs, and then all variables in the
+        order of `state`.
+      num_inputs, num_outputs: how many inputs and outputs the step has, without variables.
+      state: a `StateVariable` for each variable.
+      order: for each variable among the module's inputs, its index in `state`.
     """
 
     text: str
     num_inputs: int
     num_outputs: int
-    state: list
-    order: list
+    state: list[StateVariable]
+    order: list[int]
 
-    def one_core(self):
-        """Returns the step as jax sees it: a function of one core's arrays.
+    def one_core(self) -> Callable:
+        """Returns the step as a function of one core's arrays, which jax can trace.
 
         Returns:
-          A function (state, inputs) -> (outputs, new state) that jax can trace, of lists of arrays:
-          state is one a variable, inputs are the replica's number, int32 [1], and the step's own.
+          A function (state, inputs) -> (outputs, new state) of lists of arrays. The state has an
+          array for each variable. The first input is the replica's number, int32 [1].
         """
         exported = stablehlo.exported(self.text)
 
@@ -55,16 +59,16 @@ class LoweredStep:
 
         return one_core
 
-    def compile(self, mesh):
-        """Compiles the step for the cores of a `CoreMesh`.
+    def compile(self, mesh: CoreMesh) -> Callable:
+        """Compiles the step for the cores of a mesh.
 
         Returns:
-          A function (state, inputs) -> (outputs, new state). Inputs and outputs are arrays whose
-          first axis is the replicas' one after the other; state is a list of arrays, one a
-          variable, which the function consumes.
+          A function (state, inputs) -> (outputs, new state) of lists of arrays. The rows of inputs
+          and outputs are the replicas' rows one after the other. The state has an array for each
+          variable; the function consumes them.
 
         Raises:
-          ValueError: a variable cannot be split as the mesh wants.
+          ValueError: a variable cannot be split by the mesh's rules.
         """
         jax = devices.import_jax()
         step = self._jitted(mesh)
@@ -77,11 +81,11 @@ class LoweredStep:
 
         return run
 
-    def compile_only(self, mesh):
-        """Compiles the step for devices that need not be there, such as a topology's.
+    def compile_only(self, mesh: CoreMesh):
+        """Compiles the step for devices that need not be there, such as a topology's devices.
 
         Returns:
-          A `jax.stages.Compiled`, which knows its memory and cost; it runs only where the devices
+          A `jax.stages.Compiled`, which knows its memory and cost. It cannot run unless the devices
           are real.
         """
         jax = devices.import_jax()

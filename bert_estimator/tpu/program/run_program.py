@@ -1,11 +1,11 @@
-"""Runs an exported training program, with jax and numpy alone: no TensorFlow, no input pipeline.
+"""Runs an exported training program with jax and numpy, without TensorFlow or an input pipeline.
 
     python -m bert_estimator.tpu.run_program DIR --steps 20
 
-DIR is what `run_pretraining.py --export_program=DIR` wrote. The program starts from the exported
-state and goes through the exported batches again and again. It tells how fast the devices are: the
-batches are there before the first step, and nobody waits for a step but the last one. Nothing is
-written.
+`run_pretraining.py --export_program=DIR` writes the directory DIR. The program starts from the
+exported state and repeats the exported batches. It measures how fast the devices are: the batches
+are on the devices before the first step, and the host only waits for the last step. It does not
+write any files.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import numpy as np
 from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 
-# FLOP/s of dense matrix products in bfloat16 (float16 where there is none), by a GPU's whole name:
-# boards of one chip differ. NVIDIA's data sheets.
+# FLOP/s of dense matrix products in bfloat16 (in float16 on GPUs without bfloat16), from NVIDIA's
+# data sheets. The keys are full names, because boards with the same chip differ.
 _GPU_PEAKS = {
     "NVIDIA H200": 989e12,
     "NVIDIA H100 80GB HBM3": 989e12,
@@ -32,24 +32,27 @@ _GPU_PEAKS = {
 }
 
 
-def peak_of(device):
-    """Returns the peak of a device in FLOP/s, or None where it is not known."""
+def peak_of(device) -> float | None:
+    """Returns the peak of a device in FLOP/s, or None if it is not known."""
     if device.device_kind in topology.GENERATIONS:
         return topology.GENERATIONS[device.device_kind].peak
     return _GPU_PEAKS.get(device.device_kind)
 
 
-def run(program, cores, steps):
+def run(
+    program: exported_program.ExportedProgram, cores: list, steps: int
+) -> tuple[list[float], float, float]:
     """Runs steps of a program.
 
     Args:
-      program: an `ExportedProgram`.
-      cores: devices, as many as it has cores.
-      steps: how many, at least 2: the first one, which is compiled then, is not timed.
+      program: the program.
+      cores: as many devices as the program has cores.
+      steps: how many steps to run, at least 2. The first step compiles the program, and is timed
+        apart from the others.
 
     Returns:
-      (losses, secs, compile_secs): the loss of every step, the mean of the cores'; seconds of a
-      step, of all but the first; seconds that the first took.
+      (losses, secs, compile_secs): the mean loss over the cores of every step; the mean seconds per
+      step, without the first; the seconds of the first step.
     """
     jax = devices.import_jax()
     mesh = CoreMesh(cores)
@@ -70,33 +73,44 @@ def run(program, cores, steps):
     return [float(np.mean(np.asarray(loss))) for loss in losses], secs, compile_secs
 
 
-def find_cores(tpu_name, number):
-    """Returns the devices to run on: those named, or the fastest kind that this machine has.
+def find_cores(tpu_name: str | None, number: int) -> list:
+    """Returns the devices to run on.
+
+    Args:
+      tpu_name: see `devices.find`; None chooses the fastest kind of device of this machine.
+      number: how many devices the program needs.
 
     Raises:
-      RuntimeError: there are fewer than the program has cores.
+      RuntimeError: there are fewer devices.
     """
     if tpu_name:
-        found = devices.find(tpu_name)
+        cores = devices.find(tpu_name)
     else:
         jax = devices.import_jax()
         jax.config.update("jax_num_cpu_devices", number)
-        found = jax.devices()
-    if len(found) < number:
+        cores = jax.devices()
+    if len(cores) < number:
         raise RuntimeError(
-            f"the program was exported for {number} cores, and here are {len(found)} "
-            f"({found[0].device_kind}): export it for as many, or name others with --tpu_name"
+            f"the program was exported for {number} cores, but there are {len(cores)} "
+            f"({cores[0].device_kind}): export it for {len(cores)}, or choose other devices with "
+            "--tpu_name"
         )
-    return found[:number]
+    return cores[:number]
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Runs the command line; returns its exit code."""
     parser = argparse.ArgumentParser(prog="run_program", description=__doc__.splitlines()[0])
-    parser.add_argument("directory", help="what --export_program wrote")
-    parser.add_argument("--batches", help="npz file of batches, in place of the exported ones")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--tpu_name", help=f"{devices.ALLOWED}; by default the best there is")
+    parser.add_argument("directory", help="read the program from this --export_program directory")
+    parser.add_argument(
+        "--batches", help="read batches from this npz file instead of the exported batches"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=20, help="run this many steps (default %(default)s)"
+    )
+    parser.add_argument(
+        "--tpu_name", help=f"run on {devices.ALLOWED} (default: the fastest kind of device)"
+    )
     arguments = parser.parse_args(argv)
     if arguments.steps < 2:
         parser.error(f"--steps={arguments.steps}: must be at least 2; the first is not timed")
@@ -109,13 +123,13 @@ def main(argv):
     flops = stablehlo.matmul_flops(program.lowered.text)
     print(
         f"{len(cores)} x {cores[0].device_kind}; {program.batch_size} examples and "
-        f"{flops:.4g} FLOP of matrix products a core in a step"
+        f"{flops:.4g} FLOP of matrix products per core and step"
     )
     losses, secs, compile_secs = run(program, cores, arguments.steps)
     peak = peak_of(cores[0])
-    share = f"{flops / secs / peak:.1%}" if peak else "not known of this device"
+    share = f"{flops / secs / peak:.1%}" if peak else "not known for this device"
     print(
-        f"first step, compiled: {compile_secs:.1f} s; the others: {secs:.4g} s each, "
+        f"first step, with compiling: {compile_secs:.1f} s; the others: {secs:.4g} s each, "
         f"{program.batch_size / secs:.4g} sequences/s, share of peak: {share}"
     )
     print(f"loss: {losses[0]:.5f} at the first step, {losses[-1]:.5f} at step {len(losses)}")

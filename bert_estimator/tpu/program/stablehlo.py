@@ -1,6 +1,6 @@
-"""StableHLO text: read, and made callable by jax. All that is private to jax is used here.
+"""Reads StableHLO text, and makes it callable by jax.
 
-Tried with the versions of `devices.TRIED`.
+No other module uses jax's private API. It was tested with the versions in `devices.TRIED`.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import numpy as np
 from bert_estimator.tpu.program import devices
 
 
-def exported(text):
+def exported(text: str):
     """Returns StableHLO text as a `jax.export.Exported`, which jax can call."""
     jax = devices.import_jax()
     from jax import export
@@ -27,7 +27,7 @@ def exported(text):
     tree = jax.tree_util.tree_structure
     changes = dict(
         fun_name="step",
-        # StableHLO is the same for all; jax only knows that the template was exported on a CPU.
+        # StableHLO is the same for all platforms, but the template was exported on a CPU.
         disabled_safety_checks=(export.DisabledSafetyCheck.platform(),),
         in_tree=tree((in_avals, {})),
         in_avals=in_avals,
@@ -44,14 +44,14 @@ def exported(text):
     return dataclasses.replace(template, **changes)
 
 
-def portable(text):
-    """Returns a module as a portable artifact, which later versions of jax read as well."""
+def portable(text: str) -> bytes:
+    """Returns a module as a portable artifact, which later versions of jax can read too."""
     with _parsed(text) as module:
         _walk(module.operation, _mend)
         return _serialized(module)
 
 
-def from_portable(artifact):
+def from_portable(artifact: bytes) -> str:
     """Returns the text of a module from a portable artifact."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
@@ -66,42 +66,39 @@ def _serialized(module):
     return stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
 
 
-def parameters(text):
+def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Returns (shape, numpy dtype) of each input of a module's main function."""
     with _parsed(text) as module:
         return [_shape_and_dtype(t) for t in _main(module).type.inputs]
 
 
-def matmul_flops(text):
-    """Counts the floating-point operations of a module's matrix products.
+def matmul_flops(text: str) -> int:
+    """Counts the floating-point operations of a module's matrix products, for one core.
 
-    A multiplication and an addition count as two; convolutions do not. A loop's body counts as
-    often as it runs, which the compiler's own count leaves out.
-
-    Returns:
-      int, for one core.
+    A multiplication and an addition count as two operations. Convolutions do not count. A loop's
+    body counts as often as it runs; in the compiler's own count it counts once.
 
     Raises:
-      ValueError: how often a loop with a matrix product in it runs cannot be told.
+      ValueError: the text does not tell how often a loop with a matrix product runs.
     """
     return _sum_over(text, {"stablehlo.dot_general": _dot_flops, "stablehlo.dot": _dot_flops})
 
 
-def summed_bytes(text):
-    """Counts the bytes of the arrays that a module sums between cores, once each.
+def summed_bytes(text: str) -> int:
+    """Counts the bytes of the arrays that a module sums between cores, each array once.
 
     Raises:
-      ValueError: how often a loop with such a sum in it runs cannot be told.
+      ValueError: the text does not tell how often a loop with a sum between cores runs.
     """
     return _sum_over(text, {"stablehlo.all_reduce": _operand_bytes})
 
 
 def _sum_over(text, functions_by_name):
-    """Sums functions of operations, by the operations' names, over all that a module does.
+    """Sums functions of operations, by the operations' names, over a module.
 
-    A loop's body counts as often as it runs: as many times as the constant that its condition
-    compares a counter with. Of a conditional all branches count. What nothing depends on does not
-    count: the compiler leaves it out.
+    A loop's body counts as often as it runs, which is the constant that its condition compares a
+    counter with. All branches of a conditional count. Operations that the module's results do not
+    depend on do not count, since the compiler removes them.
     """
     from jaxlib.mlir import ir
 
@@ -136,12 +133,12 @@ def _sum_over(text, functions_by_name):
 
 
 def _needed(block):
-    """Returns the operations of a block that what it returns depends on."""
+    """Returns the operations of a block that its results depend on."""
     needed = {}
     for child in reversed(list(block.operations)):
         operation = child.operation
         users = [use.owner.operation for result in operation.results for use in result.uses]
-        # What a region of another operation uses counts as needed.
+        # An operation that is used inside the region of another operation counts as needed.
         if not len(operation.results) or any(
             user in needed or user.parent != operation.parent for user in users
         ):
@@ -154,7 +151,7 @@ def _dot_flops(operation):
     from jaxlib.mlir.dialects import stablehlo
 
     left = ir.RankedTensorType(operation.operands[0].type).shape
-    if operation.name == "stablehlo.dot":  # of a matrix or a vector, over its last axis
+    if operation.name == "stablehlo.dot":  # It contracts the last axis of a matrix or a vector.
         contracted = left[-1:]
     else:
         numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
@@ -163,12 +160,12 @@ def _dot_flops(operation):
 
 
 def _operand_bytes(operation):
-    found = [_shape_and_dtype(operand.type) for operand in operation.operands]
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in found)
+    operands = [_shape_and_dtype(operand.type) for operand in operation.operands]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in operands)
 
 
 def _trips(condition, functions):
-    """How often a loop runs that counts from 0, by its condition: `counter < constant`."""
+    """Returns how often a loop that counts from 0 runs, by its condition `counter < constant`."""
     from jaxlib.mlir import ir
 
     limits = []
@@ -189,7 +186,7 @@ def _trips(condition, functions):
             _walk(child.operation, visit)
             visit(child.operation)
     if not limits:
-        raise ValueError("The program has a loop whose length only its data tell")
+        raise ValueError("The program has a loop whose length depends on its data")
     return min(limits)
 
 
@@ -222,14 +219,15 @@ def _walk(operation, visit):
 
 
 def _mend(operation):
-    """Brings what TensorFlow's bridge writes into the form that other consumers read."""
+    """Rewrites operations of TensorFlow's bridge into the form that other programs can read."""
     from jaxlib.mlir import ir
 
     if operation.name == "mhlo.copy":
         operation.result.replace_all_uses_with(operation.operands[0])
         operation.erase()
     elif operation.name.startswith("mhlo."):
-        # Such as tf.erf. StableHLO lacks them, and this is how it writes what XLA has beyond it.
+        # StableHLO lacks some of XLA's operations, such as the one of tf.erf. A custom call is its
+        # way to write them.
         with operation.context, ir.Location.unknown(), ir.InsertionPoint(operation):
             version = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)
             call = ir.Operation.create(
@@ -239,7 +237,7 @@ def _mend(operation):
                 attributes={
                     "call_target_name": ir.StringAttr.get(operation.name),
                     "mhlo.attributes": ir.DictAttr.get(
-                        {each: operation.attributes[each] for each in operation.attributes}
+                        {name: operation.attributes[name] for name in operation.attributes}
                     ),
                     "mhlo.version": version,
                 },
@@ -248,7 +246,7 @@ def _mend(operation):
             old.replace_all_uses_with(new)
         operation.erase()
     elif operation.name == "stablehlo.all_reduce":
-        # Without it the compiler rejects groups that span partitions.
+        # Without this attribute the compiler rejects groups that span partitions.
         operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
 
 
@@ -259,9 +257,9 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def dtype(name):
-    """Returns a numpy dtype by name, bfloat16 included."""
-    import ml_dtypes  # jax's own: numpy has no bfloat16
+def dtype(name) -> np.dtype:
+    """Returns a numpy dtype by name; the name may be "bfloat16"."""
+    import ml_dtypes  # jax depends on it; numpy does not have bfloat16
 
     return np.dtype(getattr(ml_dtypes, name, name) if isinstance(name, str) else name)
 

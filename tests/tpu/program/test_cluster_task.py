@@ -1,4 +1,4 @@
-"""TF_CONFIG: what it makes of a process, and that no part of it is ignored."""
+"""Tests what TF_CONFIG makes of a process, and that every part of it counts."""
 
 import json
 import threading
@@ -61,7 +61,7 @@ def test_several_hosts_train_together(set_config, kind, index, host):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"task": {"type": "ps", "index": 0}}, "without a cluster; allowed is type worker"),
+        ({"task": {"type": "ps", "index": 0}}, "without a cluster, only type worker"),
         ({"task": {"type": "worker", "index": 1}}, "without a cluster"),
         ({"cluster": {"worker": ["a"]}}, "must have one chief"),
         ({"cluster": {"chief": ["a", "b"]}}, "must have one chief"),
@@ -69,13 +69,13 @@ def test_several_hosts_train_together(set_config, kind, index, host):
         ({"cluster": {"chief": ["a"], "ps": ["b"]}}, r"type \['ps'\] are not supported"),
         ({"cluster": CLUSTER}, "needs a task with type and index"),
         ({"cluster": CLUSTER, "task": {"type": "chief"}}, "needs a task with type and index"),
-        ({"cluster": CLUSTER, "task": {"type": "master", "index": 0}}, "is none of the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "chief", "index": 1}}, "is none of the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}, "is none of the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "chief", "index": "x"}}, "is none of the cluster"),
+        ({"cluster": CLUSTER, "task": {"type": "master", "index": 0}}, "is not in the cluster"),
+        ({"cluster": CLUSTER, "task": {"type": "chief", "index": 1}}, "is not in the cluster"),
+        ({"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}, "is not in the cluster"),
+        ({"cluster": CLUSTER, "task": {"type": "chief", "index": "x"}}, "is not in the cluster"),
         (
             {"cluster": {"master": ["a"], "worker": ["b"]}, "task": {"type": "master", "index": 0}},
-            "a master trains and evaluates in turn, which it can do alone only",
+            "a master trains and evaluates in turn, so it must be the only host",
         ),
         ({"model_dir": ""}, "model_dir must not be empty"),
     ],
@@ -91,12 +91,12 @@ def test_other_clusters_are_refused(set_config, config, message):
     [
         ('{"cluster":', r"TF_CONFIG='{\"cluster\":' is not JSON: Expecting value"),
         ('["a:1"]', r"TF_CONFIG='\[\"a:1\"\]' is not a JSON object"),
-        ('{"cluster": ["a:1"]}', r"TF_CONFIG: the cluster \['a:1'\] is no lists by name"),
-        ('{"cluster": {"chief": "a:1"}}', "cluster {'chief': 'a:1'} is no lists by name"),
-        ('{"task": "chief"}', "TF_CONFIG: the task 'chief' is no object"),
+        ('{"cluster": ["a:1"]}', r"TF_CONFIG: the cluster \['a:1'\] must map names to lists"),
+        ('{"cluster": {"chief": "a:1"}}', "cluster {'chief': 'a:1'} must map names to lists"),
+        ('{"task": "chief"}', "TF_CONFIG: the task 'chief' is not a JSON object"),
     ],
 )
-def test_what_is_no_tf_config_is_named_with_what_one_is(monkeypatch, text, message):
+def test_malformed_tf_config_is_an_error_with_an_example(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(
         ValueError, match=message + r'.*\. Expected is such as {"cluster": {"chief"'

@@ -1,4 +1,4 @@
-"""What the TPU's compiler says of a training step."""
+"""Tests what the TPU's compiler reports of a training step."""
 
 import dataclasses
 
@@ -11,11 +11,11 @@ from bert_estimator.tpu.program import compile_report, devices, topology
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
 WIDTH = 256
-ROWS = 8  # of a core
+ROWS = 8  # per core
 
 
 def model_fn(features, mode, params):
-    """Adam on one product: of [params["batch_size"], WIDTH] with a square matrix."""
+    """Trains the square matrix of one product with Adam; x is [params["batch_size"], WIDTH]."""
     kernel = tf.get_variable("kernel", [WIDTH, WIDTH])
     loss = tf.reduce_mean(tf.matmul(features["x"], kernel) ** 2)
     optimizer = tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.1))
@@ -48,19 +48,19 @@ def test_a_training_step_compiles(name, tmp_path):
 def test_memory_by_kind(on_v3):
     matrix = 4 * WIDTH**2
     assert on_v3.memory["weights"] == matrix
-    # Adam's m and v; its two powers of beta, float32; the global step, int64.
+    # Adam has m, v, and two powers of beta in float32; the global step is int64.
     assert on_v3.memory["optimizer_state"] == 2 * matrix + 2 * 4 + 8
-    assert on_v3.memory["input"] == 4 * ROWS * WIDTH + 4  # the number of the core
+    assert on_v3.memory["input"] == 4 * ROWS * WIDTH + 4  # and the number of the core
     assert on_v3.memory["padding"] >= 0
     kinds = [size for kind, size in on_v3.memory.items() if kind != "total"]
     assert on_v3.memory["total"] == sum(kinds)
-    # The gradient at least; the state is updated in its place.
+    # The temporaries hold at least the gradient. The state is updated in place.
     assert on_v3.memory["temporaries"] >= matrix
     assert on_v3.memory["outputs"] < matrix
 
 
 def test_arithmetic_and_time(on_v3):
-    # Forward, and the gradient of the matrix.
+    # One product is in the forward pass, and one in the gradient of the matrix.
     assert on_v3.flops == 2 * 2 * ROWS * WIDTH**2
     assert on_v3.compiler_secs > on_v3.flops / on_v3.peak
     assert on_v3.least_step_secs == on_v3.compiler_secs + on_v3.summing_secs

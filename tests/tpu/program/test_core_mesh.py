@@ -1,4 +1,4 @@
-"""Which core holds what, and that a program of one replica runs on all of its cores."""
+"""Tests which core holds which part, and that a replica's program runs on all its cores."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Chunks of steps on the devices: how many run, what they give, and where they end."""
+"""Tests chunks of steps on the devices: how many steps run, their outputs, and their end."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ CORES, ROWS = 2, 2
 
 @pytest.fixture(scope="module")
 def lowered():
-    """A step that adds the sum of the rows of all cores to `total` and 1 to `count`.
+    """Lowers a step that adds the sum of the rows of all cores to `total`, and 1 to `count`.
 
-    Its outputs are the mean of the core's rows as the loss, the rows times the count, and its
-    number.
+    Its outputs are the loss, which is the mean of the core's rows, the rows times the count, and
+    the core's number.
     """
     with tf.Graph().as_default():
         program = StepGraph(CORES)
@@ -38,7 +38,7 @@ def lowered():
 
 
 def start(lowered, loop_length, ends_at_nan=True, **keywords):
-    """Returns a loop, its state, and a function that makes the batch of some rows."""
+    """Returns a loop, its state, and a function that makes a batch of given rows."""
     cores = devices.find(f"rehearse:{CORES}")
     loop = DeviceLoop(lowered, CoreMesh(cores), loop_length, ends_at_nan, **keywords)
     zeros = [np.zeros(variable.shape, variable.dtype) for variable in lowered.state]
@@ -51,23 +51,23 @@ def values(lowered, state):
 
 
 @pytest.mark.parametrize("lengths", [[5], [1, 4], [3, 2], [1] * 5])
-def test_chunks_of_any_length_give_what_single_steps_give(lowered, lengths):
+def test_chunks_of_any_length_equal_single_steps(lowered, lengths):
     loop, state, batch = start(lowered, 5)
     assert loop.most_steps == 5
-    found, step = [], 0
+    outputs, step = [], 0
     for length in lengths:
         batches = [batch(1, 2, 3, step + i) for i in range(length)]
         state, chunk = loop.run(state, batches)
         assert int(chunk.count) == length
-        found += zip(*(np.asarray(o)[:length].tolist() for o in chunk.outputs), strict=True)
+        outputs += zip(*(np.asarray(o)[:length].tolist() for o in chunk.outputs), strict=True)
         step += length
-    assert found == [
+    assert outputs == [
         ([1.5, (3 + k) / 2], [1.0 * k, 2.0 * k, 3.0 * k, 1.0 * k * k], [0, 1]) for k in range(5)
     ]
     assert values(lowered, state) == {"total": 5 * 6.0 + 10, "count": 5}
 
 
-def test_outputs_that_are_wanted_of_the_last_step_alone(lowered):
+def test_outputs_that_only_the_last_step_gives(lowered):
     loop, state, batch = start(lowered, 4, num_last=2)
     _, chunk = loop.run(state, [batch(1, 2, 3, 4), batch(5, 6, 7, 8), batch(1, 1, 2, 2)])
     assert np.asarray(chunk.outputs[0])[:3].tolist() == [[1.5, 3.5], [5.5, 7.5], [1, 2]]
@@ -102,7 +102,7 @@ def test_the_same_batch_for_every_core(lowered):
 def test_a_chunk_is_bounded_in_steps_and_in_bytes(lowered, monkeypatch):
     assert start(lowered, 10**6)[0].most_steps == device_loop._MOST_STEPS
     assert start(lowered, float("inf"))[0].most_steps == device_loop._MOST_STEPS
-    monkeypatch.setattr(device_loop, "_MOST_BYTES", 40)  # 8 bytes of rows, 4 of a number
+    monkeypatch.setattr(device_loop, "_MOST_BYTES", 40)  # The rows have 8 bytes, and the number 4.
     assert start(lowered, 10**6)[0].most_steps == 3
     monkeypatch.setattr(device_loop, "_MOST_BYTES", 1)
     assert start(lowered, 10**6)[0].most_steps == 1

@@ -1,4 +1,4 @@
-"""Which cores a master names, and what of jax and libtpu is needed."""
+"""Tests which cores a master names, and which versions of jax and libtpu it needs."""
 
 import os
 import re
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("xla_runtime")
     ["my-tpu", "rehearse", "rehearse:", "rehearse:0", "rehearse:-1", "rehearse:two", "rehearse:2 ",
      "Rehearse:2", "tpu", "cpu"],
 )  # fmt: skip
-def test_a_master_that_names_nothing(master):
+def test_a_master_that_does_not_name_cores(master):
     with pytest.raises(RuntimeError) as raised:
         devices.find(master)
-    assert f"master={master!r} names no TPU that this program can reach" in str(raised.value)
+    assert f"master={master!r} does not name a TPU that this program can reach" in str(raised.value)
     assert "Allowed: local " in str(raised.value) and "rehearse:N" in str(raised.value)
 
 
@@ -34,29 +34,30 @@ def test_the_address_of_a_worker_says_where_to_run_instead(master):
 
 def test_local_without_a_tpu(monkeypatch):
     monkeypatch.setattr(devices, "_TPU_FILES", ("/nowhere/accel[0-9]*",))
-    with pytest.raises(RuntimeError, match=r"'local': this machine has no TPU .*/nowhere/accel"):
+    message = r"'local': this machine does not have a TPU .*/nowhere/accel"
+    with pytest.raises(RuntimeError, match=message):
         devices.find("local")
 
 
-def test_local_with_a_device_that_is_no_usable_tpu(monkeypatch, tmp_path):
+def test_local_with_a_device_that_is_not_a_usable_tpu(monkeypatch, tmp_path):
     (tmp_path / "accel0").touch()
     monkeypatch.setattr(devices, "_TPU_FILES", (str(tmp_path / "accel[0-9]*"),))
     with pytest.raises(RuntimeError, match=r"the TPU of this machine cannot be used: .*libtpu"):
         devices.find("local")
-    with pytest.warns(UserWarning, match="without the TPU that seems to be here: .*libtpu"):
+    with pytest.warns(UserWarning, match="seems to have a TPU, but running without it: .*libtpu"):
         assert devices.default_master() == ""
 
 
 def test_gpu_without_a_gpu():
-    with pytest.raises(RuntimeError, match=r"'gpu': jax finds no GPU: .*'jax\[cuda12\]'"):
+    with pytest.raises(RuntimeError, match=r"'gpu': jax does not find a GPU: .*'jax\[cuda12\]'"):
         devices.find("gpu")
 
 
 def test_hosts_that_tf_config_does_not_name(monkeypatch):
-    """As on one host of a slice of four, each of which finds the cores of all."""
+    """On one host of a TPU slice of four hosts, jax finds the cores of all four."""
     cores = [types.SimpleNamespace(process_index=i // 2, id=i) for i in range(8)]
     monkeypatch.setattr(devices.import_jax(), "devices", lambda kind: cores)
-    message = "These are cores of 4 hosts, and TF_CONFIG names 1: give it on each of them"
+    message = "These cores belong to 4 hosts, but TF_CONFIG names 1: set TF_CONFIG on each host"
     with pytest.raises(RuntimeError, match=message):
         devices.find("gpu")
     del cores[2:]
@@ -92,21 +93,22 @@ def test_without_jax_the_error_says_what_to_install(monkeypatch):
         devices.find("rehearse:2")
 
 
-def test_a_jax_that_was_not_tried_says_what_to_install(monkeypatch):
+def test_a_jax_that_was_not_tested_says_what_to_install(monkeypatch):
     monkeypatch.setattr(devices.import_jax(), "__version__", "0.11.0")
-    with pytest.raises(RuntimeError, match=r"tried with jax 0\.10\.2 and .* 0\.11\.0: pip install"):
+    message = r"tested with jax 0\.10\.2 and .* this is jax 0\.11\.0: pip install"
+    with pytest.raises(RuntimeError, match=message):
         devices.find("rehearse:2")
 
 
-def test_a_libtpu_that_was_not_tried_says_what_to_install(monkeypatch, tmp_path):
+def test_a_libtpu_that_was_not_tested_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "accel0").touch()
     monkeypatch.setattr(devices, "_TPU_FILES", (str(tmp_path / "accel[0-9]*"),))
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1")
-    with pytest.raises(RuntimeError, match=r"tried with libtpu .* this is libtpu 0\.0\.1: pip"):
+    with pytest.raises(RuntimeError, match=r"tested with libtpu .* this is libtpu 0\.0\.1: pip"):
         devices.find("local")
 
 
-def test_the_extra_installs_what_was_tried():
+def test_the_extra_installs_tested_versions():
     path = os.path.join(os.path.dirname(__file__), "..", "..", "..", "pyproject.toml")
     with open(path, encoding="utf-8") as reader:
         text = reader.read()

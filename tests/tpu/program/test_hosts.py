@@ -1,4 +1,4 @@
-"""Several processes that train one model: who each is, and that they equal one."""
+"""Tests several processes that train one model: their roles, and that they equal one process."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_what_several_hosts_cannot_do(request, tmp_path, monkeypatch, keywords, 
 
 @pytest.fixture
 def chief_of_two(monkeypatch):
-    """This process is it, on cores that a test says the number of, and need not be there."""
+    """Makes this process the chief of two hosts, with as many stand-ins for cores as named."""
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
     monkeypatch.setattr(devices, "find", lambda master: [None] * int(master.partition(":")[2]))
@@ -90,7 +90,7 @@ def test_a_chief_that_trains_with_others_does_not_evaluate_meanwhile(tmp_path):
         estimator.evaluate(toy.input_fn, steps=1)
 
 
-# One program, on as many hosts as TF_CONFIG says. The rows of batch k are 8k, ..., 8k + 7.
+# This program runs on the hosts in TF_CONFIG. The rows of batch k are 8k, ..., 8k + 7.
 PROGRAM = """
 import sys
 import tensorflow.compat.v1 as tf
@@ -161,11 +161,11 @@ def start_two(folder, steps, cores=4):
 def output_of(process):
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
-    # Gloo, which carries sums between the processes, writes to the output too.
+    # Gloo, which sums between the processes, writes to the output too.
     return dict(line.split(": ", 1) for line in out.splitlines() if line.startswith("its "))
 
 
-# Eight gradients are summed in another order by two hosts than by one: the last bit may differ.
+# Two hosts sum eight gradients in another order than one host, so the last bit may differ.
 @pytest.mark.parametrize(
     ("cores", "tolerance"), [(4, 0), pytest.param(8, 1e-6, marks=pytest.mark.slow)]
 )
@@ -186,7 +186,7 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
         for folder in ("two", "alone")
     )
     np.testing.assert_allclose(found, expected, rtol=tolerance)
-    # Hosts write no events but the chief.
+    # Only the chief writes events.
     assert len(list(pathlib.Path(tmp_path / "two" / "eval").glob("*tfevents*"))) == 1
 
 

@@ -1,4 +1,4 @@
-"""Training programs that leave TensorFlow behind: exported, loaded, run."""
+"""Tests training programs that are exported, loaded, and run without TensorFlow."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 BATCH, WIDTH = 4, 3
 
-# Runs a module where importing TensorFlow fails, as where it is not installed.
+# This runs a module while importing TensorFlow fails, as if it were not installed.
 WITHOUT_TENSORFLOW = """
 import runpy, sys
 sys.modules["tensorflow"] = None
@@ -30,7 +30,7 @@ runpy.run_module("bert_estimator.tpu.program.run_program", run_name="__main__")
 
 
 def model_fn(features, labels, mode, params):
-    """Stochastic gradient descent from zero, with a slot in bfloat16 that counts."""
+    """Trains a weight from zero by gradient descent; a slot in bfloat16 counts the steps."""
     weight = tf.get_variable("w", [WIDTH, 1], initializer=tf.zeros_initializer())
     slot = tf.get_variable("slot", [2], tf.bfloat16, tf.zeros_initializer(), trainable=False)
     prediction = tf.matmul(tf.cast(features["x"], tf.float32), weight)
@@ -41,7 +41,7 @@ def model_fn(features, labels, mode, params):
 
 
 def input_fn(params):
-    """Batch k is the one of step k: another for each of the first ten."""
+    """Returns data in which step k gets batch k, whenever training starts."""
     start = params["context"].global_step
 
     def batch(number):
@@ -69,22 +69,22 @@ def estimator(folder, master, function=model_fn, warm_start_from=None, axes=None
     )
 
 
-def losses_of_training(going_on, data, steps):
+def losses_of_training(estimator, data, steps):
     losses = []
     listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
-    going_on.train(data, hooks=[listener], steps=steps)
+    estimator.train(data, hooks=[listener], steps=steps)
     return losses
 
 
 @pytest.fixture(scope="module", params=["", "rehearse:2"])
 def exported(request, tmp_path_factory):
-    """(directory of a program exported at step 2, losses of training's steps 3 to 6)."""
+    """Returns (directory of a program exported at step 2, training's losses of steps 3 to 6)."""
     folder = tmp_path_factory.mktemp("export")
     trained = estimator(folder / "model", request.param)
     trained.train(input_fn, steps=2)
     trained.export_training_program(input_fn, str(folder / "program"), num_batches=4)
-    going_on = estimator(folder / "model", request.param)
-    return folder / "program", losses_of_training(going_on, input_fn, 4)
+    resumed = estimator(folder / "model", request.param)
+    return folder / "program", losses_of_training(resumed, input_fn, 4)
 
 
 def run_without_tensorflow(*arguments):
@@ -96,18 +96,18 @@ def run_without_tensorflow(*arguments):
     )
 
 
-def test_it_goes_on_from_the_checkpoint_as_training_does(exported):
+def test_it_resumes_from_the_checkpoint_as_training_does(exported):
     directory, losses = exported
     program = exported_program.load(str(directory))
     assert program.inputs == ["x", "labels"]
     cores = devices.find(f"rehearse:{program.num_cores}")
-    found, secs, compile_secs = run_program.run(program, cores, len(losses))
-    np.testing.assert_allclose(found, losses, rtol=1e-6)
+    program_losses, secs, compile_secs = run_program.run(program, cores, len(losses))
+    np.testing.assert_allclose(program_losses, losses, rtol=1e-6)
     assert secs > 0
     assert compile_secs > 0
 
 
-def test_it_runs_where_tensorflow_is_not_installed(exported):
+def test_it_runs_if_tensorflow_is_not_installed(exported):
     directory, losses = exported
     done = run_without_tensorflow(directory, "--steps=4")
     assert done.returncode == 0, done.stderr
@@ -121,8 +121,8 @@ def assert_runs_as_training_does(trained, data, directory):
     trained.export_training_program(data, directory, num_batches=3)
     program = exported_program.load(directory)
     cores = devices.find(f"rehearse:{program.num_cores}")
-    found, *_ = run_program.run(program, cores, 3)
-    np.testing.assert_allclose(found, losses_of_training(trained, data, 3), rtol=1e-6)
+    losses, *_ = run_program.run(program, cores, 3)
+    np.testing.assert_allclose(losses, losses_of_training(trained, data, 3), rtol=1e-6)
 
 
 def test_a_batch_on_another_axis(tmp_path):
@@ -239,12 +239,13 @@ def test_a_damaged_file_is_named(exported, tmp_path, capsys, damage, name):
     damage(directory / name)
     assert run_program.main([str(directory)]) == 2
     error = capsys.readouterr().err
-    assert f"run_program: {directory}/{name} is no npz file, or is cut short or damaged (" in error
+    message = f"{directory}/{name} is not an npz file, or is truncated or damaged ("
+    assert f"run_program: {message}" in error
 
 
 def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
     np.save(tmp_path / "batches.npy", np.zeros([1, BATCH, WIDTH]))
-    with pytest.raises(ValueError, match=r"batches\.npy is no npz file"):
+    with pytest.raises(ValueError, match=r"batches\.npy is not an npz file"):
         exported_program.load(str(exported[0]), str(tmp_path / "batches.npy"))
 
 
@@ -275,9 +276,9 @@ def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypa
 
 def test_a_command_that_cannot_work(exported, tmp_path, capsys):
     assert run_program.main([str(tmp_path)]) == 2
-    assert f"{tmp_path} holds no exported program" in capsys.readouterr().err
+    assert f"{tmp_path} does not hold a complete exported program" in capsys.readouterr().err
     assert run_program.main([str(exported[0]), "--tpu_name=nowhere"]) == 2
-    assert "'nowhere' names no TPU" in capsys.readouterr().err
+    assert "'nowhere' does not name a TPU" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_program.main([str(exported[0]), "--steps=1"])
     assert "must be at least 2" in capsys.readouterr().err
@@ -288,7 +289,8 @@ def test_fewer_cores_than_the_program_is_for(exported, tmp_path, capsys):
     program = exported_program.load(str(exported[0]))
     cores = program.num_cores
     assert described["num_cores"] == cores
-    with pytest.raises(RuntimeError, match=f"exported for {cores + 1} cores, and here are {cores}"):
+    message = f"exported for {cores + 1} cores, but there are {cores}"
+    with pytest.raises(RuntimeError, match=message):
         run_program.find_cores(f"rehearse:{cores}", cores + 1)
 
 
@@ -298,6 +300,6 @@ def test_peaks():
             self.device_kind = kind
 
     assert run_program.peak_of(Device("NVIDIA H200")) == 989e12
-    assert run_program.peak_of(Device("NVIDIA H100 PCIe")) is None  # another board
+    assert run_program.peak_of(Device("NVIDIA H100 PCIe")) is None  # a different board
     assert run_program.peak_of(Device("TPU v3")) == 61.5e12
     assert run_program.peak_of(Device("cpu")) is None

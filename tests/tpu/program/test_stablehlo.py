@@ -1,4 +1,4 @@
-"""What is read from StableHLO text."""
+"""Tests the functions that read StableHLO text."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_the_products_of_a_batch_of_matrices():
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_products_of_two_matrices_as_tensorflow_writes_them(transposed):
-    """A plain one is another operation in StableHLO than one with a transposition."""
+    """A plain product and a product with a transposition are different operations in StableHLO."""
     with tf.Graph().as_default():
         step = StepGraph(1)
         x = step.placeholder(tf.float32, [7, 2] if transposed else [2, 7])
@@ -73,7 +73,7 @@ def test_a_loop_whose_length_the_data_tell(jax):
     def loop(body):
         return lambda x: jax.lax.while_loop(lambda y: y[0, 0] > 0, body, x)
 
-    with pytest.raises(ValueError, match="only its data tell"):
+    with pytest.raises(ValueError, match="length depends on its data"):
         stablehlo.matmul_flops(text(loop(lambda y: y @ y), (4, 4)))
     assert stablehlo.matmul_flops(text(loop(lambda y: y - 1), (4, 4))) == 0
 

@@ -1,4 +1,4 @@
-"""TPUs that need not be there, and what is known of them."""
+"""Tests the topologies of TPUs that need not be there, and the facts of each generation."""
 
 import importlib.util
 import sys
@@ -37,7 +37,7 @@ def test_the_cores_of_a_topology(name, tpu, cores):
 @pytest.mark.usefixtures("tpu_compiler")
 @pytest.mark.parametrize("name", ["v3", "v3:", "v3:banana", "v3:3x5", "v99:2x2", "rehearse:2"])
 def test_a_topology_that_the_compiler_does_not_know(name):
-    with pytest.raises(ValueError, match="Topologies are written like v2:2x2, v3:2x2"):
+    with pytest.raises(ValueError, match="Examples of topologies: v2:2x2, v3:2x2"):
         topology.find(name)
 
 
@@ -58,7 +58,7 @@ def test_a_libtpu_that_was_not_tried(monkeypatch):
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)
 def test_the_facts_are_those_of_a_core(generation):
     assert 0.9 < generation.usable_hbm / generation.hbm < 1
-    # Chips of the published tables.
+    # The published tables count chips.
     chip_gib = {"v2": 16, "v3": 32, "v4": 32, "v5e": 16, "v5p": 96, "v6e": 32}
     chip_tflops = {"v2": 45, "v3": 123, "v4": 275, "v5e": 197, "v5p": 459, "v6e": 918}
     assert generation.hbm * generation.cores_a_chip == chip_gib[generation.name] * GIB
@@ -67,8 +67,8 @@ def test_the_facts_are_those_of_a_core(generation):
 
 def test_the_time_of_an_all_reduce():
     v3 = GENERATIONS["TPU v3"]
-    # BERT-Large's gradients over the pod: about 8 ms, by the 340 TB/s that Google names for it.
+    # BERT-Large's gradients take about 8 ms over the pod, by the 340 TB/s that Google publishes.
     assert v3.all_reduce_secs(1.345e9, 1024) == pytest.approx(8.2e-3, rel=0.01)
-    # Half of the bytes, of two chips, go to the other one, and come back summed.
+    # Each of two chips sends half of the bytes to the other chip, and gets them back summed.
     assert v3.all_reduce_secs(8e9, 2) == pytest.approx(8e9 / (4 * 82e9))
     assert v3.all_reduce_secs(1e9, 1) == 0
