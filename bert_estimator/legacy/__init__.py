@@ -7,21 +7,21 @@ or, from code, before anything imports TensorFlow:
     import bert_estimator.legacy
     bert_estimator.legacy.install()
 
-The names it gives are a table: `names.py`.
+`names.py` is the table of the names that scripts can import.
 """
 
 import warnings
 
 
-def install():
+def install() -> None:
     """Makes `import tensorflow` give TensorFlow 1's names and behaviour, in the whole process.
 
-    Also `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and the import paths
-    that `names.py` lists. Graphs, reference variables, `tf.Dimension` values are as in TensorFlow
-    1. A name that is not given raises an AttributeError which says what it was and what to use.
-    Calling it again changes nothing.
+    The same holds for `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and
+    the import paths in `names.py`. Graphs, reference variables and `tf.Dimension` values behave as
+    in TensorFlow 1. A missing name raises an AttributeError that says what the name was and what to
+    use. Further calls have no effect.
     """
-    # Here, so that to import this package is not to load TensorFlow.
+    # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
     from tensorflow.python.util import deprecation
 
@@ -29,7 +29,7 @@ def install():
 
     if isinstance(tf, modules.LegacyModule):
         return
-    # Whoever runs this knows that the script is old.
+    # The user of this function knows that the script is old.
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     warnings.filterwarnings("ignore", r"`(tf\.layers|layer\.(apply|updates))", UserWarning)
     tf.disable_v2_behavior()

@@ -1,4 +1,4 @@
-"""`python -m bert_estimator.legacy SCRIPT.py [its flags]`: runs a script as python would."""
+"""Runs a TF1 script as python would: `python -m bert_estimator.legacy SCRIPT.py [its flags]`."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ import types
 import bert_estimator.legacy
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
+    """Runs the command line; returns its exit code."""
     if len(argv) < 2 or argv[1].startswith("-"):
         print("usage: python -m bert_estimator.legacy SCRIPT.py [its flags]", file=sys.stderr)
         return 2

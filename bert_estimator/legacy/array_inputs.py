@@ -1,4 +1,4 @@
-"""tf.estimator.inputs: input_fns of arrays and data frames."""
+"""Makes input_fns from arrays and data frames: the module `tf.estimator.inputs`."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -10,36 +10,37 @@ def numpy_input_fn(
     """Returns an input_fn of the rows of arrays.
 
     Args:
-      x: an array [rows, ...], or a dict of such.
-      y: the labels, as `x`; None for none.
-      batch_size: rows of a batch; the last one may be smaller.
-      num_epochs: how often the rows are gone through; None for without end.
-      shuffle: True or False: whether each time in another order.
-      queue_capacity, num_threads: of TensorFlow 1's queue, which tf.data does without.
+      x: an array [rows, ...], or a dict of arrays.
+      y: the labels, an array or a dict of arrays, or None.
+      batch_size: rows per batch; the last batch may be smaller.
+      num_epochs: how often the rows are repeated; None means endlessly.
+      shuffle: True or False: whether each epoch has another order.
+      queue_capacity, num_threads: ignored; TensorFlow 1 used a queue, tf.data does not need one.
 
     Raises:
-      ValueError: `shuffle` is not said, or there are no rows, or not as many of each array.
+      ValueError: `shuffle` is not given, an array is empty, or the arrays differ in their rows.
     """
     if not isinstance(shuffle, bool):
-        raise ValueError(f"shuffle is {shuffle!r}: say True (to train) or False (to evaluate)")
+        raise ValueError(f"shuffle={shuffle!r} must be True (to train) or False (to evaluate)")
     structure = x if y is None else (x, y)
-    arrays = [_encoded(np.asarray(each)) for each in tf.nest.flatten(structure)]
-    sizes = {len(each) for each in arrays}
+    arrays = [_encoded(np.asarray(array)) for array in tf.nest.flatten(structure)]
+    sizes = {len(array) for array in arrays}
     if len(sizes) != 1 or sizes == {0}:
         raise ValueError(
-            f"the arrays of x and y have {', '.join(map(str, sorted(sizes))) or 'no'} rows: give "
-            "the same number in each, and at least one"
+            f"the arrays of x and y have {', '.join(map(str, sorted(sizes))) or 'no'} rows: every "
+            "array must have the same number of rows, at least one"
         )
 
     def rows(numbers):
-        return [each[numbers] for each in arrays]
+        return [array[numbers] for array in arrays]
 
     def batch(numbers):
-        # Not from_tensor_slices: it would write the arrays into the graph.
-        found = tf.numpy_function(rows, [numbers], [tf.as_dtype(each.dtype) for each in arrays])
-        for tensor, each in zip(found, arrays, strict=True):
-            tensor.set_shape([None, *each.shape[1:]])
-        return tf.nest.pack_sequence_as(structure, found)
+        # from_tensor_slices would write the arrays into the graph.
+        dtypes = [tf.as_dtype(array.dtype) for array in arrays]
+        tensors = tf.numpy_function(rows, [numbers], dtypes)
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor.set_shape([None, *array.shape[1:]])
+        return tf.nest.pack_sequence_as(structure, tensors)
 
     def input_fn():
         (size,) = sizes
@@ -52,10 +53,11 @@ def numpy_input_fn(
 
 
 def _encoded(array):
-    """Text as bytes, which is what TensorFlow's strings are."""
+    """Encodes text as bytes, the form of TensorFlow's strings."""
     if array.dtype.kind not in "UO":
         return array
-    return np.array([tf.compat.as_bytes(each) for each in array.flat], object).reshape(array.shape)
+    encoded = [tf.compat.as_bytes(text) for text in array.flat]
+    return np.array(encoded, object).reshape(array.shape)
 
 
 def pandas_input_fn(
@@ -72,9 +74,9 @@ def pandas_input_fn(
 
     Args:
       x: a `pandas.DataFrame`.
-      y: a `pandas.Series`; a DataFrame, whose columns become a dict; or None.
-      target_column: TensorFlow 1's name for `y` within; nothing depends on it.
-      batch_size, num_epochs, shuffle, queue_capacity, num_threads: as of `numpy_input_fn`.
+      y: a `pandas.Series`, or a DataFrame, whose columns become a dict, or None.
+      batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
+      target_column: ignored.
     """
 
     def arrays(frame):

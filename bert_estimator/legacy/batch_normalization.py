@@ -1,7 +1,7 @@
-"""`tf.layers.batch_normalization`, the one of TF1's layers that TensorFlow carries no more.
+"""`tf.layers.batch_normalization`, the only one of TF1's layers that TensorFlow removed.
 
-Ioffe and Szegedy, "Batch Normalization", 2015. Variables (`gamma`, `beta`, `moving_mean`,
-`moving_variance`) and the UPDATE_OPS collection are as TensorFlow 1 made them.
+The paper is Ioffe and Szegedy, "Batch Normalization", 2015. The variables (`gamma`, `beta`,
+`moving_mean`, `moving_variance`) and the UPDATE_OPS collection are as in TensorFlow 1.
 """
 
 import tensorflow.compat.v1 as tf
@@ -14,19 +14,19 @@ class BatchNormalization(base.Layer):
 
     Args:
       axis: the channels' axis, an int.
-      momentum: how much of the moving statistics an update keeps.
-      epsilon: added to the variance.
-      center, scale: whether there is a beta, a gamma.
+      momentum: the share of the moving statistics that an update keeps.
+      epsilon: a small number that is added to the variance.
+      center, scale: whether the layer has a beta and a gamma.
       beta_initializer, gamma_initializer, moving_mean_initializer,
         moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint,
         gamma_constraint: as for `tf.get_variable`.
-      trainable: whether beta and gamma are.
-      name: of the variables' scope.
-      fused: whether to use TensorFlow's fused kernel; None: where it applies, which is for
-        float32 [batch, height, width, channels] and its transposition.
+      trainable: whether beta and gamma are trainable.
+      name: the name of the variables' scope.
+      fused: if False, TensorFlow's fused kernel is not used. Otherwise it is used if it applies,
+        which is for [batch, height, width, channels] and [batch, channels, height, width].
 
     Raises:
-      ValueError: an argument cannot work.
+      ValueError: an argument is not supported, or does not fit the input.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class BatchNormalization(base.Layer):
         self.momentum = momentum
         self.epsilon = epsilon
         self.fused = fused
-        self._given = {
+        self._initializers = {
             "beta": (center, beta_initializer or tf.zeros_initializer()),
             "gamma": (scale, gamma_initializer or tf.ones_initializer()),
         }
@@ -90,8 +90,8 @@ class BatchNormalization(base.Layer):
         shape = tf.TensorShape(input_shape).as_list()
         if not -len(shape) <= self.axis < len(shape):
             raise ValueError(
-                f"tf.layers.batch_normalization: axis={self.axis} is none of an input of shape "
-                f"{shape}"
+                f"tf.layers.batch_normalization: axis={self.axis} is not an axis of the input, "
+                f"whose shape is {shape}"
             )
         self.axis %= len(shape)
         channels = shape[self.axis]
@@ -101,9 +101,9 @@ class BatchNormalization(base.Layer):
                 f"input's shape is {shape}"
             )
         for name in ("gamma", "beta"):
-            wanted, initializer = self._given[name]
+            is_used, initializer = self._initializers[name]
             weight = None
-            if wanted:
+            if is_used:
                 weight = self.add_weight(
                     name,
                     [channels],
@@ -123,21 +123,24 @@ class BatchNormalization(base.Layer):
 
         Args:
           inputs: a float tensor; statistics are float32 whatever it is.
-          training: bool or bool tensor: with the batch's own statistics, or the moving ones?
+          training: bool or bool tensor; if true, the inputs are normalized by the batch's
+            statistics, else by the moving statistics.
         """
         known = tensor_util.constant_value(tf.convert_to_tensor(training, tf.bool))
         x = tf.cast(inputs, tf.float32)
         if known is None:
             training = tf.convert_to_tensor(training)
             outputs, mean, variance = tf.cond(
-                training, lambda: self._by_batch(x), lambda: self._by_moving(x)
+                training,
+                lambda: self._by_batch_statistics(x),
+                lambda: self._by_moving_statistics(x),
             )
             keep = tf.where(training, self.momentum, 1.0)
         elif known:
-            outputs, mean, variance = self._by_batch(x)
+            outputs, mean, variance = self._by_batch_statistics(x)
             keep = self.momentum
         else:
-            outputs, _, _ = self._by_moving(x)
+            outputs, _, _ = self._by_moving_statistics(x)
         if known is None or known:
             for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
                 self.add_update(moving.assign_sub((moving - value) * (1 - keep)))
@@ -146,15 +149,15 @@ class BatchNormalization(base.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def _by_batch(self, x):
+    def _by_batch_statistics(self, x):
         if self._is_fused(x):
-            # The variance it returns is the unbiased one, which TensorFlow 1 averaged too.
+            # The kernel returns the unbiased variance, which TensorFlow 1 averaged too.
             return self._fused(x, None, None, is_training=True)
         axes = [axis for axis in range(x.shape.rank) if axis != self.axis]
         mean, variance = tf.nn.moments(x, axes)
         return self._normalized(x, mean, variance), mean, variance
 
-    def _by_moving(self, x):
+    def _by_moving_statistics(self, x):
         mean = tf.convert_to_tensor(self.moving_mean)
         variance = tf.convert_to_tensor(self.moving_variance)
         if self._is_fused(x):
@@ -222,9 +225,9 @@ def batch_normalization(
     virtual_batch_size=None,
     adjustment=None,
 ):
-    """Returns the inputs through a `BatchNormalization` layer with these arguments.
+    """Applies a `BatchNormalization` layer with these arguments to the inputs.
 
-    The updates of the moving statistics go to the UPDATE_OPS collection: training must run them.
+    The updates of the moving statistics go to the UPDATE_OPS collection; training must run them.
     """
     layer = BatchNormalization(
         axis=axis,

@@ -1,4 +1,4 @@
-"""What TF1 scripts ask of checkpoints besides RunConfig: a saver of their own, the last step."""
+"""Two names of TF1 scripts for checkpoints: a saver of their own, and the last step."""
 
 import tensorflow.compat.v1 as tf
 
@@ -6,16 +6,16 @@ from bert_estimator.tpu.verbs import checkpoints
 
 
 class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
-    """As `tf.train.CheckpointSaverHook`, which it is: training waits while a checkpoint is written.
+    """Saves checkpoints as `tf.train.CheckpointSaverHook` does; training waits for them.
 
-    In TensorFlow 1 a thread wrote it beside training. The files are the same.
+    In TensorFlow 1 this hook saved in a thread, beside training. The files are the same.
     """
 
 
-def load_global_step_from_checkpoint_dir(checkpoint_dir):
-    """Returns the global step of the checkpoint that training would go on from; 0 without one.
+def load_global_step_from_checkpoint_dir(checkpoint_dir: str) -> int:
+    """Returns the global step that training would resume from; 0 if there are no checkpoints.
 
     Raises:
-      NoWholeCheckpointError: there are checkpoints, and none is whole.
+      NoWholeCheckpointError: there are checkpoints, but none of them is complete.
     """
     return checkpoints.global_step_of(checkpoints.newest_whole(checkpoint_dir))

@@ -1,27 +1,33 @@
-"""HParams: named hyperparameters with types, as `tf.contrib.training.HParams`."""
+"""Named hyperparameters with types: the class `tf.contrib.training.HParams`."""
 
 import json
 import numbers
 import re
 
-# name=value or name=[value,value], up to the next comma outside of brackets.
+# An assignment is name=value or name=[value,value]; it ends at the next comma outside of brackets.
 _ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z]\w*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
 
 
 class HParams:
-    """Hyperparameters as attributes. What one was made with fixes its type, a list's elements too.
+    """Holds hyperparameters as attributes; the first value fixes the type of a hyperparameter.
+
+    For a list, the first element fixes the type of the elements.
 
     Args:
-      **kwargs: name and first value of each.
+      **kwargs: the names and first values.
     """
 
     def __init__(self, **kwargs):
-        self._types = {}  # name -> (type or None for any, whether it is a list)
+        self._types = {}  # name -> (type, whether it is a list); the type None allows any value
         for name, value in kwargs.items():
             self.add_hparam(name, value)
 
     def add_hparam(self, name, value):
-        """Adds one. Raises ValueError where the name is taken, or the value an empty list."""
+        """Adds a hyperparameter.
+
+        Raises:
+          ValueError: the name is taken, or the value is an empty list.
+        """
         if getattr(self, name, None) is not None:
             raise ValueError(f"HParams: the name {name} is taken")
         is_list = isinstance(value, list | tuple)
@@ -32,25 +38,29 @@ class HParams:
         setattr(self, name, value)
 
     def set_hparam(self, name, value):
-        """Changes one. Raises KeyError for an unknown name, ValueError for another type."""
+        """Changes a hyperparameter.
+
+        Raises:
+          KeyError: the name is unknown.
+          ValueError: the value has another type.
+        """
         of_type, is_list = self._types[name]
         if isinstance(value, list | tuple) != is_list:
-            raise ValueError(
-                f"HParams: {name} is {'a list' if is_list else 'one value'}, not {value!r}"
-            )
+            allowed = "a list" if is_list else "a single value"
+            raise ValueError(f"HParams: {name} must be {allowed}, not {value!r}")
         if is_list:
-            setattr(self, name, [_cast(name, of_type, each) for each in value])
+            setattr(self, name, [_cast(name, of_type, element) for element in value])
         else:
             setattr(self, name, _cast(name, of_type, value))
 
     def del_hparam(self, name):
-        """Removes one, if it is there."""
+        """Removes a hyperparameter if it exists."""
         if name in self._types:
             del self._types[name]
             delattr(self, name)
 
     def parse(self, values):
-        """Changes those that a text such as "rate=0.1,units=[8,16]" names; returns self.
+        """Changes the hyperparameters in a text such as "rate=0.1,units=[8,16]"; returns self.
 
         Raises:
           ValueError: the text has another form, an unknown name, or a value of another type.
@@ -64,7 +74,7 @@ class HParams:
                 )
             name, value = match["name"], match["value"].strip()
             if name not in self._types:
-                raise ValueError(f"HParams: {name} is unknown; known are {sorted(self._types)}")
+                raise ValueError(f"HParams: {name} is unknown; the names are {sorted(self._types)}")
             if name in seen:
                 raise ValueError(f"HParams: {name} is given twice in {values!r}")
             seen.add(name)
@@ -80,26 +90,26 @@ class HParams:
         return self
 
     def override_from_dict(self, values_dict):
-        """Changes those that a dict names; returns self."""
+        """Changes the hyperparameters in a dict; returns self."""
         for name, value in values_dict.items():
             self.set_hparam(name, value)
         return self
 
     def parse_json(self, values_json):
-        """Changes those that a JSON object names; returns self."""
+        """Changes the hyperparameters in a JSON object; returns self."""
         return self.override_from_dict(json.loads(values_json))
 
     def to_json(self, indent=None, separators=None, sort_keys=False):
-        """Returns them as a JSON object; functions are left out."""
+        """Returns the hyperparameters as a JSON object, without functions."""
         values = {name: value for name, value in self.values().items() if not callable(value)}
         return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def values(self):
-        """Returns a dict of all of them."""
+        """Returns a dict of all hyperparameters."""
         return {name: getattr(self, name) for name in self._types}
 
     def get(self, key, default=None):
-        """Returns one, or the default where there is none of that name."""
+        """Returns a hyperparameter, or the default if the name is unknown."""
         return getattr(self, key) if key in self._types else default
 
     def __contains__(self, key):
@@ -110,27 +120,27 @@ class HParams:
 
 
 def _cast(name, of_type, value):
-    """Returns the value as the type; raises ValueError where that would change what it says."""
+    """Converts a value to the type; raises ValueError if the value does not have that type."""
     if of_type is None or (isinstance(value, of_type) and of_type is not int):
         return value
     if of_type is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
     if of_type is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
-    raise ValueError(f"HParams: {name} is of type {of_type.__name__}, not {value!r}")
+    raise ValueError(f"HParams: {name} must be of type {of_type.__name__}, not {value!r}")
 
 
 def _parse(name, of_type, text):
     if of_type is bool:
         known = {"true": True, "1": True, "false": False, "0": False}
         if text.lower() not in known:
-            raise ValueError(f"HParams: {name} is true or false, not {text!r}")
+            raise ValueError(f"HParams: {name} must be true or false, not {text!r}")
         return known[text.lower()]
     if of_type in (int, float):
         try:
             return of_type(text)
         except ValueError:
-            raise ValueError(f"HParams: {name} is of type {of_type.__name__}, not {text!r}") from (
-                None
-            )
+            raise ValueError(
+                f"HParams: {name} must be of type {of_type.__name__}, not {text!r}"
+            ) from None
     return text

@@ -1,4 +1,4 @@
-"""`tf.keras` as it was in TensorFlow 1: the tf_keras package, imported here alone."""
+"""`tf.keras` as it was in TensorFlow 1; only this module imports the tf_keras package."""
 
 try:
     from tf_keras.api._v1.keras import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The tables of tf.contrib.lookup whose arguments are called otherwise in tf.lookup."""
+"""The tables of tf.contrib.lookup whose arguments have other names in tf.lookup."""
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import lookup_ops

@@ -1,4 +1,4 @@
-"""Modules of TensorFlow 1 that exist no more, made from the table in `names.py`."""
+"""Makes modules of TensorFlow 1 that no longer exist, from the table in `names.py`."""
 
 import importlib
 import importlib.abc
@@ -12,11 +12,11 @@ from bert_estimator.legacy.removed import REMOVED
 
 
 class NotInTable(AttributeError):
-    """A module of the table has no such name."""
+    """A module of the table does not have a name."""
 
 
 class LegacyModule(types.ModuleType):
-    """A module whose names are looked up in the table when they are asked for."""
+    """Looks up a name of the module in the table when the name is first used."""
 
     def __getattr__(self, name):
         path = f"{self.__name__}.{name}"
@@ -36,7 +36,7 @@ class LegacyModule(types.ModuleType):
 
 
 def canonical(path):
-    """Returns the table's name for a module path: tensorflow.compat.v1.X is tensorflow.X."""
+    """Returns the table's name for a module path; tensorflow.compat.v1.X becomes tensorflow.X."""
     prefix = "tensorflow.compat.v1"
     if path == prefix or path.startswith(prefix + "."):
         path = "tensorflow" + path.removeprefix(prefix)
@@ -44,10 +44,10 @@ def canonical(path):
 
 
 def look_up(module, name):
-    """Returns what a name of a module of the table stands for.
+    """Returns the object behind a name of a module of the table.
 
     Raises:
-      NotInTable: the table does not give it.
+      NotInTable: the table does not have the name.
     """
     if f"{module}.{name}" in REMOVED:
         raise NotInTable(f"module {module!r} has no attribute {name!r} here")
@@ -65,8 +65,8 @@ def look_up(module, name):
 
 
 def names_of(module):
-    """Returns the set of names that a module of the table has, its submodules included."""
-    found = {
+    """Returns the names in a module of the table, its submodules included, as a set."""
+    members = {
         path.removeprefix(module + ".").split(".")[0]
         for path in _PACKAGES
         if path.startswith(module + ".")
@@ -74,17 +74,17 @@ def names_of(module):
     for home, given in names.MODULES.get(module, ()):
         for entry in given.split():
             if entry == "*":
-                found.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
+                members.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
             else:
-                found.add(entry.partition("=")[0])
-    return found
+                members.add(entry.partition("=")[0])
+    return members
 
 
 def _member(home, name):
     try:
         module = importlib.import_module(home)
     except AttributeError as error:
-        # Not to be taken for a name that is missing in it.
+        # An AttributeError would mean that the module lacks the name.
         raise ImportError(f"{home} cannot be imported: {error}") from error
     try:
         return getattr(module, name)
@@ -98,8 +98,8 @@ def _member(home, name):
 
 
 def _why_missing(path):
-    """Returns an error's text: what is missing, what it was, what to use."""
-    asked = path
+    """Returns the text of an error: which name is missing, what it was, and what to use."""
+    requested = path
     path = canonical(path)
     parts = path.split(".")
     for count in range(len(parts), 1, -1):
@@ -107,23 +107,26 @@ def _why_missing(path):
         if removed in REMOVED:
             was, instead = REMOVED[removed]
             short = "tf." + removed.removeprefix("tensorflow.")
-            return f"{asked} is not there: {short} was {was}. Use {instead}"
+            return f"{requested} is not supported: {short} was {was}. Use {instead}"
     if path.startswith("tensorflow.contrib."):
         return (
-            f"{asked} is not there: it was part of tf.contrib, which TensorFlow removed. See "
-            "docs/legacy.md for what of it is given"
+            f"{requested} is not supported: it was part of tf.contrib, which TensorFlow removed. "
+            "docs/legacy.md lists the parts of tf.contrib that are supported"
         )
-    return f"{asked} is not there: neither TensorFlow's compat.v1 nor bert_estimator.legacy has it"
+    return (
+        f"{requested} is not supported: neither TensorFlow's compat.v1 nor bert_estimator.legacy "
+        "has it"
+    )
 
 
 def _packages():
-    """Returns every module path of the table, and the packages they are in."""
-    found = set()
+    """Returns every module path of the table, and the packages that contain them."""
+    paths = set()
     for path in [*names.MODULES, *names.PATHS]:
         parts = path.split(".")
-        found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    # TensorFlow's own, of which the table only has some members.
-    return found - {
+        paths.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    # The table only has some members of these packages, which TensorFlow still has.
+    return paths - {
         "tensorflow.python",
         "tensorflow.python.distribute",
         "tensorflow.python.tpu",
@@ -132,25 +135,25 @@ def _packages():
 
 
 _PACKAGES = _packages()
-# Packages of TensorFlow 1 of which nothing but what the table gives is left.
+# Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
 _GONE = ("tensorflow.contrib.", "tensorflow_estimator.", "tensorflow.python.estimator.")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives `import` the modules of the table, and an error that explains for those removed."""
+    """Lets `import` find the modules of the table, and explains why a removed module is missing."""
 
     def find_spec(self, fullname, path=None, target=None):
         if canonical(fullname) in _PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")
         if isinstance(sys.modules.get(parent), LegacyModule):
-            found = getattr(sys.modules[parent], name, None)
-            if isinstance(found, types.ModuleType):
-                # `import tensorflow.gfile`: the module that the name tf.gfile stands for.
-                return importlib.machinery.ModuleSpec(fullname, self, loader_state=found)
+            member = getattr(sys.modules[parent], name, None)
+            if isinstance(member, types.ModuleType):
+                # For example, `import tensorflow.gfile` imports the module tf.gfile.
+                return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         known_as = canonical(fullname)
         if known_as in REMOVED or known_as.startswith(_GONE):
-            # Not with name=fullname: `from a import b` swallows an error that names a.b.
+            # The error has no name=fullname, because `from a import b` swallows an error for a.b.
             raise ModuleNotFoundError(_why_missing(fullname))
         return None
 
@@ -162,12 +165,12 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         if not isinstance(module, LegacyModule):
-            # The import has labelled somebody else's module with the name asked for: undo that.
+            # `import` has set this spec on a module that belongs to another spec: restore that one.
             module.__spec__ = module.__spec__.loader_state[1]
 
 
 def put_back_moved_names():
-    """Gives TensorFlow's inner modules the names that were moved out of them."""
+    """Puts names that TensorFlow moved out of its inner modules back into these modules."""
     for path, sources in names.MOVED.items():
         module = importlib.import_module(path)
         for home, given in sources:
@@ -176,7 +179,7 @@ def put_back_moved_names():
 
 
 def put_in_place():
-    """Makes `import tensorflow`, and what old scripts import besides, give the table's modules."""
+    """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules."""
     real = sys.modules["tensorflow"]
     for path in [path for path in sys.modules if canonical(path) in _PACKAGES]:
         del sys.modules[path]
@@ -184,6 +187,6 @@ def put_in_place():
     module = LegacyModule("tensorflow")
     module.__file__ = real.__file__
     module.__spec__ = real.__spec__
-    # For tensorflow.python, tensorflow.core and the like, which are folders there.
+    # tensorflow.python, tensorflow.core and others are folders in this directory.
     module.__path__ = [os.path.dirname(real.__file__)]
     sys.modules["tensorflow"] = sys.modules["tensorflow.compat.v1"] = module

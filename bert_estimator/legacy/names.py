@@ -1,9 +1,9 @@
-"""The names of TensorFlow 1 that moved, and where each comes from now: the whole mapping.
+"""A table of the names of TensorFlow 1 that moved, and of their new modules.
 
-What is not mentioned here is what TensorFlow still exports as `tensorflow.compat.v1`.
+All other names come from `tensorflow.compat.v1`.
 """
 
-# Where TensorFlow keeps what it exports as tensorflow.compat.v1 and .v2 (those are mapped too).
+# The modules behind tensorflow.compat.v1 and tensorflow.compat.v2, whose own names are mapped too.
 V1 = "tensorflow._api.v2.compat.v1"
 V2 = "tensorflow._api.v2.compat.v2"
 
@@ -19,14 +19,14 @@ _EARLY_STOPPING = (
 )
 _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
 
-# Module of TF1 -> list of (where it comes from now, the names found there); the first one that has
-# a name gives it. "*" stands for all public names, "old=new" for one that is called new there.
+# A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
+# it. "*" means all public names. "old=new" means that the name `old` is now `new`.
 MODULES = {
     "tensorflow": [(V1, "* __internal__ __version__ __git_version__ __compiler_version__")],
     "tensorflow.compat": [(V1 + ".compat", "*")],
     "tensorflow.compat.v2": [(V2, "* __internal__ __operators__ __version__")],
     "tensorflow.compat.v2.summary": [
-        # Writes the same events without the tensorboard package.
+        # These functions write the same events without the tensorboard package.
         ("bert_estimator.tpu.summary", "scalar histogram text"),
         (V2 + ".summary", "*"),
     ],
@@ -146,7 +146,7 @@ MODULES = {
             "tensorflow.python.util.deprecation",
             "deprecated deprecated_arg_values deprecated_args",
         ),
-        # tf_slim.ops has a module of that name.
+        # tf_slim.ops has a module with the name arg_scope.
         ("tf_slim", "arg_scope"),
         ("tf_slim.ops", "*"),
         ("tf_slim", "*"),
@@ -229,8 +229,8 @@ MODULES = {
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
 }
 
-# Names of TensorFlow's inner modules that old scripts (and tf_slim) ask for there, and that were
-# moved or are ours now: inner module -> as above.
+# Names that old scripts (and tf_slim) import from TensorFlow's inner modules, but that TensorFlow
+# moved, or that this package replaces: inner module -> a list of (new module, names) as above.
 MOVED = {
     "tensorflow.python.layers.normalization": [
         ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
@@ -252,7 +252,7 @@ MOVED = {
     "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
 }
 
-# Import path -> the module above that it shows.
+# Further import paths -> the module of the table that they import.
 PATHS = {
     "tensorflow_estimator.estimator": "tensorflow.estimator",
     "tensorflow_estimator.estimator.experimental": "tensorflow.estimator.experimental",

@@ -1,4 +1,4 @@
-"""The names of TensorFlow 1 that are not given, and what to use."""
+"""The names of TensorFlow 1 that are not supported, and what to use instead."""
 
 _READY_MADE = (
     "BaselineClassifier BaselineEstimator BaselineRegressor BinaryClassHead BoostedTreesClassifier "
@@ -22,11 +22,11 @@ _NOT_OF_CONTRIB_ESTIMATOR = (
     "replicate_model_fn"
 )
 
-# A name or a whole module -> (what it was, what to use).
+# The name of an object or a module -> (what it was, what to use).
 REMOVED = {
     "tensorflow.contrib.crf": (
         "conditional random fields",
-        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here as it is",
+        "a copy of TensorFlow 1.15's contrib/crf/python/ops/crf.py, which runs here unchanged",
     ),
     "tensorflow.contrib.distribute": (
         "distribution strategies",
@@ -74,7 +74,7 @@ REMOVED = {
     ),
     "tensorflow.contrib.rnn.stack_bidirectional_dynamic_rnn": (
         "recurrent layers in both directions",
-        "tf.nn.bidirectional_dynamic_rnn, a layer after the other",
+        "tf.nn.bidirectional_dynamic_rnn, one layer after the other",
     ),
     "tensorflow.contrib.tensorboard": (
         "TensorBoard's projector",
@@ -84,7 +84,7 @@ REMOVED = {
     "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
     "tensorflow.contrib.mixed_precision": (
         "loss scaling for float16",
-        "bfloat16, which needs none: tf.contrib.tpu.bfloat16_scope",
+        "bfloat16, which does not need loss scaling: tf.contrib.tpu.bfloat16_scope",
     ),
     "tensorflow.contrib.opt": (
         "further optimizers",
@@ -101,12 +101,12 @@ REMOVED = {
     "tensorflow.contrib.seq2seq": (
         "decoders and attention",
         "copies of TensorFlow 1.15's contrib/seq2seq/python/ops/*.py with their imports of contrib "
-        "changed, but for the beam search, which needs a kernel",
+        "changed; only the beam search does not work, because it needs a kernel",
     ),
     "tensorflow.contrib.tensorrt": (
         "TensorRT conversion",
-        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT: TensorFlow's own "
-        "packages are not since 2.18",
+        "tf.compat.v2.experimental.tensorrt, in a TensorFlow built with TensorRT; TensorFlow's own "
+        "packages are built without it since 2.18",
     ),
     "tensorflow.contrib.data.sliding_window_batch": (
         "overlapping batches",

@@ -1,18 +1,19 @@
-"""`tf.estimator.RunConfig`: that of `bert_estimator.tpu`, with its arguments in the old order."""
+"""The class `tf.estimator.RunConfig`, which takes its first arguments by position."""
 
 from bert_estimator.tpu import config
 
 
 class RunConfig(config.RunConfig):
-    """As `bert_estimator.tpu.RunConfig`, for scripts that give its arguments by place.
+    """Is `bert_estimator.tpu.RunConfig` for scripts that give its arguments by position.
 
     Args:
-      model_dir, tf_random_seed, save_summary_steps, save_checkpoints_steps: the first four.
-      **kwargs: all others, by name.
+      *args: up to four arguments by position: model_dir, tf_random_seed, save_summary_steps and
+        save_checkpoints_steps.
+      **kwargs: the other arguments.
     """
 
     def __init__(self, *args, **kwargs):
-        places = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps")
-        if len(args) > len(places):
-            raise TypeError(f"tf.estimator.RunConfig: only {places} can be given without a name")
-        super().__init__(**dict(zip(places, args, strict=False)), **kwargs)
+        names = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps")
+        if len(args) > len(names):
+            raise TypeError(f"tf.estimator.RunConfig: only {names} can be given by position")
+        super().__init__(**dict(zip(names, args, strict=False)), **kwargs)

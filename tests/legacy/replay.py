@@ -1,4 +1,4 @@
-"""Runs the scripts in `scripts/` and says what came out: for `compare.py` and `test_scripts.py`."""
+"""Runs the scripts in `scripts/` and compares results, for compare.py and test_scripts.py."""
 
 import math
 import os
@@ -14,7 +14,7 @@ GOLDENS = HERE / "goldens"
 ROOT = HERE.parent.parent
 RELATIVE = 1e-4
 
-# Script -> (its flags, the flags to go on to step 22 with).
+# Script -> (its flags, the flags that resume it and run to step 22).
 FLAGS = {
     "bert_pretraining": (["--do_train", "--do_eval"], ["--num_train_steps=22"]),
     "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
@@ -27,15 +27,16 @@ FLAGS = {
 
 
 def run(command, script, folder, *flags):
-    """Runs a script; raises RuntimeError with the end of its log where it fails.
+    """Runs a script; raises RuntimeError with the end of its log if it fails.
 
     Args:
-      command: what runs a script, as a list: a python, or one with `-m bert_estimator.legacy`.
-      script: its name, a key of FLAGS.
-      folder: its --output_dir.
+      command: the command that runs a script, as a list: a python, perhaps with the arguments
+        `-m bert_estimator.legacy`.
+      script: the script's name, a key of FLAGS.
+      folder: the script's --output_dir.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    # This process's TensorFlow has set it, and would have TensorFlow 1 behave as 2.
+    # TensorFlow sets this variable in this process; it makes TensorFlow 1 behave as TensorFlow 2.
     environment.pop("TF2_BEHAVIOR", None)
     done = subprocess.run(
         [*command, str(SCRIPTS / f"{script}.py"), f"--output_dir={folder}", *flags],
@@ -57,12 +58,12 @@ def start_from(folder, source, step):
 
 
 def observe(folder):
-    """Returns what a run left: losses by step, results by name, shapes of variables by name."""
+    """Reads the results of a run: losses by step, metrics and shapes of variables by name."""
     losses = {}
     for path in sorted(folder.glob("events*")):
         for event in tf.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                # The second one where the script has a scope called loss.
+                # If the script has a scope called loss, the second name is the loss.
                 if value.tag in ("loss", "loss_1"):
                     losses[str(event.step)] = value.simple_value
     results = {}
@@ -79,9 +80,9 @@ def observe(folder):
 
 
 def differences(expected, got):
-    """Returns a line for each thing in which two observations differ; and the largest difference.
+    """Compares two observations; returns a line for each difference, and the largest difference.
 
-    Losses and results that are numbers may differ by RELATIVE.
+    Losses, and results that are numbers, may differ by RELATIVE.
     """
     lines, largest = [], 0.0
     for kind in ("losses", "results", "variables"):

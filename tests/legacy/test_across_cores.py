@@ -1,4 +1,4 @@
-"""`tf.tpu` across cores, as models with statistics of the whole batch use it."""
+"""Tests `tf.tpu` across cores, as models with statistics of the whole batch use it."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_each_way_to_them_is_ours():
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_the_gradient_of_a_sum_is_the_sum_of_gradients():
-    """For x of all cores, with mean m: the sum of x * (x - m), its gradient 2 * (x - m)."""
+    """Returns the sum of x * (x - m) over all cores, with mean m, and its gradient 2 * (x - m)."""
     with tf.Graph().as_default():
         program = StepGraph(2)
         x = program.placeholder(tf.float32, [2])

@@ -1,4 +1,4 @@
-"""tf.estimator.inputs: arrays and data frames as input_fns."""
+"""Tests tf.estimator.inputs: arrays and data frames as input_fns."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bert_estimator.legacy.array_inputs import numpy_input_fn, pandas_input_fn
 
 
 class Frame:
-    """As much of a pandas.DataFrame as is asked for."""
+    """Has the part of a pandas.DataFrame that pandas_input_fn uses."""
 
     def __init__(self, **columns):
         self._columns, self.columns = columns, list(columns)
@@ -29,29 +29,29 @@ class Series:
 def batches(input_fn):
     with tf.Graph().as_default(), tf.Session() as session:
         element = tf.data.make_one_shot_iterator(input_fn()).get_next()
-        found = []
+        drawn = []
         while True:
             try:
-                found.append(session.run(element))
+                drawn.append(session.run(element))
             except tf.errors.OutOfRangeError:
-                return found
+                return drawn
 
 
 def test_rows_in_order_with_a_smaller_last_batch():
     x = {"a": np.arange(10.0).reshape(5, 2), "word": np.array(["é", "b", "c", "d", "e"])}
-    found = batches(numpy_input_fn(x, np.arange(5), batch_size=4, num_epochs=2, shuffle=False))
-    assert [len(y) for _, y in found] == [4, 4, 2]
-    np.testing.assert_array_equal(found[1][0]["a"], x["a"][[4, 0, 1, 2]])
-    assert found[0][0]["word"].tolist() == ["é".encode(), b"b", b"c", b"d"]
-    np.testing.assert_array_equal(np.concatenate([y for _, y in found]), [*range(5), *range(5)])
+    drawn = batches(numpy_input_fn(x, np.arange(5), batch_size=4, num_epochs=2, shuffle=False))
+    assert [len(y) for _, y in drawn] == [4, 4, 2]
+    np.testing.assert_array_equal(drawn[1][0]["a"], x["a"][[4, 0, 1, 2]])
+    assert drawn[0][0]["word"].tolist() == ["é".encode(), b"b", b"c", b"d"]
+    np.testing.assert_array_equal(np.concatenate([y for _, y in drawn]), [*range(5), *range(5)])
 
 
 def test_shuffled_rows_keep_together_and_change_their_order():
     x = np.arange(100)
-    found = batches(numpy_input_fn(x, -x, batch_size=100, num_epochs=2, shuffle=True))
-    first, second = (features.tolist() for features, _ in found)
+    drawn = batches(numpy_input_fn(x, -x, batch_size=100, num_epochs=2, shuffle=True))
+    first, second = (features.tolist() for features, _ in drawn)
     assert sorted(first) == sorted(second) == list(range(100)) and first != second
-    for features, labels in found:
+    for features, labels in drawn:
         np.testing.assert_array_equal(features, -labels)
 
 
@@ -73,8 +73,8 @@ def test_a_data_frame():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(x=np.zeros(3)), "shuffle is None: say True"),
-        (dict(x=np.zeros(3), y=np.zeros(2), shuffle=True), "have 2, 3 rows: give the same number"),
+        (dict(x=np.zeros(3)), "shuffle=None must be True"),
+        (dict(x=np.zeros(3), y=np.zeros(2), shuffle=True), "have 2, 3 rows: every array must have"),
         (dict(x={}, shuffle=True), "have no rows"),
         (dict(x=np.zeros(0), shuffle=True), "have 0 rows: .* at least one"),
     ],

@@ -1,4 +1,4 @@
-"""A script's own saver of checkpoints, and the step it asks a directory for."""
+"""Tests a script's own saver of checkpoints, and the last step of a directory."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ def test_the_hook_saves_in_place_of_the_estimator(tmp_path):
     assert asked(str(tmp_path)) == asked(str(tmp_path / "absent")) == 0
     hook = checkpoints.AsyncCheckpointSaverHook(str(tmp_path), save_steps=2)
     estimator.train(input_fn, steps=5, hooks=[hook])
-    found = sorted(path.stem for path in tmp_path.glob("*.index"))
-    assert found == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-4", "model.ckpt-5"]
+    saved = sorted(path.stem for path in tmp_path.glob("*.index"))
+    assert saved == ["model.ckpt-0", "model.ckpt-2", "model.ckpt-4", "model.ckpt-5"]
     assert asked(str(tmp_path)) == 5
     assert estimator.get_variable_value("w") == 5
 

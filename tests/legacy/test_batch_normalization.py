@@ -1,4 +1,4 @@
-"""Batch normalization against float64 numpy; its variables and updates as TF1 made them."""
+"""Compares batch normalization with float64 numpy, and its variables with those in TF1."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from bert_estimator.legacy.batch_normalization import batch_normalization
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# tf.layers of TensorFlow itself warn that they are old.
+# TensorFlow's own tf.layers warn that they are old.
 pytestmark = pytest.mark.filterwarnings("ignore:`(tf.layers|layer)")
 
 
@@ -26,7 +26,7 @@ def numpy_normalized(x, mean, variance, epsilon):
 
 
 def run(x, steps=1, training=True, feed=None, **arguments):
-    """The outputs of the last of some steps, and all variables by name after it."""
+    """Returns the outputs of the last of some steps, and the variables after it, by name."""
     with tf.Graph().as_default(), tf.Session() as session:
         outputs = batch_normalization(
             tf.constant(x), training=training, name="bn", epsilon=1e-3, **arguments
@@ -50,7 +50,7 @@ def test_training_normalizes_by_the_batch(fused):
     assert sorted(values) == ["bn/beta", "bn/gamma", "bn/moving_mean", "bn/moving_variance"]
     assert updates == 2
     np.testing.assert_allclose(values["bn/moving_mean"], 0.19 * mean, rtol=1e-5)
-    # The fused kernel gives the unbiased variance to the average.
+    # The fused kernel puts the unbiased variance into the average.
     n = x.size / x.shape[-1]
     averaged = variance * (n / (n - 1) if fused is None else 1)
     np.testing.assert_allclose(values["bn/moving_variance"], 0.81 + 0.19 * averaged, rtol=1e-5)
@@ -126,7 +126,7 @@ def test_variables_are_reused():
         ({"renorm": True}, "renorm is not supported"),
         ({"virtual_batch_size": 2}, "virtual_batch_size is not supported"),
         ({"axis": [1, 2]}, "must be one axis"),
-        ({"axis": 4}, "axis=4 is none of"),
+        ({"axis": 4}, "axis=4 is not an axis of"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, says):
@@ -188,7 +188,7 @@ def test_slim_trains_its_moving_averages(tmp_path):
         "Conv": ["weights"],
         "Conv/BatchNorm": ["beta", "moving_mean", "moving_variance"],
     }
-    names = [f"{scope}/{name}" for scope, each in weights.items() for name in each]
+    names = [f"{scope}/{name}" for scope, by_name in weights.items() for name in by_name]
     assert sorted(seen["values"]) == sorted(names)
     assert seen["trainable"] == [name for name in names if "moving" not in name]
     mean, variance = x.mean((0, 1, 2), np.float64), x.astype(np.float64).var((0, 1, 2))

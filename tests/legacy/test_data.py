@@ -1,4 +1,4 @@
-"""The transformations of tf.contrib.data that are the project's own."""
+"""Tests the transformations of tf.contrib.data that this project implements."""
 
 import numpy as np
 import tensorflow as tf2
@@ -7,7 +7,7 @@ from bert_estimator.legacy import data
 
 
 def elements(dataset):
-    return [np.asarray(each).tolist() for each in dataset.as_numpy_iterator()]
+    return [np.asarray(element).tolist() for element in dataset.as_numpy_iterator()]
 
 
 def test_batches_without_the_remainder():
@@ -23,9 +23,9 @@ def test_padded_batches_without_the_remainder():
 
 def test_sloppy_interleave_gives_every_element():
     numbers = tf2.data.Dataset.range(3)
-    found = elements(
+    drawn = elements(
         numbers.apply(
             data.sloppy_interleave(lambda n: tf2.data.Dataset.from_tensors(n), cycle_length=2)
         )
     )
-    assert sorted(found) == [0, 1, 2]
+    assert sorted(drawn) == [0, 1, 2]

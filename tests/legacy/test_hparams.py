@@ -1,4 +1,4 @@
-"""HParams: types, parsing, and the errors of tf.contrib.training.HParams."""
+"""Tests the types, the parsing and the errors of tf.contrib.training.HParams."""
 
 import copy
 
@@ -52,11 +52,11 @@ def test_json_and_dicts():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("units=2.0", "units is of type int"),
-        ("units=two", "units is of type int"),
+        ("units=2.0", "units must be of type int"),
+        ("units=two", "units must be of type int"),
         ("deep=yes", "true or false"),
         ("sizes=3", r"write sizes=\[3\]"),
-        ("units=[3]", "one value"),
+        ("units=[3]", "must be a single value"),
         ("absent=2", "absent is unknown"),
         ("rate=1,rate=2", "given twice"),
         ("units", "cannot read 'units'"),

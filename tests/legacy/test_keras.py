@@ -1,4 +1,4 @@
-"""`tf.keras` in a TF1 script: layers and losses of the tf_keras package, in a model_fn."""
+"""Tests that a model_fn of a TF1 script can use layers and losses of the tf_keras package."""
 
 import importlib.util
 import os

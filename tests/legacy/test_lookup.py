@@ -1,4 +1,4 @@
-"""The tables of tf.contrib.lookup by the names of its arguments."""
+"""Tests the tables of tf.contrib.lookup with the old names of their arguments."""
 
 import tensorflow.compat.v1 as tf
 
@@ -11,7 +11,7 @@ def test_there_and_back():
         there = lookup.index_table_from_tensor(mapping=words, num_oov_buckets=1)
         back = lookup.index_to_string_table_from_tensor(mapping=words, default_value="?")
         ids = there.lookup(tf.constant(["b", "a", "z"]))
-        found = back.lookup(ids)
+        words = back.lookup(ids)
         session.run(tf.tables_initializer())
         assert session.run(ids).tolist() == [1, 0, 2]
-        assert session.run(found).tolist() == [b"b", b"a", b"?"]
+        assert session.run(words).tolist() == [b"b", b"a", b"?"]

@@ -167,7 +167,7 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
 def test_a_failing_script_fails(tmp_path):
     done = start(tmp_path, "import tensorflow.contrib.seq2seq\n")
     assert done.returncode == 1
-    assert "ModuleNotFoundError: tensorflow.contrib.seq2seq is not there" in done.stderr
+    assert "ModuleNotFoundError: tensorflow.contrib.seq2seq is not supported" in done.stderr
     assert "script.py" in done.stderr
 
 
@@ -176,30 +176,30 @@ import sys
 import bert_estimator.legacy.names
 import tensorflow as tf
 
-def what_ends(statement):
+def error_of(statement):
     try:
         exec(statement)
     except ImportError as error:
         return f"{type(error).__name__}: {error}"
 
-def is_there(path):
+def exists(path):
     value = tf
     for name in path.split(".")[1:]:
         value = getattr(value, name, None)
     return value is not None
 
 for statement in sys.argv[1:]:
-    print(what_ends(statement))
+    print(error_of(statement))
 for _, instead in bert_estimator.legacy.removed.REMOVED.values():
     for word in instead.split():
         path = word.split("(")[0].rstrip(":,")
-        if path.startswith("tf.") and not is_there(path):
-            print("not there:", path)
+        if path.startswith("tf.") and not exists(path):
+            print("missing:", path)
 """
 
 
-def test_an_import_of_what_is_gone_says_what_to_use(tmp_path):
-    """However it is written; and names of tf that are advised are there."""
+def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
+    """The error is the same for every form of import, and the advised names of tf exist."""
     wanted = {
         "from tensorflow.contrib import crf": ("contrib.crf", "a copy of TensorFlow 1.15's contri"),
         "from tensorflow.contrib import seq2seq": ("contrib.seq2seq", "copies of TensorFlow 1.15"),
@@ -223,7 +223,7 @@ def test_an_import_of_what_is_gone_says_what_to_use(tmp_path):
     assert len(lines) == len(wanted), lines[len(wanted) :]
     for line, (name, instead) in zip(lines, wanted.values(), strict=True):
         assert line.startswith("ModuleNotFoundError: tensorflow.")
-        assert f" is not there: tf.{name} was " in line
+        assert f" is not supported: tf.{name} was " in line
         assert f". Use {instead}" in line
 
 
@@ -252,14 +252,14 @@ for statement in (
     try:
         exec(statement)
     except (ImportError, AttributeError) as error:
-        assert " is not there: " in str(error), error
+        assert " is not supported: " in str(error), error
     else:
         raise AssertionError(statement)
 print("all")
 """
 
 
-def test_names_that_old_scripts_ask_for(tmp_path):
+def test_names_that_old_scripts_import(tmp_path):
     done = start(tmp_path, NAMES)
     assert done.stdout.splitlines()[-1:] == ["all"], done.stderr
 

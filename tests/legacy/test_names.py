@@ -1,4 +1,4 @@
-"""The table: every name in it is there."""
+"""Tests that every name in the table exists."""
 
 import importlib
 import pathlib

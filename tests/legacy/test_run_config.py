@@ -1,4 +1,4 @@
-"""tf.estimator.RunConfig: the old order of arguments."""
+"""Tests the old order of the arguments of tf.estimator.RunConfig."""
 
 import pytest
 
@@ -16,5 +16,5 @@ def test_arguments_by_place():
 
 
 def test_more_than_the_first_four_need_names():
-    with pytest.raises(TypeError, match="without a name"):
+    with pytest.raises(TypeError, match="by position"):
         RunConfig("folder", 3, 50, 7, 600)

@@ -1,4 +1,4 @@
-"""Scripts in TF1 idiom, from TensorFlow 1.15's weights: what came out there comes out here.
+"""Tests that scripts in TF1 idiom give what TensorFlow 1.15 gave from the same weights.
 
 `compare.py` records what TensorFlow 1.15.5 gave, and checks the way back as well.
 """
@@ -17,7 +17,7 @@ LEGACY = [sys.executable, "-m", "bert_estimator.legacy"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Script -> (its folder, the future of its run): all started together, two at a time."""
+    """Starts all scripts, two at a time; returns script -> (its folder, the future of its run)."""
     root = tmp_path_factory.mktemp("legacy")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         started = {}
@@ -71,7 +71,7 @@ def test_a_scripts_own_hooks_saw_each_step(runs):
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_script_runs_on_tpu_cores(tmp_path, cores):
-    """By the TPU's rules, and on two virtual cores: each step's mean is that of the batch."""
+    """On two virtual cores, by the TPU's rules, a step's mean loss is the mean over the batch."""
     folder = tmp_path / "out"
     replay.start_from(folder, replay.GOLDENS / "regression", 0)
     flags = ["--use_tpu"] if cores == 1 else ["--use_tpu", f"--tpu=rehearse:{cores}"]
@@ -79,7 +79,7 @@ def test_a_script_runs_on_tpu_cores(tmp_path, cores):
     golden = json.loads((replay.GOLDENS / "regression.json").read_text())
     got = replay.observe(folder)
     assert list(got["losses"]) == ["5", "10", "15", "20"]
-    golden["losses"] = got["losses"]  # of one core in each loop's last step
+    golden["losses"] = got["losses"]  # the losses on one core of the last step of each loop
     lines, _ = replay.differences(golden, got)
     assert not lines
 

@@ -98,9 +98,7 @@ def test_other_clusters_are_refused(set_config, config, message):
 )
 def test_malformed_tf_config_is_an_error_with_an_example(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(
-        ValueError, match=message + r'.*\. Expected is such as {"cluster": {"chief"'
-    ):
+    with pytest.raises(ValueError, match=message + r'.*\. A valid value is {"cluster": {"chief"'):
         tpu.RunConfig()
 
 

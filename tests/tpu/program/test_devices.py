@@ -81,7 +81,7 @@ def test_rehearse_gives_as_many_virtual_cores_as_asked_for(number):
 def test_more_cores_than_jax_was_started_with():
     had = len(devices.import_jax().devices("cpu"))
     with pytest.raises(
-        RuntimeError, match=f"'rehearse:{had + 1}': .* with {had} virtual cores.* in a new process"
+        RuntimeError, match=f"'rehearse:{had + 1}': .* with {had} virtual cores.* a new process"
     ):
         devices.find(f"rehearse:{had + 1}")
     assert len(devices.find(f"rehearse:{had}")) == had
