@@ -6,27 +6,27 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.program import hosts
-from bert_estimator.tpu.step import outfeed
-from bert_estimator.tpu.step.hooks import HookDriver
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
-from bert_estimator.tpu.verbs.training import opened_session, start_coordinator
+from bert_estimator.tpu.verbs.opened_run import opened_run
 
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
 
-def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
+def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir):
     """Evaluates a job's model.
 
     Args:
       job: a `Job` in mode EVAL.
+      step_class: the class that builds the step, such as `session_step.FedStep`.
+      input_fn: gives the batches.
+      hooks: list of the caller's hooks.
       steps: number of batches; None: until the data ends (not under TPU rules).
-      checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is
-        none, said in a warning.
-      eval_dir: where the event file goes.
+      checkpoint_path: which checkpoint; None: the newest complete one. If there is no checkpoint,
+        variables have their initial values, and a warning says so.
+      eval_dir: the directory of the event file.
 
     Returns:
       A dict: `loss` (the mean over the batches), each metric, `global_step`.
@@ -35,45 +35,26 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
       tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
       ValueError: a metric is named `loss` or `global_step`.
       KeyboardInterrupt, SystemExit: after a signal, also one that is ending the training whose
-        listener calls this; on all hosts, whichever of them got it.
+        listener calls this; on all hosts, whichever of them got the signal.
     """
-    config = job.config
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
-    with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
-        path = checkpoints.to_read(config.model_dir, checkpoint_path, "evaluating")
+    with signalled as interrupts:
+        path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
         hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
-        tf.set_random_seed(config.tf_random_seed)
-        # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            global_step = tf.train.create_global_step()
-        step = runtime(job, input_fn, checkpoints.global_step_of(path))
-        if path is None:
-            warm_start.apply(job.warm_start)
-        reserved = sorted(set(step.metric_values) & set(_RESERVED))
-        if reserved:
-            raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
-        driver = HookDriver([*hooks, *step.spec.evaluation_hooks], step.element_of_step)
-        own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
-        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
-        driver.begin()
-        if path and own_saver:
-            checkpoints.check_restorable(path, tf.global_variables())
-        with opened_session(config, step, path) as session:
-            session.run(init_ops)
-            coordinator = start_coordinator(session)
-            driver.after_create_session(session, coordinator)
-            try:
-                step.start(session, steps)
-                losses = _run_steps(job, step, driver, session, steps, interrupts)
-                step.finish(session)
-                results = {"loss": np.mean(losses, dtype=np.float64).astype(np.float32)}
-                results.update(sorted(session.run(step.metric_values).items()))
-                results[tf.GraphKeys.GLOBAL_STEP] = session.run(global_step)
-                driver.end(session)
-                session.run(flush_ops)
-            finally:
-                coordinator.request_stop()
-                step.stop(session)
+
+        def make_hooks(step):
+            _check_metric_names(step.metric_values)
+            return [*hooks, *step.spec.evaluation_hooks]
+
+        with (
+            opened_run(job, step_class, input_fn, path, make_hooks) as run,
+            run.graph.as_default(),
+        ):
+            run.step.start(run.session, steps)
+            losses = _run_steps(run, steps, interrupts)
+            run.step.finish(run.session)
+            results = _results(run, losses)
+            run.end()
     interrupts.raise_if_requested()
     tf.logging.info(
         "Evaluation at step %d over %d batches: %s",
@@ -87,22 +68,37 @@ def evaluate(job, runtime, input_fn, hooks, steps, checkpoint_path, eval_dir):
     return results
 
 
-def _run_steps(job, step, driver, session, steps, interrupts):
-    """Runs the steps: one loop of all of them under TPU rules, else a loop each."""
-    losses = []
-    while (steps is None or len(losses) < steps) and not driver.stop_requested:
+def _check_metric_names(metrics):
+    reserved = sorted(set(metrics) & set(_RESERVED))
+    if reserved:
+        raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
+
+
+def _results(run, losses):
+    """Returns the dict that `evaluate` returns."""
+    results = {"loss": np.mean(losses, dtype=np.float64).astype(np.float32)}
+    results.update(sorted(run.session.run(run.step.metric_values).items()))
+    results[tf.GraphKeys.GLOBAL_STEP] = run.session.run(tf.train.get_global_step())
+    return results
+
+
+def _run_steps(run, steps, interrupts):
+    """Runs the steps, one loop of all of them under TPU rules, else a loop each.
+
+    Returns:
+      The list of their losses.
+    """
+    job, step, losses = run.job, run.step, []
+    length = steps if job.tpu_rules else 1
+
+    def interrupted():
+        return job.hosts.number == 1 and interrupts.requested is not None  # hosts end together
+
+    while (steps is None or len(losses) < steps) and not run.driver.stop_requested:
         interrupts.raise_if_requested()
-        length = steps if job.tpu_rules else 1
         try:
-            result = driver.around(
-                session,
-                [step.spec.loss],
-                lambda hook_run, length=length: step.run_loop(
-                    # Several hosts end together.
-                    length,
-                    hook_run,
-                    lambda: job.hosts.number == 1 and interrupts.requested is not None,
-                ),
+            result = run.around(
+                [step.spec.loss], lambda hook_run: step.run_loop(length, hook_run, interrupted)
             )
         except EndOfInput:
             if job.tpu_rules:

@@ -1,14 +1,13 @@
 """The training step as a program of its own, without training: to compile it, or to export it."""
 
-import contextlib
-
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.xla_step import XlaStep
-from bert_estimator.tpu.verbs import checkpoints, training
+from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs.opened_run import BuiltStep, opened_session
 
 
 def lower(job, input_fn):
@@ -24,8 +23,7 @@ def lower(job, input_fn):
     Raises:
       as `TPUEstimator.train` does where the model cannot run by the TPU's rules.
     """
-    with _built(job, input_fn) as step:
-        return step.lowered
+    return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
 def export(job, input_fn, num_batches):
@@ -49,13 +47,15 @@ def export(job, input_fn, num_batches):
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
-    with _built(job, input_fn, start_step) as step:
+    built = BuiltStep(job, XlaStep, input_fn, start_step)
+    step = built.step
+    with built.building():
         if restored is None:
             warm_start.apply(job.warm_start)
         checkpoints.ensure_saver(step.spec.scaffold, config)
         inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
         variables = {v.op.name: v for v in [*tf.global_variables(), *tf.local_variables()]}
-        with training.opened_session(config, step, restored) as session:
+        with opened_session(config, step, restored) as session:
             state = session.run([variables[each.name] for each in step.lowered.state])
             if inputs.initializer is not None:
                 session.run(inputs.initializer)
@@ -91,12 +91,3 @@ def _check_exportable(job):
             f"export_training_program: TF_CONFIG names {job.hosts.number} hosts, and an exported "
             "program is run by one, with whole batches: unset it"
         )
-
-
-@contextlib.contextmanager
-def _built(job, input_fn, start_step=0):
-    with tf.Graph().as_default(), tf.device(job.config.device_fn):
-        tf.set_random_seed(job.config.tf_random_seed)
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            tf.train.create_global_step()
-        yield XlaStep(job, input_fn, start_step)

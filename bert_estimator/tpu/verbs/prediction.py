@@ -5,24 +5,21 @@ padded with zeros, and travel with a mask of the rows that are real: it takes th
 labels on the way in, and goes out beside the predictions, from whichever core had the rows.
 """
 
-import contextlib
 import dataclasses
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, warm_start
+from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
-from bert_estimator.tpu.step import outfeed
-from bert_estimator.tpu.step.hooks import HookDriver
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.training import opened_session, start_coordinator
+from bert_estimator.tpu.verbs.opened_run import opened_run
 
 _IS_REAL = "_is_real_row"
 
 
-def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
+def predict(job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
     """Returns a generator of the predictions of a job's model.
 
     It builds the model when it is first asked for one. Nothing of it stays behind between two
@@ -31,7 +28,7 @@ def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_
 
     Args:
       job: a `Job` in mode PREDICT.
-      runtime: class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.FedStep`.
       predict_keys: names of the predictions to yield, a list; None or none: all.
       hooks: list of the caller's hooks. They visit each batch.
       checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is
@@ -49,44 +46,27 @@ def predict(job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_
     """
     checkpoints.check_given(checkpoint_path)
     return _predictions(
-        job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+        job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
     )
 
 
 def _predictions(
-    job, runtime, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+    job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
 ):
-    config = job.config
-    path = checkpoints.to_read(config.model_dir, checkpoint_path, "predicting with")
+    path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "predicting with")
     job = dataclasses.replace(job, model_fn=_predicting(job, predict_keys))
     if job.tpu_rules:
         input_fn = _padded(job, input_fn)
-    graph = tf.Graph()
-    with graph.as_default(), tf.device(config.device_fn):
-        tf.set_random_seed(config.tf_random_seed)
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            tf.train.create_global_step()
-        step = runtime(job, input_fn, checkpoints.global_step_of(path))
-        if path is None:
-            warm_start.apply(job.warm_start)
-        driver = HookDriver([*hooks, *step.spec.prediction_hooks], step.element_of_step)
-        own_saver = checkpoints.ensure_saver(step.spec.scaffold, config)
-        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
-        driver.begin()
-        if path and own_saver:
-            checkpoints.check_restorable(path, tf.global_variables())
-    with contextlib.ExitStack() as at_end:
-        with graph.as_default():
-            session = at_end.enter_context(opened_session(config, step, path))
-            at_end.callback(step.stop, session)
-            session.run(init_ops)
-            coordinator = start_coordinator(session)
-            at_end.callback(coordinator.request_stop)
-            driver.after_create_session(session, coordinator)
-            step.start(session)
-        while not driver.stop_requested:
-            with graph.as_default():
-                predictions = _next_batch(step, driver, session)
+
+    def make_hooks(step):
+        return [*hooks, *step.spec.prediction_hooks]
+
+    with opened_run(job, step_class, input_fn, path, make_hooks) as run:
+        with run.graph.as_default():
+            run.step.start(run.session)
+        while not run.driver.stop_requested:
+            with run.graph.as_default():
+                predictions = _next_batch(run)
             if predictions is None:
                 break
             if job.tpu_rules:
@@ -95,23 +75,21 @@ def _predictions(
                 yield from _examples(predictions)
             else:
                 yield predictions
-        with graph.as_default():
-            step.finish(session)
-            driver.end(session)
-            session.run(flush_ops)
+        with run.graph.as_default():
+            run.step.finish(run.session)
+            run.end()
 
 
-def _next_batch(step, driver, session):
-    """Returns the predictions of the next batch; None when there is none."""
+def _next_batch(run):
+    """Returns the predictions of the next batch; None at the end of the data."""
+    step = run.step
     try:
-        driver.around(
-            session,
-            step.spec.predictions,
-            lambda hook_run: step.run_loop(1, hook_run, lambda: False),
+        run.around(
+            step.spec.predictions, lambda hook_run: step.run_loop(1, hook_run, lambda: False)
         )
     except EndOfInput:
         return None
-    step.finish(session)
+    step.finish(run.session)
     return step.predicted.popleft()
 
 

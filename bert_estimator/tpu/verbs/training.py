@@ -1,235 +1,238 @@
 """Training: loops of steps between visits of the hooks, until the last step or the end of data."""
 
 import contextlib
-import threading
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import errors, warm_start
+from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import hosts
-from bert_estimator.tpu.step import outfeed
-from bert_estimator.tpu.step.hooks import HookDriver
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
+from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress
 
-# How long a session may take to close: on a busy machine longer than one would think, but nobody
-# waits for an input_fn that hangs.
-_CLOSE_SECS, _CLOSE_SECS_OF_HUNG_INPUT = 60, 2
 
-
-def train(job, runtime, input_fn, hooks, saving_listeners, steps, max_steps):
-    """Trains a job's model from its newest whole checkpoint.
+def train(job, step_class, input_fn, hooks, saving_listeners, steps, max_steps):
+    """Trains a job's model from the newest complete checkpoint of its model_dir.
 
     Args:
       job: a `Job` in mode TRAIN.
-      runtime: class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.FedStep`.
+      input_fn: gives the batches.
       hooks: list of the caller's hooks.
-      steps: steps from where training starts, or None.
-      max_steps: global step to end at, or None. With neither, training ends with the data.
+      saving_listeners: list of `tf.train.CheckpointSaverListener`.
+      steps: number of steps from where training starts, or None.
+      max_steps: global step to end at, or None. If both are None, training ends with the data.
 
     Raises:
       NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
       tf.errors.OutOfRangeError: under TPU rules, the data ended before the steps did.
       KeyboardInterrupt, SystemExit: after a signal, when the state has been saved; on all hosts,
-        whichever of them got it.
-      whatever input_fn, model_fn, a host function or a hook raised: the first of them.
+        whichever of them got the signal.
+      whatever input_fn, model_fn, a host function or a hook raised: the first of these errors.
     """
-    config = job.config
+    model_dir = job.config.model_dir
     if job.hosts.is_chief:
-        checkpoints.remove_leftovers(config.model_dir)
-    restored = checkpoints.newest_whole(config.model_dir)
+        checkpoints.remove_leftovers(model_dir)
+    restored = checkpoints.newest_whole(model_dir)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
     if stop_step is not None and start_step >= stop_step:
         tf.logging.info(
-            "Nothing to train: %s is at step %d, max_steps is %d.",
-            config.model_dir,
-            start_step,
-            stop_step,
+            "Nothing to train: %s is at step %d, max_steps is %d.", model_dir, start_step, stop_step
         )
         return
+    observers = _Observers(job, hooks, saving_listeners, start_step, restored, stop_step)
     signalled = Interrupts("finishing the current step, then saving", job.hosts.number)
-    with tf.Graph().as_default(), tf.device(config.device_fn), signalled as interrupts:
-        tf.set_random_seed(config.tf_random_seed)
-        # A resource also after tf.disable_v2_behavior(): the XLA runtime needs it.
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
-            global_step = tf.train.create_global_step()
-        step = runtime(job, input_fn, start_step)
-        if restored is None:
-            warm_start.apply(job.warm_start)
-        spec = step.spec
-        _summarize_loss(spec.loss)
-        own_saver = checkpoints.ensure_saver(spec.scaffold, config)
-        finite = checkpoints.FiniteCheck()
-        user_hooks = [*hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        own_hooks = step.add_summaries(config)
-        user_savers = [h for h in user_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
-        if _saves(config) and not user_savers:
-            restored_step = start_step if restored else None
-            if job.hosts.is_chief:  # the others save nothing, so their listeners hear of nothing
-                own_hooks.append(
-                    checkpoints.CheckpointSaver(
-                        config, spec.scaffold, restored_step, saving_listeners, finite
-                    )
-                )
-        elif saving_listeners:
-            _add_listeners(user_savers, saving_listeners)
-        # The checkpoint of a step is on disk before the caller's hooks see the step.
-        all_hooks = own_hooks + user_hooks
-        driver = HookDriver(all_hooks, step.element_of_step)
-        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
-        driver.begin()
-        if restored and own_saver:
-            checkpoints.check_restorable(restored, tf.global_variables())
-        tf.logging.info(
-            "Training from step %d (%s) to %s.",
-            start_step,
-            f"restored from {restored}" if restored else "new variables",
-            f"step {stop_step}" if stop_step is not None else "the end of the data",
-        )
-        with opened_session(config, step, restored) as session:
-            session.run(init_ops)
-            checkpoints.remember_earlier(spec.scaffold.saver, config.model_dir)
-            coordinator = start_coordinator(session)
-            driver.after_create_session(session, coordinator)
-            progress = Progress(
-                config if job.hosts.is_chief else config.replace(model_dir=None),
-                job.batch_size,
-                job.units_per_example,
-                stop_step,
-                all_hooks,
-            )
-            now = int(session.run(global_step))
-            try:
-                step.start(session, None if stop_step is None else stop_step - now)
-                progress.start(now)
-                now = _loop(
-                    job,
-                    step,
-                    driver,
-                    session,
-                    global_step,
-                    now,
-                    stop_step,
-                    progress,
-                    finite,
-                    interrupts,
-                )
-                step.finish(session)
-                driver.end(session)
-                session.run(flush_ops)
-            finally:
-                coordinator.request_stop()
-                step.stop(session)
-                progress.end()
-    hosts.agree_on("the step reached", now)  # and the chief's last checkpoint is there
+    with (
+        signalled as interrupts,
+        opened_run(job, step_class, input_fn, restored, observers.make_hooks) as run,
+        run.graph.as_default(),
+        observers.progress() as progress,
+    ):
+        # A saver was built with the session, and forgets none of the earlier checkpoints.
+        checkpoints.remember_earlier(run.step.spec.scaffold.saver, model_dir)
+        loop = _TrainingLoop(run, stop_step, progress, observers.finite, interrupts)
+        loop.run()
+    hosts.agree_on("the step reached", loop.now)  # and the chief's last checkpoint is there
     interrupts.raise_if_requested()
 
 
-def _loop(job, step, driver, session, global_step, now, stop_step, progress, finite, interrupts):
-    """Runs loops of steps until the stop step, the end of the data, a hook's or a signal's wish.
+class _Observers:
+    """What watches a training: the hooks, checks of the weights, log lines.
 
-    Returns:
-      The global step reached.
+    Attributes:
+      finite: the `FiniteCheck`, once the hooks are made.
     """
-    fetches = [step.spec.train_op, step.spec.loss]
-    scalars, loss = {}, None
-    alone = job.hosts.number == 1
 
-    def finished():
-        at_end = stop_step is not None and now >= stop_step
-        return at_end or interrupts.wanted_by_any_host(driver.stop_requested)
+    def __init__(self, job, hooks, saving_listeners, start_step, restored, stop_step):
+        self._job, self._config = job, job.config
+        self._callers_hooks, self._listeners = hooks, saving_listeners
+        self._start_step, self._restored, self._stop_step = start_step, restored, stop_step
 
-    ended = finished()
-    while not ended:
-        length = step.loop_length(now, stop_step if stop_step is not None else now + 1)
+    def make_hooks(self, step):
+        """Returns all hooks of a training, in the order of their visits."""
+        spec = step.spec
+        _summarize_loss(spec.loss)
+        self.finite = checkpoints.FiniteCheck()
+        callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
+        own_hooks = [*step.add_summaries(self._config), *self._savers(spec.scaffold, callers_hooks)]
+        # The checkpoint of a step is on disk before the caller's hooks see the step.
+        self._hooks = own_hooks + callers_hooks
+        self._log_start()
+        return self._hooks
 
-        def run_loop(hook_run, length=length, now=now):
-            result, hook_values = step.run_loop(
-                # Several hosts end together, after a loop.
-                length,
-                hook_run,
-                lambda: alone and interrupts.requested is not None,
+    def _savers(self, scaffold, callers_hooks):
+        """Returns the list of our own checkpoint savers: one, or none if the caller brings one."""
+        config = self._config
+        callers_savers = [h for h in callers_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
+        saves = config.save_checkpoints_steps or config.save_checkpoints_secs
+        if not saves or callers_savers:
+            if self._listeners:
+                _add_listeners(callers_savers, self._listeners)
+            return []
+        if not self._job.hosts.is_chief:  # the other hosts save nothing: listeners hear of nothing
+            return []
+        restored_step = self._start_step if self._restored else None
+        return [
+            checkpoints.CheckpointSaver(
+                config, scaffold, restored_step, self._listeners, self.finite
             )
-            bad = [i for i, value in enumerate(result.losses) if not np.isfinite(value)]
-            if bad:
-                _raise_nan_loss(session, now + bad[0] + 1, result, finite, job.config.model_dir)
+        ]
+
+    def _log_start(self):
+        tf.logging.info(
+            "Training from step %d (%s) to %s.",
+            self._start_step,
+            f"restored from {self._restored}" if self._restored else "new variables",
+            "the end of the data" if self._stop_step is None else f"step {self._stop_step}",
+        )
+
+    @contextlib.contextmanager
+    def progress(self):
+        """Gives the `Progress` of this training, and ends it."""
+        # Only the chief writes rates into the event file.
+        config = self._config
+        if not self._job.hosts.is_chief:
+            config = config.replace(model_dir=None)
+        progress = Progress(
+            config,
+            self._job.batch_size,
+            self._job.units_per_example,
+            self._stop_step,
+            self._hooks,
+        )
+        try:
+            yield progress
+        finally:
+            progress.end()
+
+
+class _TrainingLoop:
+    """Loops of steps until the stop step, the end of the data, or a wish of a hook or a signal.
+
+    Attributes:
+      now: the global step reached.
+    """
+
+    def __init__(self, run, stop_step, progress, finite, interrupts):
+        self._run, self._job, self._step = run, run.job, run.step
+        self._stop_step, self._progress = stop_step, progress
+        self._finite, self._interrupts = finite, interrupts
+        self._last = None  # the `LoopResult` of the last loop that ran a step
+        self.now = run.global_step()
+
+    def run(self):
+        """Trains, and ends the step and the hooks if nothing went wrong."""
+        steps_to_go = None if self._stop_step is None else self._stop_step - self.now
+        self._step.start(self._run.session, steps_to_go)
+        self._progress.start(self.now)
+        ended = self._is_finished()
+        while not ended:
+            try:
+                result = self._one_loop()
+            except EndOfInput:
+                self._check_data_may_end()
+                break
+            self._advance(len(result.losses))
+            ended = self._is_finished()
+            if result.losses:
+                self._report(result, ended)
+        if self._last is not None:
+            self._report(self._last, ended=True)
+            tf.logging.info("Loss for final step: %s.", self._last.losses[-1])
+        self._step.finish(self._run.session)
+        self._run.end()
+
+    def _is_finished(self):
+        """Returns whether training ends here. All hosts get the same answer."""
+        at_end = self._stop_step is not None and self.now >= self._stop_step
+        return at_end or self._interrupts.wanted_by_any_host(self._run.driver.stop_requested)
+
+    def _one_loop(self):
+        """Runs the steps up to the next visit of the hooks; returns their `LoopResult`."""
+        next_stop = self.now + 1 if self._stop_step is None else self._stop_step
+        length = self._step.loop_length(self.now, next_stop)
+        fetches = [self._step.spec.train_op, self._step.spec.loss]
+
+        def run_loop(hook_run):
+            result, hook_values = self._step.run_loop(length, hook_run, self._is_interrupted)
+            self._check_losses(result)
             return result, hook_values
 
-        try:
-            result = driver.around(session, fetches, run_loop)
-        except EndOfInput:
-            if job.tpu_rules:
-                raise tf.errors.OutOfRangeError(
-                    None, None, _end_of_data_message(int(session.run(global_step)), stop_step)
-                ) from None
-            break
-        before, now = now, int(session.run(global_step))
-        if job.tpu_rules and now - before != len(result.losses):
+        return self._run.around(fetches, run_loop)
+
+    def _is_interrupted(self):
+        """Returns whether to end within a loop. Several hosts end together, after a loop."""
+        return self._job.hosts.number == 1 and self._interrupts.requested is not None
+
+    def _check_losses(self, result):
+        """Raises NanLossDuringTrainingError, with what is known, if a loss is not finite."""
+        not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
+        if not not_finite:
+            return
+        scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
+        bad_variables = self._finite.names_of_bad(self._run.session)
+        raise errors.NanLossDuringTrainingError(
+            f"The loss of step {self.now + not_finite[0] + 1} is {result.losses[-1]}{scalars}. "
+            f"Variables that are not finite after it: {', '.join(bad_variables) or 'none'}. "
+            f"{checkpoints.last_written(self._job.config.model_dir)} Lower the "
+            "learning rate, lengthen the warm-up, or look for bad records."
+        )
+
+    def _check_data_may_end(self):
+        """Raises OutOfRangeError under TPU rules, by which the data must last."""
+        if self._job.tpu_rules:
+            raise tf.errors.OutOfRangeError(
+                None,
+                None,
+                f"input_fn's data ended at step {self._run.global_step()}, before step "
+                f"{self._stop_step}. With use_tpu=True the data must last: use dataset.repeat(), "
+                "or train for fewer steps",
+            ) from None
+
+    def _advance(self, steps_run):
+        """Reads the global step; raises RuntimeError if train_op does not count steps."""
+        before, self.now = self.now, self._run.global_step()
+        if self._job.tpu_rules and self.now - before != steps_run:
             raise RuntimeError(
-                f"The global step went from {before} to {now} over {len(result.losses)} steps: "
+                f"The global step went from {before} to {self.now} over {steps_run} steps: "
                 "with use_tpu=True train_op must increase it by one in each, as "
                 "optimizer.minimize(loss, tf.train.get_global_step()) does"
             )
-        ended = finished()
-        if not result.losses:
-            continue
-        loss, scalars = result.losses[-1], result.scalars
-        if result.summary is not None and job.hosts.is_chief:
-            tf.summary.FileWriterCache.get(job.config.model_dir).add_summary(result.summary, now)
-        progress.after_loop(now, loss, scalars, step.waited_secs, last=ended)
-    if loss is not None:
-        progress.after_loop(now, loss, scalars, step.waited_secs, last=True)
-        tf.logging.info("Loss for final step: %s.", loss)
-    return now
 
-
-@contextlib.contextmanager
-def opened_session(config, step, checkpoint):
-    """Gives the step's session, its variables restored from a checkpoint, or initialized (None)."""
-    session_config = config.session_config or tf.ConfigProto(allow_soft_placement=True)
-    creator = tf.train.ChiefSessionCreator(
-        step.spec.scaffold,
-        config=session_config,
-        checkpoint_filename_with_path=checkpoint,
-    )
-    session = creator.create_session()
-    try:
-        yield step.host_session(session)
-    finally:
-        # TensorFlow waits for Python functions that run in the session. One that never returns,
-        # in an input_fn, must not keep the caller from its error.
-        hung = any(thread.name == "infeed" for thread in threading.enumerate())
-        closing = threading.Thread(target=session.close, name="closing", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_SECS_OF_HUNG_INPUT if hung else _CLOSE_SECS)
-
-
-def start_coordinator(session):
-    """Returns a coordinator; starts the graph's queue runners, where an input_fn made some."""
-    coordinator = tf.train.Coordinator()
-    if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
-        tf.train.start_queue_runners(session, coordinator)
-    return coordinator
-
-
-def _raise_nan_loss(session, step, result, finite, model_dir):
-    """Says what is known of a loss that is not finite."""
-    scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
-    bad = finite.names_of_bad(session)
-    raise errors.NanLossDuringTrainingError(
-        f"The loss of step {step} is {result.losses[-1]}{scalars}. Variables that are not finite "
-        f"after it: {', '.join(bad) or 'none'}. {checkpoints.last_written(model_dir)} Lower the "
-        "learning rate, lengthen the warm-up, or look for bad records."
-    )
-
-
-def _saves(config):
-    return bool(config.save_checkpoints_steps or config.save_checkpoints_secs)
+    def _report(self, result, ended):
+        """Writes the loop's summary, and the log line if it is time to."""
+        if result.summary is not None and result is not self._last and self._job.hosts.is_chief:
+            writer = tf.summary.FileWriterCache.get(self._job.config.model_dir)
+            writer.add_summary(result.summary, self.now)
+        self._last = result
+        self._progress.after_loop(
+            self.now, result.losses[-1], result.scalars, self._step.waited_secs, last=ended
+        )
 
 
 def _add_listeners(savers, listeners):
@@ -246,10 +249,3 @@ def _summarize_loss(loss):
     names = [op.op.name for op in tf.get_collection(tf.GraphKeys.SUMMARIES)]
     if "loss" not in names:
         tf.summary.scalar("loss", loss)
-
-
-def _end_of_data_message(step, stop_step):
-    return (
-        f"input_fn's data ended at step {step}, before step {stop_step}. With use_tpu=True the "
-        "data must last: use dataset.repeat(), or train for fewer steps"
-    )

@@ -1,0 +1,153 @@
+"""What every verb opens: a graph with a step built in it, a session, and the hooks around it."""
+
+import contextlib
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import warm_start
+from bert_estimator.tpu.step import outfeed
+from bert_estimator.tpu.step.hooks import HookDriver
+from bert_estimator.tpu.verbs import checkpoints
+
+# How many seconds a session may take to close. A busy machine needs more time than one expects,
+# but nobody wants to wait for an input_fn that hangs.
+_CLOSE_SECS, _CLOSE_SECS_OF_HUNG_INPUT = 60, 2
+
+
+class BuiltStep:
+    """A job's step, built in a graph of its own; no session is open yet.
+
+    Building sets the random seed, creates the global step, and calls the `input_fn` and the
+    `model_fn`.
+
+    Args:
+      job: a `Job`.
+      step_class: the class that builds the step, such as `session_step.FedStep`.
+      input_fn: gives the batches.
+      start_step: the global step from which the data goes on.
+
+    Attributes:
+      graph: the `tf.Graph`. It is the default graph only inside of `with built.building():`.
+      global_step: the variable.
+      step: what `step_class` built.
+    """
+
+    def __init__(self, job, step_class, input_fn, start_step):
+        self.graph = tf.Graph()
+        self._device_fn = job.config.device_fn
+        with self.building():
+            tf.set_random_seed(job.config.tf_random_seed)
+            # A resource also after tf.disable_v2_behavior(): the XLA runtime needs a resource.
+            with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+                self.global_step = tf.train.create_global_step()
+            self.step = step_class(job, input_fn, start_step)
+
+    @contextlib.contextmanager
+    def building(self):
+        """Makes the graph the default graph, on the devices that the configuration asks for."""
+        with self.graph.as_default(), tf.device(self._device_fn):
+            yield
+
+
+class OpenedRun:
+    """A built step in an open session, with the hooks that visit it. `opened_run` makes it.
+
+    Attributes:
+      job, step, graph: of the `BuiltStep`.
+      session: the session that hooks see. Its variables are restored, or initialized.
+      driver: the `HookDriver`.
+    """
+
+    def __init__(self, job, built, session, driver, flush_ops):
+        self.job, self.step, self.graph = job, built.step, built.graph
+        self.session, self.driver = session, driver
+        self._global_step, self._flush_ops = built.global_step, flush_ops
+
+    def global_step(self):
+        """Returns the present value of the global step."""
+        return int(self.session.run(self._global_step))
+
+    def around(self, fetches, run_loop):
+        """Runs one loop of steps between two visits of the hooks; see `HookDriver.around`."""
+        return self.driver.around(self.session, fetches, run_loop)
+
+    def end(self):
+        """Lets the hooks end, and writes what the event writers still hold."""
+        self.driver.end(self.session)
+        self.session.run(self._flush_ops)
+
+
+@contextlib.contextmanager
+def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
+    """Builds a job's step, opens a session, and closes it in the end, whatever happened.
+
+    Args:
+      job: a `Job`.
+      step_class: the class that builds the step, such as `session_step.FedStep`.
+      input_fn: gives the batches.
+      checkpoint: path prefix of the checkpoint to restore, or None: then variables have their
+        initial values, or those of the job's warm start.
+      make_hooks: function of the built step that returns the list of hooks, in the order of their
+        visits. It may still add operations to the graph, which is then finalized.
+
+    Yields:
+      An `OpenedRun`. The graph is the default graph at the `yield` only, not inside of the block:
+      a generator may leave the block for a while.
+
+    Raises:
+      ValueError: the checkpoint does not hold the variables of the model, or not in their shapes.
+      whatever input_fn, model_fn or a hook raised.
+    """
+    start_step = checkpoints.global_step_of(checkpoint)
+    built = BuiltStep(job, step_class, input_fn, start_step)
+    step = built.step
+    with built.building():
+        if checkpoint is None:
+            warm_start.apply(job.warm_start)
+        holds_all_variables = checkpoints.ensure_saver(step.spec.scaffold, job.config)
+        driver = HookDriver(make_hooks(step), step.element_of_step)
+        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
+        driver.begin()
+        if checkpoint and holds_all_variables:
+            checkpoints.check_restorable(checkpoint, tf.global_variables())
+    with contextlib.ExitStack() as at_end:
+        with built.graph.as_default():
+            session = at_end.enter_context(opened_session(job.config, step, checkpoint))
+            at_end.callback(step.stop, session)
+            session.run(init_ops)
+            coordinator = _start_coordinator(session)
+            at_end.callback(coordinator.request_stop)
+            driver.after_create_session(session, coordinator)
+        yield OpenedRun(job, built, session, driver, flush_ops)
+
+
+@contextlib.contextmanager
+def opened_session(config, step, checkpoint):
+    """Gives the step's session, its variables restored from a checkpoint, or initialized (None).
+
+    The current graph must be the step's.
+    """
+    creator = tf.train.ChiefSessionCreator(
+        step.spec.scaffold,
+        config=config.session_config or tf.ConfigProto(allow_soft_placement=True),
+        checkpoint_filename_with_path=checkpoint,
+    )
+    session = creator.create_session()
+    try:
+        yield step.host_session(session)
+    finally:
+        # TensorFlow waits for Python functions that run in the session. A function of an input_fn
+        # that never returns must not keep the caller from the error.
+        hung = any(thread.name == "infeed" for thread in threading.enumerate())
+        closing = threading.Thread(target=session.close, name="closing", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECS_OF_HUNG_INPUT if hung else _CLOSE_SECS)
+
+
+def _start_coordinator(session):
+    """Returns a coordinator; starts the graph's queue runners if an input_fn made some."""
+    coordinator = tf.train.Coordinator()
+    if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
+        tf.train.start_queue_runners(session, coordinator)
+    return coordinator
