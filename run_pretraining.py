@@ -129,7 +129,7 @@ def open_run(config):
     _tensorflow()
     from bert_estimator.jobs import script_estimator
     from bert_estimator.tpu.program import hosts
-    from input_pipelines import default_data, manifest, pretraining_input, record_reader
+    from input_pipelines import default_data, manifest, pretraining_features, pretraining_input
 
     bert_config = _bert_config(config)
     master, batches = script_estimator.find_cores(config)
@@ -151,7 +151,7 @@ def open_run(config):
 
     def opened(name, files):
         try:
-            return record_reader.open_pretraining_records(
+            return pretraining_features.open_pretraining_records(
                 files,
                 config.max_seq_length,
                 config.max_predictions_per_seq,
@@ -184,6 +184,7 @@ def open_run(config):
             seed=config.random_seed,
             precision=config.precision,
             vocab_size=bert_config.vocab_size,
+            type_vocab_size=bert_config.type_vocab_size,
         )
 
     return Pretraining(

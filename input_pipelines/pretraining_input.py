@@ -10,7 +10,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.order import BatchOrder
-from input_pipelines.record_reader import check_examples, check_ids, open_pretraining_records
+from input_pipelines.pretraining_features import (
+    PretrainingFeatures,
+    check_examples,
+    open_pretraining_records,
+)
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -23,6 +27,7 @@ def input_fn_builder(
     seed: int = 0,
     precision: str = "float32",
     vocab_size: int | None = None,
+    type_vocab_size: int | None = None,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -38,7 +43,8 @@ def input_fn_builder(
       is_training: training or evaluation.
       seed: seed of the order of training.
       precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
-      vocab_size: size of the model's vocabulary; ids are checked against it, if given.
+      vocab_size: size of the network's vocabulary. None: ids need only fit int32.
+      type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
 
     Returns:
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
@@ -49,8 +55,9 @@ def input_fn_builder(
     Raises:
       ValueError: from the builder: unknown precision; from the `input_fn`: all that
         `open_pretraining_records` checks.
-      tf.errors.InvalidArgumentError: from the session: a damaged record, one of another kind or
-        other lengths, or an id beyond the vocabulary; the message names file and record.
+      tf.errors.InvalidArgumentError: from the session: a record is damaged, has features of other
+        kinds or lengths, or holds a value out of its range; the message names file, record and
+        byte.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"--precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
@@ -68,10 +75,13 @@ def input_fn_builder(
             invocation,
             num_invocations,
         )
-        padding = _example_of_zeros(max_seq_length, max_predictions_per_seq)
+        checks = PretrainingFeatures(
+            max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
+        )
+        spec, padding = checks.spec(), checks.zeros()
 
         def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Serialized examples of a batch, their record numbers, and where they lie.
+            """Returns the serialized examples of a batch, their record numbers and where they lie.
 
             A number of -1 is padding.
             """
@@ -84,31 +94,27 @@ def input_fn_builder(
             examples, locations = examples + [padding] * rest, locations + [""] * rest
             return np.array(examples, object), numbers, np.array(locations, object)
 
-        def checked_ids(numbers: np.ndarray, input_ids: np.ndarray, masked_lm_ids: np.ndarray):
-            check_ids(records, numbers, "input_ids", input_ids, vocab_size)
-            check_ids(records, numbers, "masked_lm_ids", masked_lm_ids, vocab_size)
-            return input_ids
+        def checked(numbers: np.ndarray, *values: np.ndarray) -> np.ndarray:
+            checks.check_values(records, numbers, dict(zip(spec, values, strict=True)))
+            return numbers
 
         def parse(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
             examples, numbers, locations = tf.numpy_function(
                 read, [batch_number], (tf.string, tf.int64, tf.string)
             )
-            for tensor in (examples, numbers, locations):
+            for tensor in (examples, locations):
                 tensor.set_shape([batch_size])
-            # The names are for the messages of the parser.
-            spec = feature_spec(max_seq_length, max_predictions_per_seq)
-            features = tf.io.parse_example(examples, spec, example_names=locations)
-            if vocab_size is not None:
-                input_ids = features["input_ids"]
-                features["input_ids"] = tf.numpy_function(
-                    checked_ids, [numbers, input_ids, features["masked_lm_ids"]], tf.int64
-                )
-                features["input_ids"].set_shape(input_ids.shape)
-            features["is_real_example"] = tf.cast(numbers >= 0, tf.int64)
-            features = {
-                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
-                for name, value in features.items()
-            }
+            # The names are for the messages of the parser, which checks kinds and lengths.
+            parsed = tf.io.parse_example(examples, spec, example_names=locations)
+            # Checked as int64: a cast to int32 would bring some values back into their range.
+            numbers = tf.numpy_function(checked, [numbers, *(parsed[n] for n in spec)], tf.int64)
+            numbers.set_shape([batch_size])
+            with tf.control_dependencies([numbers]):
+                features = {
+                    name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                    for name, value in parsed.items()
+                }
+            features["is_real_example"] = tf.cast(numbers >= 0, tf.int32)
             return cast_features(features, precision)
 
         batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
@@ -138,7 +144,8 @@ def shapes_input_fn(
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         shapes = {"is_real_example": ([], tf.int32)}
-        for name, spec in feature_spec(max_seq_length, max_predictions_per_seq).items():
+        features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
+        for name, spec in features.spec().items():
             shapes[name] = (spec.shape, tf.int32 if spec.dtype == tf.int64 else spec.dtype)
         zeros = {
             name: tf.zeros([params["batch_size"], *shape], dtype)
@@ -147,19 +154,6 @@ def shapes_input_fn(
         return cast_features(zeros, precision)
 
     return input_fn
-
-
-def feature_spec(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Any]:
-    """The features of a record, for `tf.io.parse_example`."""
-    return {
-        "input_ids": tf.io.FixedLenFeature([max_seq_length], tf.int64),
-        "input_mask": tf.io.FixedLenFeature([max_seq_length], tf.int64),
-        "segment_ids": tf.io.FixedLenFeature([max_seq_length], tf.int64),
-        "masked_lm_positions": tf.io.FixedLenFeature([max_predictions_per_seq], tf.int64),
-        "masked_lm_ids": tf.io.FixedLenFeature([max_predictions_per_seq], tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
-    }
 
 
 def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str, tf.Tensor]:
@@ -183,12 +177,3 @@ def deployment(context: Any) -> tuple[int, int, int]:
         return 0, 0, 1
     _, invocation, num_invocations, _ = context.current_input_fn_deployment()
     return int(context.global_step), invocation, num_invocations
-
-
-def _example_of_zeros(max_seq_length: int, max_predictions_per_seq: int) -> bytes:
-    example = tf.train.Example()
-    for name, spec in feature_spec(max_seq_length, max_predictions_per_seq).items():
-        feature = example.features.feature[name]
-        values = feature.int64_list if spec.dtype == tf.int64 else feature.float_list
-        values.value.extend([0] * spec.shape[0])
-    return example.SerializeToString()

@@ -1,4 +1,4 @@
-"""Random access to the records of TFRecord files, checked before they are read.
+"""Random access to the records of TFRecord files, whose checksums are verified.
 
 A TFRecord file is a sequence of records: length (8 bytes, little-endian), checksum of the length
 (4 bytes), data, checksum of the data (4 bytes).
@@ -6,7 +6,6 @@ A TFRecord file is a sequence of records: length (8 bytes, little-endian), check
 
 import bisect
 import itertools
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -120,81 +119,6 @@ class RecordFiles:
         return file_number, number - self._starts[file_number]
 
 
-def open_pretraining_records(
-    input_files: str | Iterable[str],
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    vocab_size: int | None = None,
-) -> RecordFiles:
-    """Finds and indexes pretraining records, and checks that they are what the caller expects.
-
-    Each file is checked against its manifest, if there is one, or else by its first record.
-
-    Args:
-      input_files: comma-separated patterns, or a list of them.
-      max_seq_length: length that `input_ids` must have.
-      max_predictions_per_seq: length that `masked_lm_ids` must have.
-      vocab_size: the model's vocabulary, if it is to be checked.
-
-    Raises:
-      ValueError: no file matches, or a file holds records of other lengths or of another
-        vocabulary.
-      RecordError: a file is cut short, damaged or empty; the message names file and offset.
-    """
-    records = RecordFiles(find_record_files(input_files))
-    listed = manifests.read_manifests_of(records.files)
-    first_record = 0
-    for path in records.files:
-        num_records = records.num_records_of(path)
-        if path in listed:
-            expected = (max_seq_length, max_predictions_per_seq, vocab_size)
-            _check_manifest(*listed[path], path, num_records, expected)
-        elif num_records == 0:
-            raise RecordError(f"{path}: the file is empty. Create the data again.")
-        else:
-            record = records.read(first_record)
-            _check_first_record(path, record, max_seq_length, max_predictions_per_seq)
-        first_record += num_records
-    if not records.num_records:
-        raise RecordError(f"{', '.join(records.files)}: no records. Create the data again.")
-    return records
-
-
-def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> None:
-    """Checks that records are tf.train.Examples.
-
-    TensorFlow's parser would find out too, but its message quotes bytes, which nobody can read.
-
-    Args:
-      serialized: the records.
-      locations: where each lies.
-
-    Raises:
-      RecordError: one is not; the message names the first.
-    """
-    for record, location in zip(serialized, locations, strict=True):
-        _parsed(record, location)
-
-
-def check_ids(
-    records: RecordFiles, numbers: Sequence[int], name: str, ids: np.ndarray, vocab_size: int
-) -> None:
-    """Checks the feature `name` of the records `numbers`, an integer array [B, ...].
-
-    Raises:
-      RecordError: an id is not in [0, vocab_size); the message names the first such record.
-    """
-    if not ids.size or (ids.min() >= 0 and ids.max() < vocab_size):
-        return
-    is_bad = (ids < 0) | (ids >= vocab_size)
-    row = int(np.argwhere(is_bad)[0][0])
-    raise RecordError(
-        f"{records.location(int(numbers[row]))}: {name} holds the id {ids[row][is_bad[row]][0]}, "
-        f"but the vocabulary has {vocab_size} tokens. Use the vocabulary and the configuration "
-        "that the data was created with."
-    )
-
-
 def record_offsets(path: str) -> np.ndarray:
     """Byte offsets of the records of a file and of its end, int64 [number of records + 1].
 
@@ -249,67 +173,3 @@ def _checksums_fit(stored: Sequence[bytes]) -> np.ndarray:
 def _open(path: str):
     # Python's own file is several times faster at many small reads, but knows local files only.
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
-
-
-def _check_manifest(
-    manifest_file: str,
-    manifest: manifests.Manifest,
-    path: str,
-    num_records: int,
-    expected: tuple[int, int, int | None],
-) -> None:
-    entry = next(entry for entry in manifest.files if entry.name == os.path.basename(path))
-    num_bytes = tf.io.gfile.stat(path).length
-    if (entry.num_records, entry.num_bytes) != (num_records, num_bytes):
-        raise RecordError(
-            f"{path}: {num_records} records in {num_bytes} bytes, but {manifest_file} says "
-            f"{entry.num_records} records in {entry.num_bytes} bytes. Create the data again."
-        )
-    for name, value in zip(
-        ("max_seq_length", "max_predictions_per_seq", "vocab_size"), expected, strict=True
-    ):
-        found = getattr(manifest, name)
-        if value is not None and found != value:
-            flag = f"--{name}" if name != "vocab_size" else "the model's vocab_size"
-            raise ValueError(
-                f"{name} is {found} in {path} (says {manifest_file}) but {flag} is {value}. Use "
-                f"{found}, or create the data again."
-            )
-
-
-def _parsed(record: bytes, location: str) -> tf.train.Example:
-    try:
-        return tf.train.Example.FromString(record)
-    except Exception as error:  # Protocol buffers' own error type has no stable public name.
-        raise RecordError(f"{location} is no tf.train.Example: {error}.") from None
-
-
-def _check_first_record(
-    path: str, record: bytes, max_seq_length: int, max_predictions_per_seq: int
-) -> None:
-    features = _parsed(record, f"{path}: record 0").features.feature
-    for name, kind, flag, expected in (
-        ("input_ids", "int64_list", "--max_seq_length", max_seq_length),
-        ("input_mask", "int64_list", "--max_seq_length", max_seq_length),
-        ("segment_ids", "int64_list", "--max_seq_length", max_seq_length),
-        ("masked_lm_positions", "int64_list", "--max_predictions_per_seq", max_predictions_per_seq),
-        ("masked_lm_ids", "int64_list", "--max_predictions_per_seq", max_predictions_per_seq),
-        ("masked_lm_weights", "float_list", "--max_predictions_per_seq", max_predictions_per_seq),
-        ("next_sentence_labels", "int64_list", None, 1),
-    ):
-        if name not in features:
-            raise ValueError(
-                f"{path}: record 0 has no feature {name!r}; it has {', '.join(sorted(features))}. "
-                "Are these pretraining records?"
-            )
-        found = len(getattr(features[name], kind).value)
-        if found == expected:
-            continue
-        if flag is None or found == 0:
-            raise ValueError(
-                f"{path}: record 0 has {found} values of {kind} in {name!r}, not {expected}."
-            )
-        raise ValueError(
-            f"{flag.removeprefix('--')} is {found} in {path} (feature {name!r} of record 0) but "
-            f"{flag} is {expected}. Use {found}, or create the data again."
-        )

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.record_reader import RecordFiles, check_ids, find_record_files
+from input_pipelines.pretraining_features import check_range
+from input_pipelines.record_reader import RecordFiles, find_record_files
 
 
 def unigram_cross_entropy(
@@ -39,7 +40,7 @@ def unigram_cross_entropy(
         feature = tf.train.Example.FromString(records.read(number)).features.feature
         ids = np.array(feature["masked_lm_ids"].int64_list.value, np.int64)
         weights = np.array(feature["masked_lm_weights"].float_list.value, np.float64)
-        check_ids(records, [number], "masked_lm_ids", ids[None], len(nats))
+        check_range(records, [number], "masked_lm_ids", ids[None], len(nats) - 1)
         total += float(nats[ids] @ weights)
         total_weight += float(weights.sum())
     if not total_weight:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step, write_data
-from tiny_run import bert_config, pretraining_flags, steps_of
+from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tpu.verbs import checkpoints
 from input_pipelines.record_reader import record_offsets
@@ -30,6 +30,10 @@ def own_data(data, tmp_path):
 
 def small_vocabulary(path, name="bert_config.json"):
     (path / name).write_text(json.dumps({**bert_config(40), "vocab_size": 20}))
+
+
+def one_segment(path):
+    (path / "bert_config.json").write_text(json.dumps(bert_config(40, type_vocab_size=1)))
 
 
 def without_manifest(path):
@@ -67,26 +71,30 @@ def no_damage(path):
 BAD_INPUT = [
     # name, script, damage, changed flags, messages
     ("length", PRETRAINING, no_damage, {"max_seq_length": 12},
-     ["max_seq_length is 16 in {data}/train.tfrecord", "--max_seq_length is 12. Use 16"]),
+     ["--input_file: {data}/train.tfrecord: max_seq_length is 16", "but 12 was given. Use 16"]),
     ("length_of_records_alone", PRETRAINING, without_manifest, {"max_seq_length": 12},
-     ["max_seq_length is 16 in {data}/train.tfrecord", "--max_seq_length is 12. Use 16"]),
+     ["--input_file: {data}/train.tfrecord: record 0 (byte 0): input_ids has 16 values, but "
+      "max_seq_length is 12. Use 16"]),
     ("predictions", PRETRAINING, no_damage, {"max_predictions_per_seq": 5},
-     ["max_predictions_per_seq is 4 in {data}/train.tfrecord", "seq is 5. Use 4"]),
+     ["{data}/train.tfrecord: max_predictions_per_seq is 4", "but 5 was given. Use 4"]),
     ("predictions_of_records_alone", PRETRAINING, without_manifest, {"max_predictions_per_seq": 5},
-     ["max_predictions_per_seq is 4 in {data}/train.tfrecord", "seq is 5. Use 4"]),
+     ["masked_lm_positions has 4 values, but max_predictions_per_seq is 5. Use 4"]),
     ("cut", PRETRAINING, cut_records, {},
      ["--input_file: {data}/train.tfrecord: record 90 (byte {offset}) goes on beyond the end"]),
     ("cut_to_evaluate", PRETRAINING, cut_records,
      {"input_file": "{whole}/train.tfrecord", "eval_input_file": "{data}/train.tfrecord"},
      ["--eval_input_file: {data}/train.tfrecord: record 90 (byte {offset}) goes on beyond"]),
     ("vocabulary", PRETRAINING, small_vocabulary, {},
-     ["vocab_size is 45 in {data}/train.tfrecord"]),
+     ["--input_file: {data}/train.tfrecord: vocab_size is 45", "but 20 was given"]),
     ("vocabulary", CLASSIFIER, small_vocabulary, {},
      ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network only"]),
     ("no_vocabulary", CLASSIFIER, no_damage, {"vocab_file": "{data}/train.tsv"},
      ["--vocab_file: {data}/train.tsv: no line up to the last, 65, holds [PAD], [UNK]"]),
     ("length", CLASSIFIER, no_damage, {"max_seq_length": 17},
      ["--max_seq_length=17: cannot be more than the network's max_position_embeddings"]),
+    ("segments", CLASSIFIER, one_segment, {},
+     ["--bert_config_file={data}/bert_config.json: has type_vocab_size 1, but pairs of texts have "
+      "2 segments; give a network that was made for pairs"]),
     ("cut", CLASSIFIER, few_columns, {},
      ["--train_file: {data}/train.tsv:65: has no column 'label'; it has sentence1, sentence2. "]),
     ("many_columns", CLASSIFIER, appends("train.tsv", b"a\tb\tlow\tx\n"), {},
@@ -159,7 +167,45 @@ def test_ids_beyond_the_vocabulary(own_data, tmp_path, capsys):
     assert PRETRAINING.main([*pretraining_flags(path, tmp_path / "run"), "--do_train"]) == 1
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert line.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
-    assert "input_ids holds the id " in line
+    assert "input_ids holds " in line and "the network's vocab_size is 20" in line
+
+
+def float_ids(features):
+    features["input_ids"].float_list.value.extend([1.0] * 16)
+
+
+def wrapping_segment(features):
+    """In 32 bits this is 1, a good segment."""
+    features["segment_ids"].int64_list.value[3] = 2**32 + 1
+
+
+BAD_SEGMENT = "): segment_ids holds 4294967297; it must be from 0 to 1, since the network's"
+
+
+@pytest.mark.parametrize(
+    ("master", "change", "message"),
+    [
+        (None, wrapping_segment, BAD_SEGMENT),
+        ("rehearse:2", wrapping_segment, BAD_SEGMENT),
+        (None, lambda features: features["input_mask"].int64_list.value.pop(), "): Key: input_m"),
+        (None, lambda features: features.pop("masked_lm_ids"), "): Feature: masked_lm_ids (data"),
+        (None, float_ids, "): Key: input_ids, "),
+    ],
+)
+def test_a_bad_record_among_good_ones(own_data, tmp_path, capsys, request, master, change, message):
+    if master:
+        request.getfixturevalue("xla_runtime")
+    path = own_data(PRETRAINING)
+    record = examples_of_step(7, 91)[3]
+    copy_records(path / "train.tfrecord", path / "bad.tfrecord", {record: change})
+    offset = int(record_offsets(str(path / "bad.tfrecord"))[record])
+    changes = {"input_file": path / "bad.tfrecord", "tpu_name": master}
+    flags = pretraining_flags(path, tmp_path / "run", **changes)
+    assert PRETRAINING.main([*flags, "--do_train"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    start = f"run_pretraining.py: error: {path}/bad.tfrecord: record {record} (byte {offset}"
+    assert line.startswith(start + message)
+    assert checkpoints.damage(str(tmp_path / "run" / "model.ckpt-4")) is None
 
 
 @pytest.mark.parametrize("use_tpu", [True, False])

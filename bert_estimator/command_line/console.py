@@ -15,6 +15,9 @@ _CHATTER = re.compile(
     r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from"
 )
 
+# TensorFlow's parser on a record that has other features than the rest: where it lies, then why.
+_PARSER = re.compile(r"\bName: (.+: record \d+ \(byte \d+\)), (.+)")
+
 # Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. By
 # name, since an exception of an input_fn that went through TensorFlow is only its text.
 _SELF_EXPLAINING = (
@@ -86,7 +89,10 @@ def _explanation(error):
     if type(error).__name__ in _SELF_EXPLAINING:
         return str(error.args[0])  # TensorFlow's NaN error has a str() of its own
     carried = re.search(rf"\b(?:{'|'.join(_SELF_EXPLAINING)}): (.+)", str(error))
-    return carried[1] if carried else None
+    if carried:
+        return carried[1]
+    parser = _PARSER.search(str(error))
+    return parser and f"{parser[1]}: {parser[2]}"
 
 
 def _is_news(record):

@@ -42,6 +42,13 @@ class FineTuning:
             flag = next((f for f in ("data_dir", "train_file") if getattr(config, f)), "task_name")
             self._directory.check_config(config.settings, data.digest(), flag)
             rule = self._update_rule()
+        flags.check(
+            not data.is_pair or bert_config.type_vocab_size > 1,
+            "bert_config_file",
+            config.bert_config_file,
+            "has type_vocab_size 1, but pairs of texts have 2 segments; give a network that was "
+            "made for pairs",
+        )
         num_labels = len(data.labels) or 1
         weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
         flags.check(

@@ -1,6 +1,8 @@
 import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines.instances import CreationSettings
+from input_pipelines.pretraining_records import write_pretraining_records
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -28,3 +30,12 @@ def documents():
         ]
         for document in range(6)
     ]
+
+
+@pytest.fixture
+def record_files(tmp_path, documents, tokenizer, vocab_file):
+    """Two files with a manifest; F = 16, P = 4, vocabulary 50."""
+    files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
+    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
+    write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
+    return files

@@ -7,7 +7,7 @@ from absl import flags
 
 from input_pipelines import create_pretraining_data
 from input_pipelines import manifest as manifests
-from input_pipelines.record_reader import open_pretraining_records
+from input_pipelines.pretraining_features import open_pretraining_records
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from input_pipelines import default_data, embedded_corpus
 from input_pipelines import manifest as manifests
-from input_pipelines.record_reader import open_pretraining_records
+from input_pipelines.pretraining_features import open_pretraining_records
 from input_pipelines.unigram import unigram_cross_entropy
 
 NOUNS = ["spam", "egg", "ham", "bacon", "sausage", "bean"]

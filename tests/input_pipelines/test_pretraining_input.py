@@ -1,9 +1,11 @@
+import math
 import pathlib
 import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tiny_run import copy_records
 
 from input_pipelines import manifest
 from input_pipelines.instances import CreationSettings
@@ -180,8 +182,8 @@ def example(max_seq_length):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b"\xff\xfe\x00 no protocol buffer", r" is no tf\.train\.Example"),
-        (b"\x0a\x05ab\xff\xfe\x00", r" is no tf\.train\.Example"),
+        (b"\xff\xfe\x00 no protocol buffer", r" is not a tf\.train\.Example"),
+        (b"\x0a\x05ab\xff\xfe\x00", r" is not a tf\.train\.Example"),
         (example(8), r".*Key: \w+, Index: 2\..*alues size: 8"),
         (b"", r".*Feature: \w+ \(data type: \w+\) is required but could not be found"),
     ],
@@ -197,17 +199,42 @@ def test_a_record_of_another_kind_is_named(tmp_path, record, message):
         batches(input_fn([path], False), {"batch_size": 4})
 
 
-def test_ids_beyond_the_vocabulary_surface_from_the_session(record_files):
-    for file in record_files:
-        tf.io.gfile.copy(file, file + "-alone")
-    copies = [file + "-alone" for file in record_files]
-    message = r"set-0\.tfrecord-alone: record 0 \(byte 0\): input_ids holds the id \d+, .* 20 "
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value", "last"),
+    [
+        ("input_ids", 50, 49),
+        ("masked_lm_ids", 2**32 + 5, 49),
+        ("segment_ids", 2, 1),
+        ("segment_ids", 2**32 + 1, 1),
+        ("masked_lm_positions", -(2**32) + 3, 15),
+        ("next_sentence_labels", 2**32, 1),
+        ("input_mask", -1, 1),
+        ("masked_lm_weights", math.nan, "3.389"),
+    ],
+)
+def test_values_out_of_range_surface_from_the_session(
+    tmp_path, record_files, is_training, name, value, last
+):
+    path = str(tmp_path / "changed.tfrecord")
+
+    def change(features):
+        feature = features[name]
+        (feature.int64_list.value or feature.float_list.value)[-1] = value
+
+    copy_records(record_files[0], path, {3: change})
+    offset = int(record_offsets(path)[3])
+    message = (
+        rf"changed\.tfrecord: record 3 \(byte {offset}\): {name} holds {value}; it must be from "
+        rf"0 to {last}"
+    )
+    function = input_fn([path], is_training, vocab_size=50, type_vocab_size=2)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        batches(input_fn(copies, False, vocab_size=20), {"batch_size": 4})
+        batches(function, {"batch_size": 4}, most=20)
 
 
 def test_wrong_lengths_fail_before_any_step(record_files):
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="--max_seq_length is 32"):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=r"16, as .*, but 32 was"):
         input_fn_builder(record_files, 32, 4, True)({"batch_size": 4})
 
 

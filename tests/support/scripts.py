@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from tiny_run import (
     bert_config,
     classifier_flags,
+    copy_records,
     pairs,
     pretraining_flags,
     words,
@@ -25,7 +24,6 @@ import run_classifier
 import run_pretraining
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines.order import record_order
-from input_pipelines.record_reader import RecordFiles
 
 BATCH = 8
 SEED = 12345  # the default of --random_seed
@@ -44,16 +42,15 @@ def write_pretraining_data(path):
     (path / "bert_config.json").write_text(json.dumps(bert_config(40)))
 
 
-def nan_record(path):
-    """The records in a file without manifest, with a weight that is NaN in one of step 7."""
-    source = RecordFiles([str(path / "train.tfrecord")])
-    with tf.io.TFRecordWriter(str(path / "nan.tfrecord")) as writer:
-        for number in range(source.num_records):
-            example = tf.train.Example.FromString(source.read(number))
-            if number == examples_of_step(7, source.num_records)[3]:
-                example.features.feature["masked_lm_weights"].float_list.value[0] = math.nan
-            writer.write(example.SerializeToString())
-    return {"input_file": path / "nan.tfrecord"}
+def huge_weight(path):
+    """The records in a file without manifest; the loss of one of step 7 is beyond float32."""
+
+    def change(features):
+        features["masked_lm_weights"].float_list.value[0] = 3e38
+
+    changes = {int(examples_of_step(7, 91)[3]): change}
+    copy_records(path / "train.tfrecord", path / "huge.tfrecord", changes)
+    return {"input_file": path / "huge.tfrecord"}
 
 
 # Fine-tuning's: 64 rows, 8 steps an epoch.
@@ -83,7 +80,7 @@ class Script:
       flags: function of (data, output_dir, **changes); see `tiny_run`.
       steps: function of a number of steps: the flag that asks for them.
       spoil: function of a data directory that adds a file to it and returns the flags for it: data
-        whose loss at step 7 is not a number.
+        whose loss at step 7 is infinite.
       data_flag: the flag of what it trains on.
       reads: what reads the examples of a batch, for `WITH_ACTION`.
       others: flag -> value, what makes it another run.
@@ -112,7 +109,7 @@ PRETRAINING = Script(
     write_pretraining_data,
     pretraining_flags,
     lambda number: {"num_train_steps": number},
-    nan_record,
+    huge_weight,
     "input_file",
     "RecordFiles.read_all",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 12},

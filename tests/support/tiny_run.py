@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.record_reader import RecordFiles
 
 
 def words(number):
@@ -53,6 +54,23 @@ def write_records(
             dupe_factor=3,
         ),
     )
+
+
+def copy_records(source, target, changes):
+    """Copies pretraining records to a file without a manifest.
+
+    Args:
+      source, target: paths.
+      changes: record number -> function that changes the features of that record, a map of
+        `tf.train.Feature`s by name.
+    """
+    records = RecordFiles([str(source)])
+    with tf.io.TFRecordWriter(str(target)) as writer:
+        for number in range(records.num_records):
+            example = tf.train.Example.FromString(records.read(number))
+            if number in changes:
+                changes[number](example.features.feature)
+            writer.write(example.SerializeToString())
 
 
 def pairs(number, seed):
