@@ -11,7 +11,7 @@ import sys
 
 from absl import app, flags
 
-from bert_estimator.tokenization import FullTokenizer
+from bert_estimator.tokenization import open_tokenizer
 from input_pipelines import command_line
 from input_pipelines.documents import find_files, read_documents
 from input_pipelines.instances import CreationSettings
@@ -21,7 +21,13 @@ def define_flags() -> None:
     defaults = CreationSettings()
     flags.DEFINE_string("input_file", None, "Text files or globs, comma-separated.", required=True)
     flags.DEFINE_string("output_file", None, "Record files, comma-separated.", required=True)
-    flags.DEFINE_string("vocab_file", None, "The WordPiece vocabulary.", required=True)
+    flags.DEFINE_string(
+        "vocab_file",
+        None,
+        "Read the vocabulary from this file: a WordPiece vocabulary (vocab.txt), or a "
+        "SentencePiece model, whose name ends in .model.",
+        required=True,
+    )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
     flags.DEFINE_bool(
         "do_whole_word_mask", defaults.do_whole_word_mask, "Mask all pieces of a word or none."
@@ -70,7 +76,10 @@ def create(values: flags.FlagValues) -> str:
             raise FileNotFoundError(
                 f"--output_file: the directory of {path!r} does not exist. Create it first."
             )
-    tokenizer = FullTokenizer(values.vocab_file, values.do_lower_case)
+    try:
+        tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
+    except ValueError as error:
+        raise ValueError(f"--vocab_file: {error}") from None
 
     # TensorFlow takes seconds to import: only for flags that are fit.
     from input_pipelines.pretraining_records import write_pretraining_records

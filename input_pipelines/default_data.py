@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
+from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
 from input_pipelines import embedded_corpus
 from input_pipelines import manifest as manifests
 from input_pipelines.instances import CreationSettings
@@ -136,7 +136,7 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
         len(corpus.train) + len(corpus.held_out),
     )
     _write_vocabulary(corpus, paths.vocab_file, vocab_size)
-    tokenizer = FullTokenizer(paths.vocab_file)
+    tokenizer = open_tokenizer(paths.vocab_file)
     description = {
         "source": "embedded",
         "python_version": corpus.python_version,

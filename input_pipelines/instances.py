@@ -14,7 +14,7 @@ import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 
-from bert_estimator import tokenization
+from bert_estimator.tokenization import Tokenizer
 from input_pipelines.masking import Masking, create_masked_lm_predictions
 
 TokenizedDocument = Sequence[Sequence[int]]
@@ -87,7 +87,7 @@ class CreationSettings:
 class InstanceMaker:
     """Makes the instances of documents."""
 
-    def __init__(self, tokenizer: tokenization.FullTokenizer, settings: CreationSettings):
+    def __init__(self, tokenizer: Tokenizer, settings: CreationSettings):
         self._settings = settings
         self._masking = Masking.for_tokenizer(
             tokenizer,
@@ -95,8 +95,8 @@ class InstanceMaker:
             settings.max_predictions_per_seq,
             settings.do_whole_word_mask,
         )
-        self._cls_id = tokenizer.vocab[tokenization.CLS]
-        self._sep_id = tokenizer.vocab[tokenization.SEP]
+        self._cls_id = tokenizer.cls_id
+        self._sep_id = tokenizer.sep_id
 
     def of_document(
         self, documents: Sequence[TokenizedDocument], number: int, turn: int
@@ -161,7 +161,7 @@ class InstanceMaker:
 
 def create_training_instances(
     documents: Sequence[TokenizedDocument],
-    tokenizer: tokenization.FullTokenizer,
+    tokenizer: Tokenizer,
     settings: CreationSettings,
 ) -> Iterator[TrainingInstance]:
     """Yields the instances of all documents, `dupe_factor` times, in the documents' order."""

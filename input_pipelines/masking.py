@@ -4,7 +4,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 
-from bert_estimator import tokenization
+from bert_estimator.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,21 +32,22 @@ class Masking:
     @classmethod
     def for_tokenizer(
         cls,
-        tokenizer: tokenization.FullTokenizer,
+        tokenizer: Tokenizer,
         masked_lm_prob: float,
         max_predictions_per_seq: int,
         do_whole_word_mask: bool,
     ) -> "Masking":
-        vocab = tokenizer.vocab
+        """Returns how tokens of this tokenizer are masked; see the attributes."""
+        tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
         return cls(
             masked_lm_prob=masked_lm_prob,
             max_predictions_per_seq=max_predictions_per_seq,
             do_whole_word_mask=do_whole_word_mask,
-            vocab_size=len(vocab),
-            mask_id=vocab[tokenization.MASK],
-            unmaskable=frozenset((vocab[tokenization.CLS], vocab[tokenization.SEP])),
+            vocab_size=tokenizer.vocab_size,
+            mask_id=tokenizer.mask_id,
+            unmaskable=frozenset((tokenizer.cls_id, tokenizer.sep_id)),
             continuations=frozenset(
-                index for token, index in vocab.items() if tokenizer.is_continuation(token)
+                index for index, token in enumerate(tokens) if tokenizer.is_continuation(token)
             ),
         )
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tokenization import FullTokenizer
+from bert_estimator.tokenization import Tokenizer
 from input_pipelines import manifest as manifests
 from input_pipelines.instances import (
     CreationSettings,
@@ -49,22 +49,17 @@ class TokenizedCorpus:
     description: dict[str, Any]
 
 
-def tokenize_documents(
-    documents: Iterable[Sequence[str]], tokenizer: FullTokenizer
-) -> TokenizedCorpus:
+def tokenize_documents(documents: Iterable[Sequence[str]], tokenizer: Tokenizer) -> TokenizedCorpus:
     """Tokenizes documents, sequences of sentences; sentences without tokens are left out."""
     digest = hashlib.sha256()
-    counts = np.zeros(len(tokenizer.vocab), np.int64)
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_sentences = 0
 
     def tokenized() -> Iterator[TokenizedDocument]:
         nonlocal counts, num_sentences
         for document in documents:
             digest.update(("\n".join(document) + "\n\n").encode())
-            sentences = (
-                array.array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)))
-                for sentence in document
-            )
+            sentences = (array.array("i", tokenizer.encode(sentence)) for sentence in document)
             if sentences := [sentence for sentence in sentences if sentence]:
                 counts += np.bincount(np.concatenate(sentences), minlength=len(counts))
                 num_sentences += len(sentences)
@@ -82,7 +77,7 @@ def tokenize_documents(
 
 def write_pretraining_records(
     documents: Iterable[Sequence[str]],
-    tokenizer: FullTokenizer,
+    tokenizer: Tokenizer,
     vocab_file: str,
     output_files: Sequence[str],
     settings: CreationSettings,
@@ -141,7 +136,7 @@ def write_pretraining_records(
     manifest = manifests.Manifest(
         max_seq_length=creation.pop("max_seq_length"),
         max_predictions_per_seq=creation.pop("max_predictions_per_seq"),
-        vocab_size=len(tokenizer.vocab),
+        vocab_size=tokenizer.vocab_size,
         vocab_sha256=manifests.sha256_of_file(vocab_file),
         do_lower_case=tokenizer.do_lower_case,
         num_records=len(examples),

@@ -123,7 +123,7 @@ def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys)
     write_vocab([*SPECIAL_TOKENS, *words(1900)], vocab_file)
     flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_lower_case"]
     assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
-    assert "Give --do_lower_case=true" in capsys.readouterr().err
+    assert "Give do_lower_case=True" in capsys.readouterr().err
 
 
 def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):

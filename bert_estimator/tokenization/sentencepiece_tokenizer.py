@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP
+from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP, is_cjk, is_punctuation
 
 WORD_START = "\u2581"  # SentencePiece's mark of a space before a piece
 
@@ -37,7 +37,7 @@ class SentencePieceTokenizer:
             with open(model_file, "rb") as file:
                 self._model.load_from_serialized_proto(file.read())
         except RuntimeError as error:
-            raise ValueError(f"{model_file}: no SentencePiece model ({error})") from None
+            raise ValueError(f"{model_file}: is not a SentencePiece model ({error})") from None
         self.do_lower_case = do_lower_case
         self.vocab_size = self._model.get_piece_size()
         self.cls_id, self.sep_id, self.mask_id = (
@@ -67,8 +67,13 @@ class SentencePieceTokenizer:
         return [self._model.id_to_piece(int(index)) for index in ids]
 
     def is_continuation(self, token: str) -> bool:
-        """True for a piece without a space before it."""
-        return not token.startswith(WORD_START)
+        """True for a piece that continues a word.
+
+        A piece starts a word if a space comes before it, or if it begins with a punctuation sign,
+        as special tokens do, or a CJK ideograph, which are words of their own in WordPiece too.
+        """
+        first = token[0]
+        return not (first == WORD_START or is_punctuation(first) or is_cjk(first))
 
     def _without_comma(self, piece: str) -> list[str]:
         """Splits "▁9," into pieces of the number, encoded anew, and the comma."""

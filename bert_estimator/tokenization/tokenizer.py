@@ -80,10 +80,10 @@ def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
     if tokenizer.do_lower_case and is_cased(tokens):
         raise ValueError(
             f"{vocab_file}: {capitals} of its tokens have capitals: it was made of text in its own "
-            "case. Give --do_lower_case=false"
+            "case. Give do_lower_case=False"
         )
     if not tokenizer.do_lower_case and not capitals and letters > _FEW_WORDS:
         raise ValueError(
             f"{vocab_file}: none of its tokens has a capital: it was made of lower-cased text. "
-            "Give --do_lower_case=true"
+            "Give do_lower_case=True"
         )

@@ -48,7 +48,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{vocab_file}:{line}: byte {error.start} of the file is not UTF-8 ({error.reason}). "
-            "A vocabulary is a UTF-8 text file with one token a line."
+            "A vocabulary is a UTF-8 text file with one token a line; the name of a SentencePiece "
+            "model must end in .model."
         ) from None
     if lines[-1] == "":
         lines.pop()
@@ -202,6 +203,11 @@ def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
+def is_cjk(char: str) -> bool:
+    """True for the CJK ideographs, each of which BERT takes for a word."""
+    return any(first <= ord(char) <= last for first, last in _CJK_BLOCKS)
+
+
 class _CharacterTable(dict):
     """`str.translate` table of the cleanup, filled as characters are met."""
 
@@ -212,7 +218,7 @@ class _CharacterTable(dict):
             replacement = " "
         elif code in (0, 0xFFFD) or category in ("Cc", "Cf"):
             replacement = ""
-        elif any(first <= code <= last for first, last in _CJK_BLOCKS):
+        elif is_cjk(char):
             replacement = f" {char} "
         else:
             replacement = char

@@ -5,9 +5,12 @@ import sys
 import pytest
 from absl import flags
 
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines import manifest as manifests
 from input_pipelines.pretraining_features import open_pretraining_records
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @pytest.fixture
@@ -89,9 +92,16 @@ def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, me
         (["--vocab_file=none.txt"], "[Errno 2] No such file or directory: 'none.txt'"),
         (["--vocab_file=/"], "[Errno 21] Is a directory: '/'"),
         (["more"], "unknown arguments: more"),
+        (["--vocab_file=cased.txt"], "--vocab_file: cased.txt: 2 of its tokens have capitals"),
+        (["--vocab_file=a.model"], "--vocab_file: a.model: is not a SentencePiece model"),
     ],
 )
-def test_what_cannot_work_ends_the_program_with_2(tmp_path, vocab_file, changed, message):
+def test_what_cannot_work_ends_the_program_with_2(
+    tmp_path, vocab_file, tmp_path_factory, changed, message
+):
+    folder = tmp_path_factory.mktemp("vocabularies")
+    write_vocab([*SPECIAL_TOKENS, "The", "cat", "Berlin"], str(folder / "cased.txt"))
+    (folder / "a.model").write_bytes(b"not a model")
     text = tmp_path / "text.txt"
     text.write_text("w0\n")
     result = subprocess.run(
@@ -101,6 +111,8 @@ def test_what_cannot_work_ends_the_program_with_2(tmp_path, vocab_file, changed,
             "input_pipelines.create_pretraining_data",
             *arguments(str(text), tmp_path, vocab_file, *changed),
         ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
     )

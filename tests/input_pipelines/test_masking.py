@@ -1,8 +1,10 @@
 import collections
+import itertools
 import random
 
 import pytest
 
+from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
 from input_pipelines.masking import Masking, create_masked_lm_predictions
 
 CLS, SEP, MASK = 2, 3, 4
@@ -22,6 +24,27 @@ def test_for_tokenizer_reads_the_vocabulary(tokenizer):
     found = masking(tokenizer)
     assert (found.vocab_size, found.mask_id, found.unmaskable) == (50, MASK, {CLS, SEP})
     assert found.continuations == {45, 46, 47, 48, 49}
+
+
+def test_for_a_sentencepiece_tokenizer(tmp_path):
+    path = str(tmp_path / "spm.model")
+    train_sentencepiece(["the cat sat on the mat, a dog and the cats"] * 20, path, 30, "bpe")
+    tokenizer = open_tokenizer(path)
+    found = masking(tokenizer, whole_words=True)
+    assert (found.vocab_size, found.mask_id, found.unmaskable) == (30, MASK, {CLS, SEP})
+    pieces = tokenizer.convert_ids_to_tokens(range(30))
+    assert "," in pieces and len(found.continuations) > 5
+    assert found.continuations == {
+        index for index, piece in enumerate(pieces) if piece[0] not in "\u2581,<["
+    }
+    # Whole words of text are masked together.
+    ids = [CLS, *tokenizer.encode("the cats, a mat"), SEP]
+    starts = [p for p, index in enumerate(ids) if index not in found.continuations]
+    words = [set(range(*ends)) for ends in itertools.pairwise(starts)]
+    assert max(map(len, words)) > 1
+    for seed in range(50):
+        _, positions, _ = create_masked_lm_predictions(ids, found, random.Random(seed))
+        assert all(word <= set(positions) or not word & set(positions) for word in words)
 
 
 def test_pinned_masking(tokenizer):

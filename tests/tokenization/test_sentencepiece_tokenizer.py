@@ -60,3 +60,10 @@ def test_a_model_without_special_tokens_is_refused(tmp_path):
 def test_clean_up():
     assert preprocess("  Ein\t``Café''\n ") == 'ein "cafe"'
     assert preprocess("ÉCOLE", do_lower_case=False) == "ECOLE"
+
+
+def test_what_continues_a_word(tokenizer):
+    starts = ["\u2581the", "\u2581", ",", ".", "'", "<unk>", "<pad>", "[CLS]", "[MASK]", "\u732b"]
+    continues = ["t", "ing", "5", "\u044f", "\u3042"]
+    assert not [piece for piece in starts if tokenizer.is_continuation(piece)]
+    assert [piece for piece in continues if tokenizer.is_continuation(piece)] == continues

@@ -40,13 +40,13 @@ def test_both_kinds_have_one_interface(tmp_path):
 def test_a_model_is_known_by_its_name(tmp_path):
     path = tmp_path / "a.model"
     path.write_bytes(b"no model")
-    with pytest.raises(ValueError, match=r"a\.model: no SentencePiece model"):
+    with pytest.raises(ValueError, match=r"a\.model: is not a SentencePiece model"):
         open_tokenizer(str(path))
 
 
 def test_capitals_in_an_uncased_vocabulary_are_refused(tmp_path):
     path = vocab_of(tmp_path, ["the", "The", "Berlin", "cat"])
-    with pytest.raises(ValueError, match=r"2 of its tokens have capitals.*--do_lower_case=false"):
+    with pytest.raises(ValueError, match=r"2 of its tokens have capitals.*do_lower_case=False"):
         open_tokenizer(path)
     assert open_tokenizer(path, do_lower_case=False).tokenize("The cat") == ["The", "cat"]
 
@@ -54,7 +54,7 @@ def test_capitals_in_an_uncased_vocabulary_are_refused(tmp_path):
 def test_a_large_vocabulary_without_capitals_is_uncased(tmp_path):
     words = [chr(a) + chr(b) for a in range(97, 123) for b in range(97, 123)]
     few, many = words[:500], [*words, *(word + "x" for word in words)]
-    with pytest.raises(ValueError, match=r"none of its tokens has a capital.*--do_lower_case=true"):
+    with pytest.raises(ValueError, match=r"none of its tokens has a capital.*do_lower_case=True"):
         open_tokenizer(vocab_of(tmp_path, many), do_lower_case=False)
     open_tokenizer(vocab_of(tmp_path, few), do_lower_case=False)
     open_tokenizer(vocab_of(tmp_path, [chr(c) for c in range(0x4E00, 0x4E00 + 3000)]), False)

@@ -1,0 +1,81 @@
+"""Pretraining on one's own text with a SentencePiece vocabulary, by the commands that users run."""
+
+import json
+import math
+
+import pytest
+from tiny_run import bert_config, metrics_of, pretraining_flags, steps_of
+
+import run_pretraining
+from bert_estimator.tokenization import open_tokenizer
+from input_pipelines import create_pretraining_data, create_vocabulary
+from input_pipelines import manifest as manifests
+
+VOCAB_SIZE = 40
+
+
+def run_command(module, **values):
+    """Runs one of the commands that make data, with flags of its own."""
+    from absl import flags
+
+    defined = flags.FlagValues()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(flags, "FLAGS", defined)
+        for kind in ("string", "bool", "integer", "float", "enum"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            patched.setattr(
+                flags,
+                f"DEFINE_{kind}",
+                lambda *args, _define=define, **kw: _define(*args, flag_values=defined, **kw),
+            )
+        module.define_flags()
+        argv = [f"--{name}={value}" for name, value in values.items()]
+        assert module.main([module.__name__, *argv]) == 0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with a unigram model, records of whole words masked with it, and a network."""
+    path = tmp_path_factory.mktemp("sentencepiece")
+    text = "The quick cat sat on a mat.\nIt was, as cats are, content.\nDogs don't sit.\n\n"
+    other = "A slow dog ran to the house.\nNobody was there, so it ran on.\nIt is late.\n\n"
+    (path / "text.txt").write_text((text + other) * 6)
+    run_command(
+        create_vocabulary,
+        input_file=path / "text.txt",
+        vocab_file=path / "spm.model",
+        vocab_size=VOCAB_SIZE,
+        model_type="unigram",
+    )
+    run_command(
+        create_pretraining_data,
+        input_file=path / "text.txt",
+        output_file=path / "train.tfrecord",
+        vocab_file=path / "spm.model",
+        do_whole_word_mask=True,
+        max_seq_length=16,
+        max_predictions_per_seq=4,
+        dupe_factor=2,
+    )
+    config = {**bert_config(0), "vocab_size": VOCAB_SIZE}
+    (path / "bert_config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_the_manifest_names_the_model(data):
+    manifest = manifests.read_manifest(manifests.manifest_path(str(data / "train.tfrecord")))
+    tokenizer = open_tokenizer(str(data / "spm.model"))
+    assert manifest.vocab_size == tokenizer.vocab_size == VOCAB_SIZE
+    assert manifest.vocab_sha256 == manifests.sha256_of_file(str(data / "spm.model"))
+    assert manifest.creation["do_whole_word_mask"] is True
+
+
+@pytest.mark.parametrize("master", [None, "rehearse:2"])
+def test_it_trains_on_both_runtimes(data, tmp_path, request, master):
+    if master:
+        request.getfixturevalue("xla_runtime")
+    flags = pretraining_flags(data, tmp_path, num_train_steps=4, tpu_name=master)
+    assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train"]) == 0
+    assert steps_of(tmp_path)[-1] == 4
+    losses = [record["loss"] for record in metrics_of(tmp_path) if "loss" in record]
+    assert losses and all(map(math.isfinite, losses))
