@@ -117,7 +117,7 @@ def find_hosts():
 
     try:
         return hosts.find()
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise FlagError(str(error)) from None
 
 

@@ -102,11 +102,7 @@ class Estimator:
         Raises:
           ValueError, TypeError: before anything is built. See `training.train` for the rest.
         """
-        if not self._config.task.trains:
-            raise ValueError(
-                f"train: TF_CONFIG makes this process the {self._config.task_type}, which does not "
-                "train; train_and_evaluate does what it is for"
-            )
+        self._check_trains()
         self._check_call(ModeKeys.TRAIN, steps, max_steps)
         hooks = _checked_hooks(hooks)
         for listener in saving_listeners or ():
@@ -281,6 +277,21 @@ class Estimator:
         if path is None:
             raise ValueError(f"There is no checkpoint in {self.model_dir}: train first")
         return path
+
+    def _check_trains(self):
+        """Checks that this process takes part in a training.
+
+        Raises:
+          ValueError: it does not, or TF_CONFIG's cluster cannot run here.
+        """
+        hosts.find()
+        kind = self._config.task_type
+        if kind in ("evaluator", "ps"):
+            raise ValueError(
+                f"Train has been called wrong configuration: the task type of this process is "
+                f"{kind!r}, which does not train. Please use train_and_evaluate, which does what "
+                "each task is for"
+            )
 
     def _check_call(self, mode, steps=None, max_steps=None):
         """Checks the arguments that all verbs have, before anything is built."""

@@ -4,38 +4,21 @@ Names, arguments, defaults and meaning are those of `tf.compat.v1.estimator.tpu`
 checked on construction, so that a wrong value is found before any graph is built.
 """
 
-import collections
 import copy
 import inspect
 import numbers
 import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu.checks import checked, positive_int
 from bert_estimator.tpu.program import cluster_task
 
 _DEFAULT_SAVE_SECS = 600
+_CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNSET = object()
-
-_RUN_CONFIG_DEFAULTS = dict(
-    model_dir=None,
-    tf_random_seed=None,
-    save_summary_steps=100,
-    save_checkpoints_steps=_UNSET,
-    save_checkpoints_secs=_UNSET,
-    session_config=None,
-    keep_checkpoint_max=5,
-    keep_checkpoint_every_n_hours=10000,
-    log_step_count_steps=100,
-    train_distribute=None,
-    device_fn=None,
-    protocol=None,
-    eval_distribute=None,
-    experimental_distribute=None,
-    experimental_max_worker_delay_secs=None,
-    session_creation_timeout_secs=7200,
-    checkpoint_save_graph_def=True,
-)
 
 
 class InputPipelineConfig:
@@ -53,36 +36,20 @@ _INPUT_MODES = {
 }
 
 
-class TPUConfig(
-    collections.namedtuple(
-        "TPUConfig",
-        [
-            "iterations_per_loop",
-            "num_shards",
-            "num_cores_per_replica",
-            "per_host_input_for_training",
-            "tpu_job_name",
-            "initial_infeed_sleep_secs",
-            "input_partition_dims",
-            "eval_training_input_configuration",
-            "experimental_host_call_every_n_steps",
-            "experimental_allow_per_host_v2_parallel_get_next",
-            "experimental_feed_hook",
-        ],
-    )
-):
+@checked
+class TPUConfig(NamedTuple):
     """The TPU part of a `RunConfig`.
 
-    Args:
+    Attributes:
       iterations_per_loop: training steps between two visits of the hooks (int >= 1), or a time
         such as "30s", "5m", "1h" from which the number is tuned.
-      num_shards: number of replicas; defaults to those found. One replica is one core, or
+      num_shards: number of replicas; by default as many as there are. One replica is one core, or
         `num_cores_per_replica` cores.
-      num_cores_per_replica: cores one model is split over: a power of two up to 128.
+      num_cores_per_replica: cores that one model is split over: a power of two up to 128.
       per_host_input_for_training: an `InputPipelineConfig` value; True means PER_HOST_V1, False
         PER_SHARD_V1.
-      tpu_job_name: name of the TPU worker job, where it cannot be inferred.
-      initial_infeed_sleep_secs: seconds the infeed waits before it draws the first batch.
+      tpu_job_name: name of the TPU worker job; by default TF_CONFIG's `tpu_worker_job_name`.
+      initial_infeed_sleep_secs: seconds that the infeed waits before it draws the first batch.
       input_partition_dims: spatial partition of the inputs; needs PER_HOST_V2.
       eval_training_input_configuration: PER_HOST_V1 or SLICED.
       experimental_host_call_every_n_steps: the host call runs at global steps divisible by this.
@@ -90,299 +57,336 @@ class TPUConfig(
       experimental_feed_hook: accepted for compatibility.
 
     Raises:
-      ValueError, TypeError: for a value outside the above; the message names the argument.
+      ValueError, TypeError: for another value; the message names the argument.
     """
 
-    __slots__ = ()
+    iterations_per_loop: int | str = 2
+    num_shards: int | None = None
+    num_cores_per_replica: int | None = None
+    per_host_input_for_training: bool | int = True
+    tpu_job_name: str | None = None
+    initial_infeed_sleep_secs: int | None = None
+    input_partition_dims: Sequence | None = None
+    eval_training_input_configuration: int = InputPipelineConfig.PER_HOST_V1
+    experimental_host_call_every_n_steps: int = 1
+    experimental_allow_per_host_v2_parallel_get_next: bool = False
+    experimental_feed_hook: Callable | None = None
 
-    def __new__(
-        cls,
-        iterations_per_loop=2,
-        num_shards=None,
-        num_cores_per_replica=None,
-        per_host_input_for_training=True,
-        tpu_job_name=None,
-        initial_infeed_sleep_secs=None,
-        input_partition_dims=None,
-        eval_training_input_configuration=InputPipelineConfig.PER_HOST_V1,
-        experimental_host_call_every_n_steps=1,
-        experimental_allow_per_host_v2_parallel_get_next=False,
-        experimental_feed_hook=None,
-    ):
-        if isinstance(iterations_per_loop, str):
-            if not re.fullmatch(r"[1-9][0-9]*[smh]", iterations_per_loop):
-                raise ValueError(
-                    f"TPUConfig.iterations_per_loop={iterations_per_loop!r}: a time must be a "
-                    'positive number followed by s, m or h, such as "30s"'
-                )
-        elif not isinstance(iterations_per_loop, int) or iterations_per_loop < 1:
-            raise ValueError(
-                f"TPUConfig.iterations_per_loop={iterations_per_loop!r}: must be a positive "
-                'integer, or a time such as "30s"'
-            )
-        if num_shards is not None:
-            _check_positive_int(num_shards, "TPUConfig.num_shards")
-        if num_cores_per_replica is not None and num_cores_per_replica not in (
-            1,
-            2,
-            4,
-            8,
-            16,
-            32,
-            64,
-            128,
+    def _settled(self, replaced):
+        settled = {"iterations_per_loop": _loop_length(self.iterations_per_loop)}
+        for name in (
+            "num_shards",
+            "initial_infeed_sleep_secs",
+            "experimental_host_call_every_n_steps",
         ):
+            if getattr(self, name) is not None:
+                settled[name] = positive_int(getattr(self, name), f"TPUConfig {name}")
+        if self.num_cores_per_replica not in (None, *_CORES_PER_REPLICA):
             raise ValueError(
-                f"TPUConfig.num_cores_per_replica={num_cores_per_replica!r}: must be a power of "
-                "two from 1 to 128"
+                "TPUConfig: num_cores_per_replica must be 1, 2, 4, 8, 16, 32, 64, 128; got "
+                f"{self.num_cores_per_replica!r}"
             )
-        if per_host_input_for_training is True:
-            per_host_input_for_training = InputPipelineConfig.PER_HOST_V1
-        elif per_host_input_for_training is False:
-            per_host_input_for_training = InputPipelineConfig.PER_SHARD_V1
-        elif per_host_input_for_training not in _INPUT_MODES:
-            raise ValueError(
-                f"TPUConfig.per_host_input_for_training={per_host_input_for_training!r}: must be "
-                f"True, False or one of InputPipelineConfig.{{{', '.join(_INPUT_MODES.values())}}}"
-            )
-        if eval_training_input_configuration not in (
+        settled["per_host_input_for_training"] = _input_mode(self.per_host_input_for_training)
+        if self.eval_training_input_configuration not in (
             InputPipelineConfig.PER_HOST_V1,
             InputPipelineConfig.SLICED,
         ):
             raise ValueError(
-                "TPUConfig.eval_training_input_configuration="
-                f"{eval_training_input_configuration!r}: must be InputPipelineConfig.PER_HOST_V1 "
-                "or InputPipelineConfig.SLICED"
+                "TPUConfig: eval_training_input_configuration must be PER_HOST_V1 or SLICED; got "
+                f"{self.eval_training_input_configuration!r}"
             )
-        if input_partition_dims is not None:
-            if len(input_partition_dims) not in (1, 2):
-                raise ValueError(
-                    "TPUConfig.input_partition_dims: must have one element (features) or two "
-                    f"(features and labels), not {len(input_partition_dims)}"
-                )
-            if per_host_input_for_training != InputPipelineConfig.PER_HOST_V2:
-                raise ValueError("TPUConfig.input_partition_dims needs PER_HOST_V2 input")
-            if num_cores_per_replica is None:
-                raise ValueError("TPUConfig.input_partition_dims needs num_cores_per_replica")
-        if initial_infeed_sleep_secs is not None:
-            _check_positive_int(initial_infeed_sleep_secs, "TPUConfig.initial_infeed_sleep_secs")
-        if experimental_host_call_every_n_steps is not None:
-            _check_positive_int(
-                experimental_host_call_every_n_steps,
-                "TPUConfig.experimental_host_call_every_n_steps",
+        if self.input_partition_dims is not None:
+            self._check_partition(settled["per_host_input_for_training"])
+        if self.tpu_job_name is None:
+            service = cluster_task.tf_config().get("service") or {}
+            settled["tpu_job_name"] = service.get("tpu_worker_job_name")
+        return settled
+
+    def _check_partition(self, input_mode):
+        dims = self.input_partition_dims
+        if not isinstance(dims, list | tuple):
+            raise TypeError(f"TPUConfig: input_partition_dims must be a list/tuple, not {dims!r}")
+        if len(dims) not in (1, 2):
+            raise ValueError(
+                "TPUConfig: input_partition_dims must be a list/tuple with one or two elements: "
+                f"for the features, and for the labels; it has {len(dims)}"
             )
-        if tpu_job_name is None:
-            tpu_job_name = _service().get("tpu_worker_job_name")
-        return super().__new__(
-            cls,
-            iterations_per_loop=iterations_per_loop,
-            num_shards=num_shards,
-            num_cores_per_replica=num_cores_per_replica,
-            per_host_input_for_training=per_host_input_for_training,
-            tpu_job_name=tpu_job_name,
-            initial_infeed_sleep_secs=initial_infeed_sleep_secs,
-            input_partition_dims=input_partition_dims,
-            eval_training_input_configuration=eval_training_input_configuration,
-            experimental_host_call_every_n_steps=experimental_host_call_every_n_steps,
-            experimental_allow_per_host_v2_parallel_get_next=(
-                experimental_allow_per_host_v2_parallel_get_next
-            ),
-            experimental_feed_hook=experimental_feed_hook,
+        if input_mode != InputPipelineConfig.PER_HOST_V2:
+            raise ValueError(
+                "TPUConfig: input_partition_dims is only supported in PER_HOST_V2 mode, not in "
+                f"{_INPUT_MODES[input_mode]}"
+            )
+        if self.num_cores_per_replica is None:
+            raise ValueError(
+                "TPUConfig: input_partition_dims requires setting num_cores_per_replica"
+            )
+
+
+def _loop_length(value):
+    """Returns iterations_per_loop as an int, or as a time."""
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]*[smh]?", value):
+        return int(value) if value.isdecimal() else value
+    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if is_int and value >= 1:
+        return int(value)
+    raise ValueError(
+        f"Invalid TPUConfig `iterations_per_loop` value {value!r}: must be positive integer value, "
+        'or a time: a positive number followed by s, m or h, such as "30s"'
+    )
+
+
+def _input_mode(value):
+    """Returns per_host_input_for_training as an `InputPipelineConfig` value."""
+    if isinstance(value, bool):
+        return InputPipelineConfig.PER_HOST_V1 if value else InputPipelineConfig.PER_SHARD_V1
+    if value not in list(_INPUT_MODES):
+        raise ValueError(
+            f"TPUConfig: per_host_input_for_training must be True, False or one of "
+            f"InputPipelineConfig.{{{', '.join(_INPUT_MODES.values())}}}, not {value!r}"
         )
+    return value
+
+
+# What each argument of RunConfig is checked by: functions of a value that is not None, and of the
+# argument's name.
+
+
+def _check_number(value, name):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"RunConfig: {name} must be a number or None, not {value!r}")
+
+
+def _not_negative(value, name):
+    _check_number(value, name)
+    if value < 0:
+        raise ValueError(f"RunConfig: {name} should be >= 0, but is {value!r}")
+
+
+def _positive(value, name):
+    _check_number(value, name)
+    if value <= 0:
+        raise ValueError(f"RunConfig: {name} should be > 0, but is {value!r}")
+
+
+def _integer(value, name):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"RunConfig: {name} must be integer, not {value!r}")
+
+
+def _not_empty(value, name):
+    if value == "":
+        raise ValueError(
+            f"RunConfig: {name} should be non-empty: give a directory, or None for a temporary one"
+        )
+
+
+def _config_proto(value, name):
+    if not isinstance(value, tf.ConfigProto):
+        raise ValueError(
+            f"RunConfig: {name} must be instance of ConfigProto, not {type(value).__name__}"
+        )
+
+
+def _device_function(value, name):
+    if not callable(value) or list(inspect.signature(value).parameters) != ["op"]:
+        raise ValueError(
+            f'RunConfig: {name} must be callable with exactly one argument "op"; it is {value!r}'
+        )
+
+
+def _protocol(value, name):
+    if value not in ("grpc", "grpc+verbs"):
+        raise ValueError(f"RunConfig: {name} should be grpc or grpc+verbs, not {value!r}")
+
+
+def _delay(value, name):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"RunConfig: {name} must be an integer if set, not {value!r}")
+
+
+class _Field:
+    """An argument of a `RunConfig`, as a read-only attribute with a default and a check."""
+
+    def __init__(self, default=None, check=None):
+        self.default = default
+        self._check = check
+
+    def __set_name__(self, owner, name):
+        self._name = name
+
+    def __get__(self, config, owner=None):
+        return self if config is None else config._values[self._name]
+
+    def __set__(self, config, value):
+        raise AttributeError(
+            f"RunConfig.{self._name} cannot be set: config.replace({self._name}=...) returns a copy"
+        )
+
+    def check(self, value):
+        if value is not None and self._check is not None:
+            self._check(value, self._name)
 
 
 class RunConfig:
     """How, where and how often: directories, seeds, checkpoints, summaries, logs.
 
+    All attributes are read-only. What TF_CONFIG says is read when a config is made: `task_type`,
+    `task_id`, `is_chief`, `cluster_spec`, `num_ps_replicas`, `num_worker_replicas`,
+    `global_id_in_cluster`, `service`, and the defaults of `master`, `evaluation_master` and
+    `model_dir`. A subclass may override these properties, and is obeyed.
+
     Args:
       tpu_config: a `TPUConfig`; the default one if None.
-      evaluation_master: master for evaluation; defaults to `master`.
-      master: what to run on. "" or None: this machine's session runtime.
+      evaluation_master: master for evaluation; by default TF_CONFIG's, or else `master`. An
+        evaluator of its own does not take over `master`: it leaves the trainer's cores alone.
+      master: what to run on. None: TF_CONFIG's, or else this machine.
       cluster: a cluster resolver; not together with `master`.
-      **kwargs: model_dir, tf_random_seed, save_summary_steps (100), save_checkpoints_steps,
-        save_checkpoints_secs (600 s if neither is given; both None turns saving off),
-        session_config, keep_checkpoint_max (5), keep_checkpoint_every_n_hours (10000),
-        log_step_count_steps (100), device_fn, protocol, session_creation_timeout_secs (7200),
-        checkpoint_save_graph_def (True), and the distribution arguments of `tf.estimator`.
+      **kwargs: the fields below, by name.
+
+    Attributes:
+      model_dir, tf_random_seed: as in `tf.estimator`.
+      save_checkpoints_steps, save_checkpoints_secs: how often; every 600 s if neither is given.
+        Both None turns saving off.
+      train_distribute, eval_distribute, experimental_distribute: must be None for our estimators.
 
     Raises:
       ValueError: for a value outside its range; the message names the argument.
+      TypeError: for a number that is not one, or an unknown argument.
     """
+
+    model_dir = _Field(check=_not_empty)
+    tf_random_seed = _Field(check=_integer)
+    save_summary_steps = _Field(100, _not_negative)
+    save_checkpoints_steps = _Field(_UNSET, _not_negative)
+    save_checkpoints_secs = _Field(_UNSET, _not_negative)
+    session_config = _Field(check=_config_proto)
+    keep_checkpoint_max = _Field(5, _not_negative)
+    keep_checkpoint_every_n_hours = _Field(10000, _positive)
+    log_step_count_steps = _Field(100, _positive)
+    train_distribute = _Field()
+    device_fn = _Field(check=_device_function)
+    protocol = _Field(check=_protocol)
+    eval_distribute = _Field()
+    experimental_distribute = _Field()
+    experimental_max_worker_delay_secs = _Field(check=_delay)
+    session_creation_timeout_secs = _Field(7200, _positive)
+    checkpoint_save_graph_def = _Field(True)
 
     def __init__(
         self, tpu_config=None, evaluation_master=None, master=None, cluster=None, **kwargs
     ):
-        unknown = sorted(set(kwargs) - set(_RUN_CONFIG_DEFAULTS))
+        unknown = sorted(set(kwargs) - set(_FIELDS))
         if unknown:
-            raise TypeError(
-                f"RunConfig got unknown arguments {unknown}; known: {sorted(_RUN_CONFIG_DEFAULTS)}"
-            )
-        fields = dict(_RUN_CONFIG_DEFAULTS, **kwargs)
-        _settle_save_interval(fields)
+            raise TypeError(f"RunConfig got unknown arguments {unknown}; known: {sorted(_FIELDS)}")
         if master is not None and cluster is not None:
             raise ValueError("RunConfig: give either master or cluster, not both")
-        _settle_model_dir(fields)
-        _check_run_config(fields)
-        session_config = fields["session_config"]
-        if cluster is not None and session_config and session_config.HasField("cluster_def"):
+        self._task = task = cluster_task.of_tf_config()
+        self._values = {name: field.default for name, field in _FIELDS.items()} | kwargs
+        _settle_save_interval(self._values)
+        self._values["model_dir"] = _model_dir(self._values["model_dir"], task.model_dir)
+        _check(self._values)
+        self._tpu_config = _checked_tpu_config(tpu_config or TPUConfig())
+        self._cluster = cluster
+        self._cluster_spec = tf.train.ClusterSpec(task.cluster)
+        if cluster is not None:
+            self._settle_cluster(cluster)
+        if master is None:
+            master = task.master if cluster is None else cluster.master()
+        if evaluation_master is None:
+            evaluates_apart = task.evaluation_master or self.task_type == "evaluator"
+            evaluation_master = task.evaluation_master if evaluates_apart else master
+        self._master, self._evaluation_master = master, evaluation_master
+
+    def _settle_cluster(self, cluster):
+        session_config = self._values["session_config"]
+        if session_config and session_config.HasField("cluster_def"):
             raise ValueError(
                 "RunConfig: session_config has a cluster_def, and cluster gives one: leave one out"
             )
-        self._fields = fields
-        self._tpu_config = tpu_config or TPUConfig()
-        self._cluster = cluster
-        if master is None:
-            master = cluster.master() if cluster is not None else ""
-        self._master = master
-        self._task = cluster_task.of_tf_config()
-        if evaluation_master is None:
-            # An evaluator of its own leaves the trainer's cores alone.
-            evaluation_master = master if self._task.trains else ""
-        self._evaluation_master = evaluation_master
-        self._cluster_spec = (
-            cluster.cluster_spec() if cluster is not None else tf.train.ClusterSpec({})
-        )
+        self._cluster_spec = cluster.cluster_spec()
 
-    model_dir = property(lambda self: self._fields["model_dir"])
-    tf_random_seed = property(lambda self: self._fields["tf_random_seed"])
-    save_summary_steps = property(lambda self: self._fields["save_summary_steps"])
-    save_checkpoints_steps = property(lambda self: self._fields["save_checkpoints_steps"])
-    save_checkpoints_secs = property(lambda self: self._fields["save_checkpoints_secs"])
-    session_config = property(lambda self: self._fields["session_config"])
-    keep_checkpoint_max = property(lambda self: self._fields["keep_checkpoint_max"])
-    keep_checkpoint_every_n_hours = property(
-        lambda self: self._fields["keep_checkpoint_every_n_hours"]
-    )
-    log_step_count_steps = property(lambda self: self._fields["log_step_count_steps"])
-    train_distribute = property(lambda self: self._fields["train_distribute"])
-    device_fn = property(lambda self: self._fields["device_fn"])
-    protocol = property(lambda self: self._fields["protocol"])
-    eval_distribute = property(lambda self: self._fields["eval_distribute"])
-    experimental_distribute = property(lambda self: self._fields["experimental_distribute"])
-    experimental_max_worker_delay_secs = property(
-        lambda self: self._fields["experimental_max_worker_delay_secs"]
-    )
-    session_creation_timeout_secs = property(
-        lambda self: self._fields["session_creation_timeout_secs"]
-    )
-    checkpoint_save_graph_def = property(lambda self: self._fields["checkpoint_save_graph_def"])
     tpu_config = property(lambda self: self._tpu_config)
     master = property(lambda self: self._master)
     evaluation_master = property(lambda self: self._evaluation_master)
     cluster = property(lambda self: self._cluster)
     cluster_spec = property(lambda self: self._cluster_spec)
-    task = property(lambda self: self._task)
-    is_chief = property(lambda self: self._task.trains and self.global_id_in_cluster == 0)
+    is_chief = property(lambda self: self._task.is_chief)
     task_type = property(lambda self: self._task.type)
     task_id = property(lambda self: self._task.index)
-    global_id_in_cluster = property(lambda self: self._task.host)
-    num_ps_replicas = property(lambda self: 0)
-    num_worker_replicas = property(lambda self: max(1, len(self._task.addresses)))
-    service = property(lambda self: _service() or None)
+    global_id_in_cluster = property(lambda self: self._task.global_id)
+    num_ps_replicas = property(lambda self: self._task.num_ps_replicas)
+    num_worker_replicas = property(lambda self: self._task.num_worker_replicas)
+    service = property(lambda self: self._task.service)
+
+    def cores_of(self, evaluating):
+        """Returns the master that names cores to train or to evaluate on, or "".
+
+        The address that TF_CONFIG's cluster gives this process names a host, but not cores.
+        """
+        master = self.evaluation_master if evaluating else self.master
+        return "" if master == self._task.own_address else master
 
     def replace(self, **kwargs):
         """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
-        changeable = set(_RUN_CONFIG_DEFAULTS) | {"tpu_config"}
-        unknown = sorted(set(kwargs) - changeable)
+        changeable = [*_FIELDS, "tpu_config"]
+        unknown = sorted(set(kwargs) - set(changeable))
         if unknown:
             raise ValueError(
-                f"RunConfig.replace cannot change {unknown}; it can change {sorted(changeable)}"
+                f"RunConfig: Replacing {', '.join(unknown)} is not supported. Allowed properties "
+                f"are {changeable}"
             )
         new = copy.deepcopy(self)
         if "tpu_config" in kwargs:
-            new._tpu_config = kwargs.pop("tpu_config")
+            new._tpu_config = _checked_tpu_config(kwargs.pop("tpu_config"))
         # Giving one save interval turns the other off, as in the constructor.
         for given, other in (
             ("save_checkpoints_steps", "save_checkpoints_secs"),
             ("save_checkpoints_secs", "save_checkpoints_steps"),
         ):
             if kwargs.get(given) is not None and other not in kwargs:
-                new._fields[other] = None
-        new._fields.update(kwargs)
-        _check_run_config(new._fields)
+                new._values[other] = None
+        new._values.update(kwargs)
+        _check(new._values)
         return new
 
     def __repr__(self):
-        fields = dict(self._fields, tpu_config=self._tpu_config, master=self._master)
+        fields = dict(self._values, tpu_config=self._tpu_config, master=self._master)
         return f"RunConfig({', '.join(f'{k}={v!r}' for k, v in sorted(fields.items()))})"
 
 
-def _settle_save_interval(fields):
-    """Resolves the two save intervals: 600 s when neither was given, else only what was given."""
-    steps, secs = fields["save_checkpoints_steps"], fields["save_checkpoints_secs"]
+_FIELDS = {name: field for name, field in vars(RunConfig).items() if isinstance(field, _Field)}
+
+
+def _settle_save_interval(values):
+    """Resolves the two save intervals: 600 s if neither was given, else only what was given."""
+    steps, secs = values["save_checkpoints_steps"], values["save_checkpoints_secs"]
     if steps is _UNSET and secs is _UNSET:
         steps, secs = None, _DEFAULT_SAVE_SECS
-    fields["save_checkpoints_steps"] = None if steps is _UNSET else steps
-    fields["save_checkpoints_secs"] = None if secs is _UNSET else secs
+    values["save_checkpoints_steps"] = None if steps is _UNSET else steps
+    values["save_checkpoints_secs"] = None if secs is _UNSET else secs
 
 
-def _settle_model_dir(fields):
-    """Takes the model_dir of TF_CONFIG, where there is one."""
-    given = cluster_task.tf_config().get("model_dir")
-    if given == "":
-        raise ValueError("TF_CONFIG: model_dir must not be empty")
-    if given and fields["model_dir"] and fields["model_dir"] != given:
+def _model_dir(given, of_tf_config):
+    """Returns the model_dir, which TF_CONFIG may name too."""
+    if of_tf_config and given and given != of_tf_config:
         raise ValueError(
-            f"RunConfig.model_dir={fields['model_dir']!r} differs from TF_CONFIG's {given!r}"
+            f"`model_dir` provided in RunConfig construct, if set, must have the same value as the "
+            f"model_dir in TF_CONFIG: they are {given!r} and {of_tf_config!r}"
         )
-    fields["model_dir"] = fields["model_dir"] if fields["model_dir"] is not None else given
+    return given if given is not None else of_tf_config
 
 
-def _check_run_config(fields):
-    if fields["save_checkpoints_steps"] is not None and fields["save_checkpoints_secs"] is not None:
+def _check(values):
+    if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
         raise ValueError(
-            "RunConfig: give either save_checkpoints_steps or save_checkpoints_secs, not both"
+            "RunConfig: `save_checkpoints_steps` and `save_checkpoints_secs` cannot be both set: "
+            "give either of them"
         )
-    if fields["model_dir"] == "":
-        raise ValueError('RunConfig.model_dir="": give a directory, or None for a temporary one')
-    for name in (
-        "save_summary_steps",
-        "save_checkpoints_steps",
-        "save_checkpoints_secs",
-        "keep_checkpoint_max",
-    ):
-        _check_number(fields[name], name)
-        if fields[name] is not None and fields[name] < 0:
-            raise ValueError(f"RunConfig.{name}={fields[name]!r}: must be 0 or more")
-    for name in (
-        "log_step_count_steps",
-        "keep_checkpoint_every_n_hours",
-        "session_creation_timeout_secs",
-    ):
-        _check_number(fields[name], name)
-        if fields[name] is not None and fields[name] <= 0:
-            raise ValueError(f"RunConfig.{name}={fields[name]!r}: must be positive")
-    seed = fields["tf_random_seed"]
-    if seed is not None and not isinstance(seed, int):
-        raise ValueError(f"RunConfig.tf_random_seed={seed!r}: must be an integer")
-    session_config = fields["session_config"]
-    if session_config is not None and not isinstance(session_config, tf.ConfigProto):
-        raise ValueError(
-            f"RunConfig.session_config: must be a tf.ConfigProto, not {type(session_config)}"
-        )
-    if fields["protocol"] not in (None, "grpc", "grpc+verbs"):
-        raise ValueError(f"RunConfig.protocol={fields['protocol']!r}: must be grpc or grpc+verbs")
-    device_fn = fields["device_fn"]
-    if device_fn is not None and (
-        not callable(device_fn) or list(inspect.signature(device_fn).parameters) != ["op"]
-    ):
-        raise ValueError("RunConfig.device_fn: must be a function of one argument named op")
+    for name, field in _FIELDS.items():
+        field.check(values[name])
 
 
-def _check_number(value, name):
-    if value is not None and not isinstance(value, numbers.Real):
-        raise TypeError(f"RunConfig.{name}={value!r}: must be a number or None")
-
-
-def _check_positive_int(value, name):
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}: must be a positive integer")
-    if value < 1:
-        raise ValueError(f"{name}={value!r}: must be a positive integer")
-
-
-def _service():
-    service = cluster_task.tf_config().get("service", {})
-    if not isinstance(service, dict):
-        raise TypeError(f"TF_CONFIG: service must be a dict, not {service!r}")
-    return service
+def _checked_tpu_config(tpu_config):
+    if not isinstance(tpu_config, TPUConfig):
+        raise TypeError(f"RunConfig: tpu_config must be a TPUConfig, not {tpu_config!r}")
+    return tpu_config

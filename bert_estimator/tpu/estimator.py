@@ -6,6 +6,7 @@ import enum
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.base_estimator import Estimator
+from bert_estimator.tpu.checks import positive_int
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices, hosts
@@ -104,7 +105,7 @@ class TPUEstimator(Estimator):
         }
         for name, size in sizes.items():
             if size is not None and use_tpu:
-                _check_positive_int(size, name)
+                positive_int(size, name)
         if embedding_config_spec is not None:
             raise ValueError(
                 "embedding_config_spec is not supported: tables on the TPU's own embedding "
@@ -196,7 +197,7 @@ class TPUEstimator(Estimator):
             return
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None:
-                _check_positive_int(value, name)
+                positive_int(value, name)
         super()._check_call(mode, steps, max_steps)
         if mode == ModeKeys.TRAIN and steps is None and max_steps is None:
             raise ValueError("train needs steps or max_steps with use_tpu=True")
@@ -289,8 +290,7 @@ class TPUEstimator(Estimator):
           ValueError: the batch, or the input mode, does not fit them.
         """
         tpu_config = self._config.tpu_config
-        master = self._config.master if mode == ModeKeys.TRAIN else self._config.evaluation_master
-        master = master or devices.default_master()
+        master = self._config.cores_of(mode != ModeKeys.TRAIN) or devices.default_master()
         cores = len(devices.find(master)) if master else 1
         if master:
             step_graph.check_tensorflow()
@@ -366,10 +366,3 @@ def _without_gpus(config):
         session_config.CopyFrom(config.session_config)
     session_config.device_count["GPU"] = 0
     return config.replace(session_config=session_config)
-
-
-def _check_positive_int(value, name):
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a positive integer, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be a positive integer, not {value!r}")

@@ -118,16 +118,17 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
         if not isinstance(value, kind):
             raise TypeError(f"train_and_evaluate needs a(n) {kind.__name__}, not {value!r}")
-    task = estimator.config.task
+    config = estimator.config
+    alone = not config.cluster_spec or config.cluster is not None
     evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
-    if task.trains:
+    if config.task_type != "evaluator":
         estimator.train(
             train_spec.input_fn,
             hooks=train_spec.hooks,
             max_steps=train_spec.max_steps,
             saving_listeners=[
                 *train_spec.saving_listeners,
-                *([evaluator] if task.evaluates else []),
+                *([evaluator] if alone or config.task_type == "master" else []),
             ],
         )
     else:

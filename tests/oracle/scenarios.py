@@ -3,6 +3,7 @@
 # Importing a module registers its scenarios.
 import call_scenarios  # noqa: F401
 import checkpoint_scenarios  # noqa: F401
+import cluster_scenarios  # noqa: F401
 import estimator_scenarios  # noqa: F401
 import evaluate_scenarios  # noqa: F401
 import export_scenarios  # noqa: F401

@@ -1,5 +1,6 @@
 """Scenarios of what is refused, and of the defaults: configs, constructor, specs, calls."""
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from harness import (
     build,
@@ -65,10 +66,39 @@ def tpu_config(api, folder, keywords):
     sleep_text={"keywords": {"initial_infeed_sleep_secs": "3"}},
     sleep_0={"keywords": {"initial_infeed_sleep_secs": 0}},
     sleep_negative={"keywords": {"initial_infeed_sleep_secs": -1}},
+    loop_bool={"keywords": {"iterations_per_loop": True}},
+    loop_of_digits={"keywords": {"iterations_per_loop": "2"}},
+    shards_bool={"keywords": {"num_shards": True}},
+    shards_of_numpy={"keywords": {"num_shards": np.int64(2)}},
+    partition_of_3={"keywords": {"input_partition_dims": [[1], [1], [1]]}},
+    partition_without_v2={"keywords": {"input_partition_dims": [[1]]}},
+    partition_number={"keywords": {"input_partition_dims": 1}},
+    partition_without_cores={
+        "keywords": {"input_partition_dims": [[1]], "per_host_input_for_training": 3}
+    },
     unknown={"keywords": {"more": 1}},
 )
 def tpu_config_refuses(api, folder, keywords):
-    return outcome(lambda: api.TPUConfig(**keywords), says=keywords)
+    phrases = [
+        *["must be positive integer value", "must be positive", "must be 1, 2, 4, 8, 16, 32, 64"],
+        *["must be PER_HOST_V1 or SLICED; got", "only supported in PER_HOST_V2 mode"],
+        *["must be a list/tuple with one or two elements", "requires setting num_cores_per_repl"],
+    ]
+    return outcome(lambda: api.TPUConfig(**keywords), says=[*keywords, *phrases])
+
+
+@table(
+    checked={"keywords": {"num_shards": 0}},
+    unknown={"keywords": {"more": 1}},
+    settled={"keywords": {"per_host_input_for_training": False}},
+)
+def tpu_config_replace(api, folder, keywords):
+    seen = {}
+
+    def call():
+        seen.update(fields_of(api.TPUConfig()._replace(**keywords), *keywords))
+
+    return {**outcome(call, says=keywords), **seen}
 
 
 @scenario
@@ -156,11 +186,24 @@ def masters(api, folder, keywords):
     device_fn_text={"keywords": {"device_fn": "cpu"}},
     protocol={"keywords": {"protocol": "pigeon"}},
     timeout_negative={"keywords": {"session_creation_timeout_secs": -1}},
+    seed_bool={"keywords": {"tf_random_seed": True}},
+    seed_of_numpy={"keywords": {"tf_random_seed": np.int64(1)}},
+    summary_bool={"keywords": {"save_summary_steps": True}},
+    summary_text={"keywords": {"save_summary_steps": "1"}},
+    summary_of_numpy={"keywords": {"save_summary_steps": np.int64(1)}},
+    device_fn_of_two={"keywords": {"device_fn": lambda op, more: None}},
+    delay_float={"keywords": {"experimental_max_worker_delay_secs": 1.5}},
+    delay_text={"keywords": {"experimental_max_worker_delay_secs": "1"}},
     model_dir_empty={"keywords": {"model_dir": ""}},
     unknown={"keywords": {"more": 1}},
 )
 def run_config_refuses(api, folder, keywords):
-    return outcome(lambda: api.RunConfig(**keywords), says=keywords)
+    phrases = [
+        *["should be >= 0", "should be > 0", "must be integer", "cannot be both set"],
+        *["must be instance of ConfigProto", 'must be callable with exactly one argument "op"'],
+        *["should be grpc or grpc+verbs", "should be non-empty", "must be an integer if set"],
+    ]
+    return outcome(lambda: api.RunConfig(**keywords), says=[*keywords, *phrases])
 
 
 @scenario
@@ -224,7 +267,7 @@ def replace(api, folder, keywords):
         seen["changed"] = fields_of(changed, *names)
         seen["loop"] = changed.tpu_config.iterations_per_loop
 
-    failure = outcome(call, says=keywords)
+    failure = outcome(call, says=[*keywords, "is not supported. Allowed properties are"])
     return {**failure, **seen, "original": fields_of(config, *names)}
 
 

@@ -3,6 +3,10 @@
 What upstream accepts and refuses is in tests/oracle.
 """
 
+import inspect
+import pickle
+
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -15,11 +19,11 @@ V2 = InputPipelineConfig.PER_HOST_V2
     ("keywords", "error", "message"),
     [
         (
-            {"iterations_per_loop": "30"},
+            {"iterations_per_loop": "30d"},
             ValueError,
-            r"^TPUConfig\.iterations_per_loop='30': a time must be .* such as \"30s\"$",
+            r"^Invalid TPUConfig `iterations_per_loop` value '30d': must be .* such as \"30s\"$",
         ),
-        ({"num_shards": True}, TypeError, r"^TPUConfig\.num_shards=True: must be a positive int"),
+        ({"num_shards": True}, TypeError, "^TPUConfig num_shards must be int, and positive"),
         (
             {"per_host_input_for_training": 9},
             ValueError,
@@ -29,28 +33,67 @@ V2 = InputPipelineConfig.PER_HOST_V2
             {"input_partition_dims": [1, 2, 3], "per_host_input_for_training": V2,
              "num_cores_per_replica": 2},
             ValueError,
-            "one element .* or two .*, not 3",
+            "one or two elements: for the features, and for the labels; it has 3",
         ),
         (
             {"input_partition_dims": [1], "num_cores_per_replica": 2},
             ValueError,
-            "input_partition_dims needs PER_HOST_V2",
+            "only supported in PER_HOST_V2 mode, not in PER_HOST_V1",
         ),
         (
             {"input_partition_dims": [1], "per_host_input_for_training": V2},
             ValueError,
-            "input_partition_dims needs num_cores_per_replica",
+            "input_partition_dims requires setting num_cores_per_replica",
         ),
         (
             {"experimental_host_call_every_n_steps": 0},
             ValueError,
-            r"^TPUConfig\.experimental_host_call_every_n_steps=0: must be a positive integer$",
+            "^TPUConfig experimental_host_call_every_n_steps must be positive, not 0$",
         ),
     ],
 )  # fmt: skip
 def test_tpu_config_says_what_is_wrong(keywords, error, message):
     with pytest.raises(error, match=message):
         TPUConfig(**keywords)
+
+
+def test_a_loop_of_digits_is_a_number():
+    assert TPUConfig(iterations_per_loop="20").iterations_per_loop == 20
+    assert type(TPUConfig(iterations_per_loop=np.int64(20)).iterations_per_loop) is int
+
+
+def test_a_signature_says_the_defaults():
+    parameters = inspect.signature(TPUConfig).parameters
+    assert list(parameters) == list(TPUConfig._fields)
+    assert parameters["iterations_per_loop"].default == 2
+    assert pickle.loads(pickle.dumps(TPUConfig(num_shards=3))).num_shards == 3
+
+
+@pytest.mark.parametrize("value", [[2], {}, 0, 1.5, "2"])
+def test_an_input_mode_may_be_any_wrong_thing(value):
+    with pytest.raises(ValueError, match="per_host_input_for_training must be True, False or one"):
+        TPUConfig(per_host_input_for_training=value)
+
+
+def test_run_config_takes_only_its_own_kind_of_tpu_config():
+    for make in (RunConfig, RunConfig().replace):
+        with pytest.raises(TypeError, match="tpu_config must be a TPUConfig, not 3"):
+            make(tpu_config=3)
+
+
+def test_a_field_cannot_be_set():
+    with pytest.raises(AttributeError, match=r"config.replace\(model_dir=...\) returns a copy"):
+        RunConfig().model_dir = "a"
+
+
+class Elsewhere(RunConfig):
+    @property
+    def model_dir(self):
+        return "elsewhere"
+
+
+def test_a_subclass_may_override_any_field():
+    assert Elsewhere(model_dir="a").replace(tf_random_seed=2).model_dir == "elsewhere"
 
 
 def test_input_partition_dims_are_kept():
@@ -77,9 +120,9 @@ def test_the_job_name_comes_from_the_environment(monkeypatch):
     ],
 )
 def test_run_config_names_the_number_that_is_wrong(name):
-    with pytest.raises(TypeError, match=rf"^RunConfig\.{name}='10': must be a number or None$"):
+    with pytest.raises(TypeError, match=f"^RunConfig: {name} must be a number or None, not '10'$"):
         RunConfig(**{name: "10"})
-    with pytest.raises(ValueError, match=rf"^RunConfig\.{name}=-1: must be "):
+    with pytest.raises(ValueError, match=f"^RunConfig: {name} should be >=? 0, but is -1$"):
         RunConfig(**{name: -1})
     assert getattr(RunConfig(**{name: 7}), name) == 7
 
@@ -87,7 +130,7 @@ def test_run_config_names_the_number_that_is_wrong(name):
 def test_run_config_lists_what_it_knows():
     with pytest.raises(TypeError, match=r"unknown arguments \['steps'\]; known: .*'tf_random_seed"):
         RunConfig(steps=10)
-    with pytest.raises(ValueError, match=r"cannot change \['master'\]; it can change .*model_dir"):
+    with pytest.raises(ValueError, match=r"Replacing master is not supported. Allowed .*model_dir"):
         RunConfig().replace(master="grpc://a:1")
 
 

@@ -47,12 +47,11 @@ def find() -> Hosts:
     """Returns the `Hosts` that train together with this process.
 
     Raises:
-      ValueError: TF_CONFIG is not valid; see `cluster_task.of_tf_config`.
+      ValueError: TF_CONFIG contradicts itself, or its cluster cannot run here; see
+        `cluster_task`.
     """
-    task = cluster_task.of_tf_config()
-    if len(task.addresses) < 2:
-        return Hosts()
-    return Hosts(task.addresses, task.host)
+    addresses, index = cluster_task.of_tf_config().hosts()
+    return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
 def join(jax) -> Hosts:

@@ -1,4 +1,4 @@
-"""Tests what TF_CONFIG makes of a process, and that every part of it counts."""
+"""TF_CONFIG: what it makes of a process, and that no part of it is ignored."""
 
 import json
 import threading
@@ -20,28 +20,38 @@ def set_config(monkeypatch):
     return set_config
 
 
-def test_alone_a_process_does_everything(set_config, monkeypatch):
-    everything = ("worker", 0, True, True)
+def test_reading_does_not_depend_on_what_can_run(set_config):
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+    set_config(cluster=cluster, task={"type": "ps", "index": 0})
+    task = cluster_task.of_tf_config()
+    assert (task.type, task.index, task.is_chief, task.global_id) == ("ps", 0, False, 3)
+    assert (task.num_ps_replicas, task.num_worker_replicas) == (1, 3)
+    with pytest.raises(ValueError, match=r"tasks of type \['ps'\] cannot run here.* not supported"):
+        task.hosts()
+
+
+def test_alone_a_process_has_no_hosts(set_config, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert cluster_task.of_tf_config()[:4] == everything
+    assert cluster_task.of_tf_config() == cluster_task.Task()
+    assert cluster_task.Task().hosts() == ((), 0)
     set_config(task={"type": "worker", "index": 0})
-    assert cluster_task.of_tf_config()[:4] == everything
+    assert cluster_task.of_tf_config() == cluster_task.Task()
 
 
 @pytest.mark.parametrize(
-    ("kind", "cluster", "trains", "evaluates"),
+    ("kind", "cluster", "hosts"),
     [
-        ("chief", CLUSTER, True, False),
-        ("chief", {"chief": ["a:1"]}, True, False),
-        ("evaluator", CLUSTER, False, True),
-        ("evaluator", {"chief": ["a:1"]}, False, True),
-        ("master", {"master": ["a:1"], "ps": []}, True, True),
+        ("chief", CLUSTER, ["a:1"]),
+        ("evaluator", CLUSTER, []),
+        ("evaluator", {"chief": ["a:1"]}, []),
+        ("master", {"master": ["a:1"], "ps": []}, ["a:1"]),
     ],
 )
-def test_one_trains_and_one_evaluates(set_config, kind, cluster, trains, evaluates):
+def test_one_trains_and_one_evaluates(set_config, kind, cluster, hosts):
     set_config(cluster=cluster, task={"type": kind, "index": 0})
-    assert cluster_task.of_tf_config()[:4] == (kind, 0, trains, evaluates)
+    assert cluster_task.of_tf_config().hosts() == (tuple(hosts), 0)
     config = tpu.RunConfig(master="rehearse:2")
+    trains = kind != "evaluator"
     assert (config.task_type, config.task_id, config.is_chief) == (kind, 0, trains)
     assert config.evaluation_master == ("rehearse:2" if trains else "")
 
@@ -50,74 +60,126 @@ def test_one_trains_and_one_evaluates(set_config, kind, cluster, trains, evaluat
 def test_several_hosts_train_together(set_config, kind, index, host):
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]}
     set_config(cluster=cluster, task={"type": kind, "index": index})
-    task = cluster_task.of_tf_config()
-    assert task == (kind, index, True, False, ("a:1", "b:1", "c:1"))
+    assert cluster_task.of_tf_config().hosts() == (("a:1", "b:1", "c:1"), host)
     config = tpu.RunConfig()
     assert (config.task_type, config.task_id) == (kind, index)
-    assert (config.is_chief, config.global_id_in_cluster) == (host == 0, host)
-    assert config.num_worker_replicas == 3
+    assert (config.is_chief, config.num_worker_replicas) == (host == 0, 3)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"task": {"type": "ps", "index": 0}}, "without a cluster, only type worker"),
-        ({"task": {"type": "worker", "index": 1}}, "without a cluster"),
-        ({"cluster": {"worker": ["a"]}}, "must have one chief"),
-        ({"cluster": {"chief": ["a", "b"]}}, "must have one chief"),
-        ({"cluster": {"chief": ["a"], "master": ["b"]}}, "must have one chief"),
-        ({"cluster": {"chief": ["a"], "ps": ["b"]}}, r"type \['ps'\] are not supported"),
-        ({"cluster": CLUSTER}, "needs a task with type and index"),
-        ({"cluster": CLUSTER, "task": {"type": "chief"}}, "needs a task with type and index"),
-        ({"cluster": CLUSTER, "task": {"type": "master", "index": 0}}, "is not in the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "chief", "index": 1}}, "is not in the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}, "is not in the cluster"),
-        ({"cluster": CLUSTER, "task": {"type": "chief", "index": "x"}}, "is not in the cluster"),
-        (
-            {"cluster": {"master": ["a"], "worker": ["b"]}, "task": {"type": "master", "index": 0}},
-            "a master trains and evaluates in turn, so it must be the only host",
-        ),
-        ({"model_dir": ""}, "model_dir must not be empty"),
-    ],
-)
-def test_other_clusters_are_refused(set_config, config, message):
-    set_config(**config)
+def test_a_master_is_alone(set_config):
+    set_config(cluster={"master": ["a"], "worker": ["b"]}, task={"type": "master", "index": 0})
+    assert tpu.RunConfig().num_worker_replicas == 2
+    message = "a master trains and evaluates in turn, so it must be the only host"
     with pytest.raises(ValueError, match=message):
-        tpu.RunConfig()
+        cluster_task.of_tf_config().hosts()
+
+
+def test_the_address_of_a_task_names_no_cores(set_config):
+    set_config(cluster={"chief": ["a:1"], "worker": ["b:1"]}, task={"type": "worker", "index": 0})
+    config = tpu.RunConfig()
+    assert (config.master, config.evaluation_master) == ("grpc://b:1", "grpc://b:1")
+    assert (config.cores_of(evaluating=False), config.cores_of(evaluating=True)) == ("", "")
+    config = tpu.RunConfig(evaluation_master="rehearse:2")
+    assert (config.cores_of(evaluating=False), config.cores_of(evaluating=True)) == (
+        "",
+        "rehearse:2",
+    )
+
+
+def test_the_masters_of_a_session_name_cores(set_config, tmp_path):
+    set_config(session_master="grpc://a:1", eval_session_master="grpc://b:1")
+    estimator = make_estimator(tmp_path, master=None)
+    with pytest.raises(RuntimeError, match="grpc://a:1"):
+        estimator.train(input_fn, steps=1)
+    with pytest.raises(RuntimeError, match="grpc://b:1"):
+        estimator.evaluate(input_fn, steps=1)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "error", "message"),
     [
-        ('{"cluster":', r"TF_CONFIG='{\"cluster\":' is not JSON: Expecting value"),
-        ('["a:1"]', r"TF_CONFIG='\[\"a:1\"\]' is not a JSON object"),
-        ('{"cluster": ["a:1"]}', r"TF_CONFIG: the cluster \['a:1'\] must map names to lists"),
-        ('{"cluster": {"chief": "a:1"}}', "cluster {'chief': 'a:1'} must map names to lists"),
-        ('{"task": "chief"}', "TF_CONFIG: the task 'chief' is not a JSON object"),
+        ('{"cluster":', ValueError, r"TF_CONFIG='{\"cluster\":' is not JSON: Expecting value"),
+        ('["a:1"]', ValueError, r"TF_CONFIG='\[\"a:1\"\]' is not a JSON object"),
+        ('{"cluster": ["a:1"]}', TypeError, r"`cluster` must be a dictionary .*, not \['a:1'\]"),
+        (
+            '{"cluster": {"chief": "a:1"}}',
+            TypeError,
+            "tasks for job 'chief' must be a list .*'a:1'",
+        ),
+        ('{"task": "chief"}', ValueError, "TF_CONFIG: the task 'chief' is not an object"),
     ],
 )
-def test_malformed_tf_config_is_an_error_with_an_example(monkeypatch, text, message):
+def test_what_is_not_a_tf_config_is_named_with_what_one_is(monkeypatch, text, error, message):
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(ValueError, match=message + r'.*\. A valid value is {"cluster": {"chief"'):
+    message += r'.*\. A valid value is {"cluster": {"chief"'
+    with pytest.raises(error, match=message):
         tpu.RunConfig()
 
 
-def test_a_service_is_a_dict(set_config):
+def test_an_index_is_a_number(set_config):
+    set_config(cluster=CLUSTER, task={"type": "chief", "index": "x"})
+    with pytest.raises(ValueError, match="TF_CONFIG: the task index must be a number, not 'x'"):
+        tpu.RunConfig()
+
+
+@pytest.mark.parametrize("of", [tpu.TPUConfig, tpu.RunConfig])
+def test_a_service_is_a_dict(set_config, of):
     set_config(service="there")
-    with pytest.raises(TypeError, match="service must be a dict, not 'there'"):
-        tpu.TPUConfig()
+    with pytest.raises(TypeError, match=r"it must be a dict\. Given is 'there'"):
+        of()
 
 
 def test_the_model_dir(set_config):
     set_config(model_dir="a")
     assert tpu.RunConfig().model_dir == tpu.RunConfig(model_dir="a").model_dir == "a"
-    with pytest.raises(ValueError, match="'b' differs from TF_CONFIG's 'a'"):
+    with pytest.raises(ValueError, match=r"must have the same value .* they are 'b' and 'a'"):
         tpu.RunConfig(model_dir="b")
+
+
+def test_nothing_runs_with_parameter_servers(set_config, tmp_path):
+    cluster = {"chief": ["a:1"], "ps": ["b:1"]}
+    for kind in cluster:
+        set_config(cluster=cluster, task={"type": kind, "index": 0})
+        for use_tpu in (False, True):
+            estimator = make_estimator(tmp_path, use_tpu=use_tpu, predict_batch_size=4)
+            for call in (
+                lambda of=estimator: of.train(input_fn, steps=1),
+                lambda of=estimator: of.evaluate(input_fn, steps=1),
+                lambda of=estimator: next(of.predict(input_fn)),
+                lambda of=estimator: tpu.train_and_evaluate(
+                    of, tpu.TrainSpec(input_fn, 1), tpu.EvalSpec(input_fn)
+                ),
+            ):
+                with pytest.raises(ValueError, match=r"\['ps'\] cannot run here: every host"):
+                    call()
+
+
+class Evaluator(tpu.RunConfig):
+    """A process that knows by other means than TF_CONFIG what it is."""
+
+    task_type = "evaluator"
+
+
+def test_an_overridden_task_type_is_obeyed(tmp_path):
+    make_estimator(tmp_path).train(input_fn, steps=3)
+    config = Evaluator(model_dir=str(tmp_path), master="")
+    evaluator = tpu.TPUEstimator(
+        make_model_fn(), config=config, train_batch_size=4, eval_batch_size=4
+    )
+    assert evaluator.config.task_type == "evaluator"
+    results, _ = tpu.train_and_evaluate(
+        evaluator,
+        tpu.TrainSpec(input_fn, max_steps=3),
+        tpu.EvalSpec(input_fn, steps=1, start_delay_secs=0, throttle_secs=0),
+    )
+    assert results == {"loss": 4.0, "global_step": 3}
+    with pytest.raises(ValueError, match="Train has been called wrong configuration"):
+        evaluator.train(input_fn, steps=1)
 
 
 def test_an_evaluator_does_not_train(set_config, tmp_path):
     set_config(cluster=CLUSTER, task={"type": "evaluator", "index": 0})
-    with pytest.raises(ValueError, match="this process the evaluator, which does not train"):
+    with pytest.raises(ValueError, match="the task type of this process is 'evaluator'"):
         make_estimator(tmp_path).train(input_fn, steps=1)
 
 
