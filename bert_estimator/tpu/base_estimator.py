@@ -15,7 +15,9 @@ from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import session_step, xla_step
+from bert_estimator.tpu.step.local_step import LocalStep
+from bert_estimator.tpu.step.session_step import SessionStep
+from bert_estimator.tpu.step.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 
 # What a subclass may define anew, as upstream allows: the rest may change with any version.
@@ -357,8 +359,8 @@ class Estimator:
 def _runtime(job):
     """Returns the class that builds and runs a job's steps."""
     if job.master:
-        return xla_step.XlaStep
-    return session_step.FedStep if job.tpu_rules else session_step.LocalStep
+        return XlaStep
+    return SessionStep if job.tpu_rules else LocalStep
 
 
 def _with_model_dir(config, model_dir):

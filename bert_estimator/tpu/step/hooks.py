@@ -86,6 +86,30 @@ class HookDriver:
             hook.end(session)
 
 
+def values_for_hooks(hook_run, session, element_of_step):
+    """Returns the values of what the hooks fetch, after a loop: a dict by hook.
+
+    Args:
+      hook_run: the `HookRun`.
+      session: the session that hooks see.
+      element_of_step: as for `HookDriver`.
+
+    Raises:
+      ValueError: names the hook that fetches a tensor of the step itself.
+    """
+    if not hook_run.fetches:
+        return {}
+    try:
+        return session.run(hook_run.fetches, hook_run.feed_dict)
+    except (tf.errors.InvalidArgumentError, LookupError, ValueError) as error:
+        for hook, fetches in hook_run.fetches.items():
+            for fetch in tf.nest.flatten(fetches):
+                element = element_of_step(fetch)
+                if element is not None:
+                    raise error_of_fetch(hook, element) from error
+        raise
+
+
 def error_of_fetch(hook, element):
     """Returns the error for a hook that asks for a tensor or an operation of the step itself."""
     return ValueError(

@@ -20,7 +20,7 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
 
     Args:
       job: a `Job` in mode EVAL.
-      step_class: the class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       hooks: list of the caller's hooks.
       steps: number of batches; None: until the data ends (not under TPU rules).

@@ -23,7 +23,7 @@ class BuiltStep:
 
     Args:
       job: a `Job`.
-      step_class: the class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       start_step: the global step from which the data goes on.
 
@@ -84,7 +84,7 @@ def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
 
     Args:
       job: a `Job`.
-      step_class: the class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       checkpoint: path prefix of the checkpoint to restore, or None: then variables have their
         initial values, or those of the job's warm start.

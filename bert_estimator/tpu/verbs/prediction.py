@@ -28,7 +28,7 @@ def predict(job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yie
 
     Args:
       job: a `Job` in mode PREDICT.
-      step_class: the class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
       predict_keys: names of the predictions to yield, a list; None or none: all.
       hooks: list of the caller's hooks. They visit each batch.
       checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is

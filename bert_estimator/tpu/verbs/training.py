@@ -19,7 +19,7 @@ def train(job, step_class, input_fn, hooks, saving_listeners, steps, max_steps):
 
     Args:
       job: a `Job` in mode TRAIN.
-      step_class: the class that builds the step, such as `session_step.FedStep`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       hooks: list of the caller's hooks.
       saving_listeners: list of `tf.train.CheckpointSaverListener`.

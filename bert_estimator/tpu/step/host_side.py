@@ -1,0 +1,231 @@
+"""The host's side of a step by the TPU's rules: it feeds the step, and receives what it sends.
+
+A session step and an XLA step each have a `HostSide`.
+"""
+
+import collections
+import functools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import errors
+from bert_estimator.tpu.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    TPUEstimatorSpec,
+    call_scaffold_fn,
+    check_metrics,
+)
+from bert_estimator.tpu.step import infeed, outfeed
+from bert_estimator.tpu.step.inputs import Inputs
+
+# How many seconds a thread may take to end. A draw or a host function that takes longer is cut off
+# when the session is closed.
+JOIN_SECS = 1
+
+
+def static_inputs(job, input_fn, start_step):
+    """Calls an input_fn, and checks that its batches are what a compiled program can take.
+
+    Returns:
+      The `Inputs`.
+
+    Raises:
+      TypeError: it returned a Dataset, or did not, and the input mode takes the other.
+      ValueError: names the first tensor whose shape is not fully known.
+    """
+    inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
+    job.check_data(is_dataset=inputs.initializer is not None)
+    inputs.check_static_shapes()
+    return inputs
+
+
+def host_spec(spec, placeholders):
+    """Returns the `EstimatorSpec` that the verbs see of a spec whose model runs by TPU rules.
+
+    Args:
+      spec: the `TPUEstimatorSpec`, or in TRAIN the `EstimatorSpec`, of a model_fn.
+      placeholders: those that the step is fed through; a scaffold must not depend on them.
+
+    Raises:
+      RuntimeError, ValueError: an EstimatorSpec has what only a local step can do.
+    """
+    if isinstance(spec, TPUEstimatorSpec):
+        return EstimatorSpec(
+            spec.mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            scaffold=call_scaffold_fn(spec.scaffold_fn, placeholders),
+            predictions=spec.predictions,
+            training_hooks=spec.training_hooks,
+            evaluation_hooks=spec.evaluation_hooks,
+            prediction_hooks=spec.prediction_hooks,
+        )
+    tf.logging.warning("EstimatorSpec.scaffold is ignored with use_tpu=True; use scaffold_fn")
+    return EstimatorSpec(
+        spec.mode, loss=spec.loss, train_op=spec.train_op, training_hooks=spec.training_hooks
+    )
+
+
+class HostSide:
+    """What draws a step's batches, and the host functions that receive what the step sends.
+
+    Args:
+      job: the `Job`.
+      spec: what the model_fn returned.
+      placeholders: those that the step is fed through; a host function must not depend on them.
+      start_step: the global step before the first step.
+
+    Attributes:
+      functions: list of (`HostFunction` or `Predictions`, the operations to run for a step).
+      scalars: dict name -> tensor of the step, for the log line.
+      metric_values: dict name -> tensor, the metrics after the last step.
+      predicted: deque of the predictions received.
+      step: the global step, counted by what the steps sent.
+      error: the `FirstError` of the host functions.
+
+    Raises:
+      RuntimeError, ValueError: the spec has what only a local step can do.
+    """
+
+    def __init__(self, job, spec, placeholders, start_step):
+        _check_device_spec(spec)
+        tpu_config = job.config.tpu_config
+        self._job, self._placeholders = job, placeholders
+        self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
+        self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
+        self._infeed, self._outfeeds = None, []
+        self.functions, self.scalars, self.metric_values = [], {}, {}
+        self.predicted = collections.deque()
+        self.step, self.error = start_step, errors.FirstError()
+        if isinstance(spec, TPUEstimatorSpec):
+            self._add_functions(spec)
+
+    def _add_functions(self, spec):
+        mode = self._job.mode
+        if spec.host_call is not None and len(spec.host_call[1]):
+            function = self._host_function("host_call", spec.host_call)
+            self.scalars = scalar_tensors(spec.host_call)
+            self.functions.append((function, [] if function.result is None else function.result))
+        if mode == ModeKeys.EVAL and spec.eval_metrics is not None:
+            function = self._host_function("eval_metrics", spec.eval_metrics)
+            check_metrics(function.result, "eval_metrics: metric_fn's result")
+            self.metric_values, updates = split_metrics(function.result)
+            self.functions.append((function, updates))
+        if mode == ModeKeys.PREDICT:
+            predictions = outfeed.Predictions(spec.predictions)
+            self.predicted = predictions.waiting
+            self.functions.append((predictions, []))
+
+    def _host_function(self, name, pair):
+        replicas = 1 if self._job.same_batch else self._job.num_replicas
+        return outfeed.HostFunction(name, pair, self._placeholders, replicas)
+
+    @property
+    def tensors(self):
+        """The tensors that the step sends: a list for each host function."""
+        return [function.tensors for function, _ in self.functions]
+
+    @property
+    def operations(self):
+        """What the host functions run for a step, a structure for each."""
+        return [operations for _, operations in self.functions]
+
+    @property
+    def waited_secs(self):
+        """How many seconds `next_batch` has waited in total."""
+        return self._infeed.waited_secs
+
+    def start(self, session, draw, limit, depth=infeed.DEPTH):
+        """Starts the threads.
+
+        Args:
+          session: the session that the host functions use.
+          draw: function that returns the next batch, or raises `EndOfInput`.
+          limit: how many batches to draw at most, or None.
+          depth: how many batches may wait.
+        """
+        self._infeed = infeed.Infeed(draw, limit, self._infeed_delay_secs, depth)
+        self._infeed.start()
+        for function, operations in self.functions:
+            receive = functools.partial(function.run, session, operations)
+            self._outfeeds.append(outfeed.Outfeed(receive, self.error))
+            self._outfeeds[-1].start()
+
+    def has_batch(self):
+        """Returns whether `next_batch` would not have to wait."""
+        return self._infeed.has_batch()
+
+    def next_batch(self, interrupted):
+        """Returns a batch, or None if interrupted.
+
+        An error of a host function belongs to a step before. It is raised first: neither a wait for
+        the data nor the end of the data hides it.
+        """
+        batch = self._infeed.get(lambda: interrupted() or bool(self.error))
+        self.error.raise_if_any()
+        return batch
+
+    def send(self, values):
+        """Hands what one step sent to the host functions: a list of arrays for each of them."""
+        for feed, (function, _), sent in zip(self._outfeeds, self.functions, values, strict=True):
+            every = self._host_call_every if function.name == "host_call" else 1
+            if function.name == "host_call" and not self._job.hosts.is_chief:
+                continue  # the chief has the values of every core, and what it writes is enough
+            if self.step % every == 0:
+                feed.put(sent)
+        self.step += 1
+
+    def drain(self):
+        """Returns when the host functions have received all; raises the first error of them."""
+        for feed in self._outfeeds:
+            feed.drain()
+
+    def stop(self):
+        """Asks the threads to end, and waits for them a moment."""
+        threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            thread.join(JOIN_SECS)
+
+    def ends_training(self, loss):
+        """Returns whether training cannot go on after a step with this loss."""
+        return self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)
+
+
+def split_metrics(metrics):
+    """Returns (dict of value tensors, list of update operations) of a dict of metrics."""
+    metrics = metrics or {}
+    return {k: value for k, (value, _) in metrics.items()}, [u for _, u in metrics.values()]
+
+
+def scalar_tensors(host_call):
+    """Returns the one-value float tensors of a host_call dict: they go to the log line."""
+    if host_call is None or not isinstance(host_call[1], dict):
+        return {}
+    tensors = {key: tf.convert_to_tensor(value) for key, value in host_call[1].items()}
+    return {
+        key: tensor
+        for key, tensor in tensors.items()
+        if tensor.dtype.is_floating and tensor.shape.num_elements() == 1
+    }
+
+
+def scalar_values(scalars):
+    """Returns a dict of floats of a dict of one-value arrays."""
+    return {key: float(np.reshape(value, [])) for key, value in scalars.items()}
+
+
+def _check_device_spec(spec):
+    """Checks a spec that TPU rules apply to, with upstream's exception types."""
+    if isinstance(spec, TPUEstimatorSpec):
+        return
+    if spec.mode != ModeKeys.TRAIN:
+        raise RuntimeError(
+            f"With use_tpu=True model_fn must return a TPUEstimatorSpec in mode {spec.mode!r}: an "
+            "EstimatorSpec's metrics cannot be moved to the host. Use eval_metrics=(fn, tensors)"
+        )
+    if spec.training_chief_hooks:
+        raise ValueError("With use_tpu=True training_chief_hooks are not supported")

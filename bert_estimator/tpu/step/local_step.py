@@ -1,0 +1,79 @@
+"""A step in upstream's local mode, `use_tpu=False`: one `session.run`, with the hooks in it."""
+
+import collections
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
+from bert_estimator.tpu.step.inputs import Inputs
+from bert_estimator.tpu.step.interface import LoopResult
+
+
+class LocalStep:
+    """One step a loop, evaluated together with what the hooks fetch. See `interface.Step`."""
+
+    waited_secs = None  # the input is part of the step: the time it takes cannot be told apart
+
+    def __init__(self, job, input_fn, start_step):
+        params = job.input_params(start_step)
+        self._inputs = Inputs(input_fn, job.mode, params, job.config, job.tpu_params)
+        spec = job.call_model_fn(self._inputs.features, self._inputs.labels)
+        host_call = spec.host_call if isinstance(spec, TPUEstimatorSpec) else None
+        self._scalars = scalar_tensors(host_call)
+        self.spec = spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
+        self.metric_values, updates = split_metrics(self.spec.eval_metric_ops)
+        # The mode decides what a step does, whatever the spec carries.
+        self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
+        self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
+        self.predicted = collections.deque()
+        self._session = None  # once started
+
+    def add_summaries(self, config):
+        if not config.save_summary_steps or not config.model_dir:
+            return []
+        return [
+            tf.train.SummarySaverHook(
+                save_steps=config.save_summary_steps,
+                output_dir=config.model_dir,
+                scaffold=self.spec.scaffold,
+            )
+        ]
+
+    def host_session(self, session):
+        return session
+
+    def start(self, session, limit=None):
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
+        self._session = session
+
+    def loop_length(self, step, stop_step):
+        return 1
+
+    def run_loop(self, iterations, hook_run, interrupted):
+        fetches = [
+            self._operation,
+            self.spec.loss,
+            self._scalars,
+            self._predictions,
+            hook_run.fetches,
+        ]
+        try:
+            _, loss, scalars, predictions, hook_values = self._session.run(
+                fetches, hook_run.feed_dict, hook_run.options, hook_run.run_metadata
+            )
+        except (tf.errors.OutOfRangeError, StopIteration) as error:
+            raise infeed.EndOfInput from error
+        self.predicted += predictions
+        return LoopResult([float(loss)], scalar_values(scalars), None), hook_values
+
+    def element_of_step(self, fetch):
+        return None  # hooks take part in the step, and may fetch all of it
+
+    def finish(self, session):
+        pass  # nothing is under way between two steps
+
+    def stop(self, session):
+        pass  # there are no threads
