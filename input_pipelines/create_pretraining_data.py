@@ -12,6 +12,7 @@ import sys
 from absl import app, flags
 
 from bert_estimator.tokenization import open_tokenizer
+from bert_estimator.tpu import lock
 from input_pipelines import command_line
 from input_pipelines.documents import find_files, read_documents
 from input_pipelines.instances import CreationSettings
@@ -58,6 +59,7 @@ def create(values: flags.FlagValues) -> str:
     Raises:
       ValueError: a flag or the text is not fit; the message says which.
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
+      lock.InUseError: another process writes these files.
     """
     settings = CreationSettings(
         max_seq_length=values.max_seq_length,
@@ -84,9 +86,10 @@ def create(values: flags.FlagValues) -> str:
     # TensorFlow takes seconds to import: only for flags that are fit.
     from input_pipelines.pretraining_records import write_pretraining_records
 
-    manifest = write_pretraining_records(
-        read_documents(input_files), tokenizer, values.vocab_file, output_files, settings
-    )
+    with lock.held_for(output_files[0]):
+        manifest = write_pretraining_records(
+            read_documents(input_files), tokenizer, values.vocab_file, output_files, settings
+        )
     return (
         f"{manifest.num_records} examples from {manifest.corpus['documents']} documents "
         f"({manifest.corpus['tokens']} tokens) in {len(output_files)} files."

@@ -12,6 +12,7 @@ import sys
 from absl import app, flags
 
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
+from bert_estimator.tpu import lock
 from input_pipelines import command_line
 from input_pipelines.documents import find_files, read_documents
 
@@ -36,6 +37,7 @@ def create(values: flags.FlagValues) -> str:
       ValueError: a flag or the text is not fit; the message says which.
       FileNotFoundError: the directory of the vocabulary does not exist.
       OSError: the vocabulary cannot be written.
+      lock.InUseError: another process writes it.
     """
     if not os.path.isdir(os.path.dirname(values.vocab_file) or "."):
         raise FileNotFoundError(
@@ -50,10 +52,12 @@ def create(values: flags.FlagValues) -> str:
             f"WordPiece vocabulary's does not, and --model_type is {values.model_type}"
         )
     size, do_lower_case = values.vocab_size, values.do_lower_case
-    if is_model:
-        train_sentencepiece(sentences, values.vocab_file, size, values.model_type, do_lower_case)
-    else:
-        write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
+    with lock.held_for(values.vocab_file):
+        if is_model:
+            kind = values.model_type
+            train_sentencepiece(sentences, values.vocab_file, size, kind, do_lower_case)
+        else:
+            write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
     return f"{values.vocab_size} tokens in {values.vocab_file}."
 
 

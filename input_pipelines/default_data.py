@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
+from bert_estimator.tpu import lock
 from input_pipelines import embedded_corpus
 from input_pipelines import manifest as manifests
 from input_pipelines.instances import CreationSettings
@@ -66,6 +67,7 @@ def make(
     Raises:
       ValueError: `output_dir` holds something else, other data that may not be replaced, or a
         setting is out of its range.
+      lock.InUseError: another process is making it.
     """
     creation = CreationSettings(
         max_seq_length=max_seq_length,
@@ -80,29 +82,44 @@ def make(
         **dataclasses.asdict(creation),
         "corpus_fingerprint": embedded_corpus.fingerprint(),
     }
-    data = _paths(output_dir)
-    if os.path.isdir(output_dir) and os.listdir(output_dir):
-        if not os.path.isfile(os.path.join(output_dir, _SETTINGS_FILE)):
-            raise ValueError(
-                f"{output_dir} holds other files than the embedded default data, which would "
-                "replace them. Give an empty or a new directory."
-            )
-        if _is_whole(output_dir, settings):
-            tf.logging.info("Using the embedded default data in %s.", output_dir)
-            return data
-        if not may_replace:
-            raise ValueError(
-                f"the data in {output_dir} is damaged, or was made with other settings, by another "
-                "Python or another version of this program. What was trained on it cannot go on "
-                "with new data: use what it was made with, or another directory."
-            )
-        tf.logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
+    if not _is_made(output_dir, settings, may_replace):
+        with lock.held_for(output_dir):
+            # Another process may have made it just now.
+            if not _is_made(output_dir, settings, may_replace):
+                _make(output_dir, settings, creation)
+    return _paths(output_dir)
 
+
+def _is_made(output_dir: str, settings: dict[str, Any], may_replace: bool) -> bool:
+    """Whether the directory holds the data; raises ValueError where it may not be made there."""
+    if not os.path.isdir(output_dir) or not os.listdir(output_dir):
+        return False
+    if not os.path.isfile(os.path.join(output_dir, _SETTINGS_FILE)):
+        raise ValueError(
+            f"{output_dir} holds other files than the embedded default data, which would "
+            "replace them. Give an empty or a new directory."
+        )
+    if _is_whole(output_dir, settings):
+        tf.logging.info("Using the embedded default data in %s.", output_dir)
+        return True
+    if not may_replace:
+        raise ValueError(
+            f"the data in {output_dir} is damaged, or was made with other settings, by another "
+            "Python or another version of this program. What was trained on it cannot go on "
+            "with new data: use what it was made with, or another directory."
+        )
+    return False
+
+
+def _make(output_dir: str, settings: dict[str, Any], creation: CreationSettings) -> None:
+    """Makes the data beside its directory, and puts it in the directory's place."""
+    if os.path.isdir(output_dir) and os.listdir(output_dir):
+        tf.logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
     started = time.monotonic()
     incomplete = output_dir.rstrip(os.sep) + ".incomplete"
     shutil.rmtree(incomplete, ignore_errors=True)
     os.makedirs(incomplete)
-    summary = _build(incomplete, vocab_size, creation)
+    summary = _build(incomplete, settings["vocab_size"], creation)
     # Written last: without it the directory is not taken for whole.
     with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
@@ -113,7 +130,6 @@ def make(
     os.rename(incomplete, output_dir)
     shutil.rmtree(replaced, ignore_errors=True)
     tf.logging.info("%s in %s (%.1f s).", summary, output_dir, time.monotonic() - started)
-    return data
 
 
 def write_vocabulary(vocab_file: str, vocab_size: int) -> None:

@@ -137,7 +137,12 @@ ARROWS = {
         "input_pipelines",
     ],
     "bert_estimator": ["bert_estimator"],
-    "input_pipelines": ["input_pipelines", "bert_estimator.tokenization"],
+    "input_pipelines": [
+        "input_pipelines",
+        "bert_estimator.tokenization",
+        "bert_estimator.tpu.lock",
+    ],
+    "bert_estimator.tpu.lock": ["bert_estimator.tpu.program.hosts"],
 }
 
 

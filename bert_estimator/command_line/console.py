@@ -27,6 +27,9 @@ _SELF_EXPLAINING = (
     "NoWholeCheckpointError",
 )
 
+# `tpu.lock` says which process writes in the directory. Nothing has been done.
+_LOCKED_OUT = "InUseError"
+
 
 def set_up(logger):
     """Makes a logger print its information as plain lines, and its warnings with their level."""
@@ -48,7 +51,8 @@ def exit_code(script, body, when_stopped="The same command goes on from the last
       when_stopped: what Ctrl-C leaves, in a sentence.
 
     Returns:
-      0 if the body ran to its end; 2 for a `FlagError`; 130 after Ctrl-C, 143 after SIGTERM; 1 for
+      0 if the body ran to its end; 2 for a `FlagError`, or if another process writes in the same
+      directory; 130 after Ctrl-C, 143 after SIGTERM; 1 for
       any other failure, after its message, or its traceback where that is the explanation.
     """
     try:
@@ -60,6 +64,9 @@ def exit_code(script, body, when_stopped="The same command goes on from the last
         print(f"{script}: stopped. {when_stopped}", file=sys.stderr)
         return 130
     except Exception as error:
+        if type(error).__name__ == _LOCKED_OUT:
+            print(f"{script}: {error}", file=sys.stderr)
+            return 2
         message = _explanation(error)
         if message is None:
             traceback.print_exc()

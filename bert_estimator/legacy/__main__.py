@@ -5,6 +5,7 @@ import sys
 import types
 
 import bert_estimator.legacy
+from bert_estimator.tpu import lock
 
 
 def main(argv: list[str]) -> int:
@@ -26,7 +27,11 @@ def main(argv: list[str]) -> int:
     module = types.ModuleType("__main__")
     module.__file__ = script
     sys.modules["__main__"] = module
-    exec(program, module.__dict__)
+    try:
+        exec(program, module.__dict__)
+    except lock.InUseError as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

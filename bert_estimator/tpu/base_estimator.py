@@ -10,7 +10,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, warm_start
+from bert_estimator.tpu import call, lock, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import hosts
@@ -103,6 +103,7 @@ class Estimator:
 
         Raises:
           ValueError, TypeError: before anything is built. See `training.train` for the rest.
+          lock.InUseError: another process trains in model_dir.
         """
         self._check_trains()
         self._check_call(ModeKeys.TRAIN, steps, max_steps)
@@ -113,15 +114,16 @@ class Estimator:
                     f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
                 )
         job = self._job(ModeKeys.TRAIN)
-        training.train(
-            job,
-            _runtime(job),
-            self._input_fn(job, input_fn),
-            hooks,
-            list(saving_listeners or ()),
-            steps,
-            max_steps,
-        )
+        with lock.held_by_chief(self.model_dir):
+            training.train(
+                job,
+                _runtime(job),
+                self._input_fn(job, input_fn),
+                hooks,
+                list(saving_listeners or ()),
+                steps,
+                max_steps,
+            )
         return self
 
     def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):

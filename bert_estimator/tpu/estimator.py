@@ -5,6 +5,7 @@ import enum
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.checks import positive_int
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
@@ -179,10 +180,11 @@ class TPUEstimator(Estimator):
 
         Raises:
           ValueError: for cores that share more than a batch; see `lowering.export`.
+          lock.InUseError: another process writes in the directory.
         """
         job = self._job(ModeKeys.TRAIN)
-        program = lowering.export(job, self._input_fn(job, input_fn), num_batches)
-        program.save(directory)
+        with lock.held(directory):
+            lowering.export(job, self._input_fn(job, input_fn), num_batches).save(directory)
 
     @property
     def _cores_per_replica(self):

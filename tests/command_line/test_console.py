@@ -52,6 +52,10 @@ class RecordError(ValueError):
     pass
 
 
+class InUseError(RuntimeError):
+    """As of `bert_estimator.tpu.lock`."""
+
+
 class NoWholeCheckpointError(ValueError):
     """As of `bert_estimator.tpu.errors`."""
 
@@ -87,6 +91,7 @@ input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
         ),
         (RecordError("a.tfrecord is cut"), 1, "script.py: error: a.tfrecord is cut\n"),
         (NanLossDuringTrainingError("The loss"), 1, "script.py: error: The loss\n"),
+        (InUseError("process 7 writes there"), 2, "script.py: process 7 writes there\n"),
         (NoWholeCheckpointError("No checkpoint"), 1, "script.py: error: No checkpoint\n"),
         (
             RuntimeError(IN_A_TRACEBACK),

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 
+import locked
 import pytest
 from absl import flags
 
@@ -120,3 +121,14 @@ def test_what_cannot_work_ends_the_program_with_2(
     assert f"create_pretraining_data: {message}" in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["text.txt"]
+
+
+def test_two_processes_do_not_write_the_same_files(values, text_file, tmp_path, vocab_file, capsys):
+    argv = ["name", *arguments(text_file, tmp_path, vocab_file)]
+    values(*argv[1:])
+    with locked.by_another(tmp_path / ".out-0.tfrecord.lock"):
+        before = sorted(os.listdir(tmp_path))
+        assert create_pretraining_data.main(argv) == 2
+        message = f"create_pretraining_data: {tmp_path}/out-0.tfrecord {locked.WHO}"
+        assert message in capsys.readouterr().err
+        assert sorted(os.listdir(tmp_path)) == before

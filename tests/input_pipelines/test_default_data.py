@@ -1,8 +1,12 @@
+import contextlib
 import os
+import re
 
+import locked
 import numpy as np
 import pytest
 
+from bert_estimator.tpu import lock
 from input_pipelines import default_data, embedded_corpus
 from input_pipelines import manifest as manifests
 from input_pipelines.pretraining_features import open_pretraining_records
@@ -157,3 +161,27 @@ def test_settings_are_checked_first(tmp_path, small_corpus):
     with pytest.raises(ValueError, match="--dupe_factor is 0"):
         make(tmp_path / "data", dupe_factor=0)
     assert not small_corpus
+
+
+def test_it_is_made_by_one_process_and_used_by_any(tmp_path):
+    with (
+        locked.by_another(tmp_path / ".data.lock"),
+        pytest.raises(lock.InUseError, match=re.escape(f"{tmp_path}/data {locked.WHO}")),
+    ):
+        make(tmp_path / "data")
+    data = make(tmp_path / "data")
+    assert sorted(os.listdir(tmp_path)) == ["data"]
+    with locked.by_another(tmp_path / ".data.lock"):
+        assert make(tmp_path / "data") == data
+
+
+def test_what_another_process_has_just_made_is_used(tmp_path, monkeypatch, small_corpus):
+    @contextlib.contextmanager
+    def made_meanwhile(path, held_for=lock.held_for):
+        monkeypatch.setattr(lock, "held_for", held_for)
+        make(path)
+        yield
+
+    monkeypatch.setattr(lock, "held_for", made_meanwhile)
+    make(tmp_path / "data")
+    assert len(small_corpus) == 1

@@ -6,7 +6,10 @@ import pathlib
 import subprocess
 import sys
 
+import locked
+
 import bert_estimator
+import bert_estimator.legacy
 from bert_estimator.legacy import __main__ as runner
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -269,3 +272,19 @@ def test_no_script(tmp_path, capsys):
     assert "usage:" in capsys.readouterr().err
     assert runner.main(["runner", str(tmp_path / "absent.py")]) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from bert_estimator.tpu import lock\nwith lock.held('run'):\n    raise AssertionError"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    os.mkdir("run")
+    with locked.by_another("run/.lock"):
+        assert runner.main(["runner", "script.py"]) == 2
+    assert capsys.readouterr().err.startswith(f"script.py: run {locked.WHO}")
