@@ -114,16 +114,9 @@ class Estimator:
                     f"saving_listeners must be tf.train.CheckpointSaverListener, not {listener!r}"
                 )
         job = self._job(ModeKeys.TRAIN)
+        input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
         with lock.held_by_chief(self.model_dir):
-            training.train(
-                job,
-                _runtime(job),
-                self._input_fn(job, input_fn),
-                hooks,
-                list(saving_listeners or ()),
-                steps,
-                max_steps,
-            )
+            training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
 
     def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
@@ -255,9 +248,7 @@ class Estimator:
         return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
 
     def latest_checkpoint(self):
-        """Returns the path prefix of the newest complete checkpoint in model_dir, or None.
-
-        It is the one that a call without checkpoint_path uses, whatever the state file says.
+        """Returns the checkpoint that a call without checkpoint_path uses: the newest, or None.
 
         Raises:
           NoWholeCheckpointError: there are checkpoints of later steps than 0, all damaged.
