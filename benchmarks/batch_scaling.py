@@ -2,23 +2,24 @@
 
     python -m benchmarks.batch_scaling
 
-repeats the experiment of "Training BERT in 76 minutes" (You et al., 2020, section 4) at the size of
-two CPU cores: a network of two layers on the embedded corpus, always the same number of examples.
-Each optimizer gets one learning rate, tuned at the smallest batch with one seed and a quarter of
-the examples; for the other batches the rate goes with the square root of the batch, and the warm-up
-has the same number of steps, a fifth of them at the largest batch (section 4.1 of the paper).
+This repeats the experiment of "Training BERT in 76 minutes" (You et al., 2020, section 4) at a size
+for two CPU cores: a network of two layers on the embedded corpus, with a fixed number of examples.
+Each optimizer gets one learning rate, which is tuned at the smallest batch with one seed and a
+quarter of the examples. For the other batches the rate is proportional to the square root of the
+batch, and the number of warm-up steps stays the same, which at the largest batch is a fifth of all
+steps (section 4.1 of the paper).
 
-A vocabulary of 300 pieces, letters and short pieces of words, and 500 steps at the largest batch
-were chosen by trying: with 2000 pieces and 100 steps no optimizer learned more than the frequencies
-of the pieces at batches of 512 and above, and there was nothing to compare.
+The vocabulary of 300 pieces (letters and short parts of words) and the 500 steps at the largest
+batch were chosen by trials. With 2000 pieces and 100 steps, at batches of 512 and above, the
+optimizers only learned the frequencies of the pieces, so there was nothing to compare.
 
-A last part has two stages as the paper has them, 9/10 of the examples at a short length and 1/10 at
-a longer one, the second with and without a warm-up of its own.
+A last part has the paper's two stages: 9/10 of the examples at a short length and 1/10 at a longer
+length. The second stage runs with and without a warm-up.
 
-Each run is a process of `run_pretraining.py`, on one core of the XLA runtime (`pip install -e
-'.[tpu]'`), and a row of results/batch_scaling.csv, written when it ends; runs that are in the file
-are not made again. There are as many at a time as the machine has cores. It writes
-docs/batch_scaling.svg and prints README.md's tables.
+Each run is a process of `run_pretraining.py` on one core of the XLA runtime (`pip install -e
+'.[tpu]'`). When it ends it adds a row to results/batch_scaling.csv; runs with a row are skipped. As
+many runs as the machine has cores go at the same time. The benchmark writes docs/batch_scaling.svg
+and prints README.md's tables.
 """
 
 import argparse
@@ -44,7 +45,7 @@ COLUMNS = [
 ]  # fmt: skip
 KEY = COLUMNS[:7]
 
-# No dropout: of so short a training only its noise would be seen.
+# Dropout is off, because in so short a training it would only add noise.
 BERT_CONFIG = dict(
     vocab_size=300,
     hidden_size=32,
@@ -62,20 +63,20 @@ BATCHES = (32, 128, 512, 2048, 4096)
 EXAMPLES = 500 * BATCHES[-1]
 WARMUP_STEPS = 100
 SEEDS = (1, 2, 3)
-# Where the search for an optimizer's rate at the smallest batch begins.
+# The search for an optimizer's rate at the smallest batch begins here.
 FIRST_RATES = {"lamb": 2e-3, "adamw": 5e-4, "lars": 3.2e-2}
 STAGES = {1: (LENGTH, 2048, EXAMPLES * 9 // 10), 2: (LONG_LENGTH, 1024, EXAMPLES // 10)}
-STAGE_2_WARMUP = 0.128  # the share that NVIDIA's reading of the paper has: 200 of 1563 steps
+STAGE_2_WARMUP = 0.128  # the share of warm-up steps in NVIDIA's stage 2, 200 of 1563
 MICRO_BATCH = 512
 DIVERGED = "diverged"
 
 
 class Study:
-    """The table of runs made, and how to make one; as many threads may as there are cores.
+    """Holds the table of finished runs, and makes further runs; several threads may use it.
 
     Args:
-      path: the CSV file; rows in it already are taken as they are.
-      directory: where data is made, and runs keep their files while they last.
+      path: the CSV file; its rows are kept.
+      directory: the directory for the data, and for the files of runs while they last.
     """
 
     def __init__(self, path, directory):
@@ -88,7 +89,7 @@ class Study:
                 self.rows = list(csv.DictReader(reader))
 
     def row(self, **key):
-        """Returns the row of a run, which is made if it is not in the table."""
+        """Returns the row of a run, and makes the run if it is not in the table."""
         values = [str(key[name]) for name in KEY]
         for row in self.rows:
             if [row[name] for name in KEY] == values:
@@ -153,13 +154,13 @@ class Study:
         }
 
     def unigram_baseline(self):
-        """What the frequencies of the masked tokens alone give, in nats."""
+        """Returns the loss in nats of predicting masked tokens by their frequencies."""
         data, _ = self._inputs(LENGTH)
         counts = manifest.read_token_counts(data.token_counts_file)
         return unigram.unigram_cross_entropy(data.held_out_files, counts)
 
     def _inputs(self, length):
-        """Makes what the script reads, once; returns (the data, the configuration's file)."""
+        """Makes the script's inputs once; returns (the data, the configuration's file)."""
         with self._lock:
             data = default_data.make(
                 os.path.join(self._directory, f"length_{length}"),
@@ -176,20 +177,20 @@ class Study:
 
 
 def loss(row):
-    """The held-out masked-LM loss of a row in nats; infinite for a run that diverged."""
+    """Returns the held-out masked-LM loss of a row in nats; infinite if the run diverged."""
     return math.inf if row["masked_lm_loss"] == DIVERGED else float(row["masked_lm_loss"])
 
 
 def tuned_rate(study, optimizer):
-    """The best rate at the smallest batch among powers of two times the first one.
+    """Returns the best rate at the smallest batch, among powers of two times the first rate.
 
-    The search begins with three rates and goes on at the better end until the best is inside.
+    The search begins with three rates and extends the range until the best rate is inside it.
     """
-    first, found = FIRST_RATES[optimizer], {}
+    first, losses = FIRST_RATES[optimizer], {}
 
     def measure(power):
-        if power not in found:
-            found[power] = loss(
+        if power not in losses:
+            losses[power] = loss(
                 study.row(
                     part="tune",
                     optimizer=optimizer,
@@ -202,20 +203,20 @@ def tuned_rate(study, optimizer):
             )
 
     best = 0
-    while not {best - 1, best, best + 1} <= set(found):
+    while not {best - 1, best, best + 1} <= set(losses):
         for power in (best - 1, best, best + 1):
             measure(power)
-        best = min(found, key=found.get)
+        best = min(losses, key=losses.get)
     return first * 2.0**best
 
 
 def scaled_rate(base, batch):
-    """The square-root rule: a batch four times as large has twice the rate."""
+    """Scales a rate by the square-root rule: a batch four times as large has twice the rate."""
     return f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
 
 
 def scaling_keys(optimizer, seed, base):
-    """The runs of one optimizer at all batches, with one seed."""
+    """Returns the runs of one optimizer at all batches, with one seed."""
     return [
         dict(
             part="scale",
@@ -231,7 +232,7 @@ def scaling_keys(optimizer, seed, base):
 
 
 def run_stages(study, directory, seed, base):
-    """LAMB's two stages with one seed: a row for stage 2 with a warm-up, one without."""
+    """Runs LAMB's two stages with one seed; stage 2 has a row with and a row without warm-up."""
 
     def key(stage, warmup_steps):
         _, batch, examples = STAGES[stage]
@@ -255,25 +256,23 @@ def run_stages(study, directory, seed, base):
         first_dir = os.path.join(folder, "1")
         study.train(first_dir, STAGES[1][0], None, **first)
         checkpoint = os.path.join(first_dir, f"model.ckpt-{first['steps']}")
-        for number, each in enumerate(missing):
-            results = study.train(
-                os.path.join(folder, f"2_{number}"), STAGES[2][0], checkpoint, **each
-            )
-            study.add(each, results)
+        for number, run in enumerate(missing):
+            output_dir = os.path.join(folder, f"2_{number}")
+            study.add(run, study.train(output_dir, STAGES[2][0], checkpoint, **run))
 
 
 def core_hours(rows):
-    """What the runs took to train, each on one core; the first stages of `run_stages` left out."""
+    """Returns the hours of training of all rows, each on one core (without rows of stage 1)."""
     return sum(int(row["train_secs"]) for row in rows if row["train_secs"]) / 3600
 
 
 def losses_by_batch(rows, optimizer):
-    """Batch -> losses of the seeds, of those batches that were run."""
-    found = {}
+    """Returns batch -> losses of the seeds, for the batches that were run."""
+    by_batch = {}
     for row in rows:
         if row["part"] == "scale" and row["optimizer"] == optimizer:
-            found.setdefault(int(row["batch"]), []).append(loss(row))
-    return {batch: found[batch] for batch in sorted(found)}
+            by_batch.setdefault(int(row["batch"]), []).append(loss(row))
+    return {batch: by_batch[batch] for batch in sorted(by_batch)}
 
 
 def table(rows):
@@ -293,8 +292,8 @@ def table(rows):
 
 
 def _cell(losses):
-    """The median with the extremes, and how many runs diverged."""
-    finite = [each for each in losses if math.isfinite(each)]
+    """Returns the median with the extremes, and the number of runs that diverged."""
+    finite = [value for value in losses if math.isfinite(value)]
     parts = []
     if finite:
         parts.append(f"{statistics.median(finite):.3f} ({min(finite):.3f} to {max(finite):.3f})")
@@ -305,8 +304,8 @@ def _cell(losses):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", default=RESULTS)
-    parser.add_argument("--picture", default=PICTURE)
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
+    parser.add_argument("--picture", default=PICTURE, help="draw the chart into this SVG file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         study = Study(arguments.results, directory)

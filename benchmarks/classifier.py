@@ -2,10 +2,10 @@
 
     python -m benchmarks.classifier
 
-runs the main job once, unless it lies in runs/pretraining, then `run_classifier.py --use_tpu
---precision=bfloat16` for each task, start and seed, one after the other, each in a process and a
-directory of its own, and writes results/classifier.csv. A run that is in the file already is not
-made again. Prints the table of README.md.
+This runs the main job once, unless runs/pretraining has its checkpoint. Then it runs
+`run_classifier.py --use_tpu --precision=bfloat16` for each task, start and seed, one run at a time,
+in a process and a directory of its own. It writes results/classifier.csv, skips runs that have a
+row there, and prints the table of README.md.
 """
 
 import argparse
@@ -39,23 +39,23 @@ def run(task, start, seed):
     print(out.stdout, flush=True)
     assert ("from scratch" in out.stdout) == (start == "scratch")
 
-    def found(pattern):
+    def number_after(pattern):
         return float(re.search(pattern, out.stdout).group(1))
 
     return {
         "task": task,
         "start": start,
         "seed": seed,
-        "accuracy": found(r"Evaluation at step \d+: accuracy ([\d.]+)"),
-        "majority": found(r"accuracy of majority class: ([\d.]+)"),
-        "bag_of_words": found(r"accuracy of bag of words: ([\d.]+)"),
-        "train_secs": found(r"Training took (\d+) s"),
+        "accuracy": number_after(r"Evaluation at step \d+: accuracy ([\d.]+)"),
+        "majority": number_after(r"accuracy of majority class: ([\d.]+)"),
+        "bag_of_words": number_after(r"accuracy of bag of words: ([\d.]+)"),
+        "train_secs": number_after(r"Training took (\d+) s"),
         "machine": machine(),
     }
 
 
 def table(rows):
-    """Returns the rows as README.md's table: a line a task and start, over its seeds."""
+    """Returns the rows as README.md's table, with a line over the seeds for each task and start."""
     lines = [
         "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
         "|---|---|---|---|---|---|---|",
@@ -74,9 +74,13 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", default=run_classifier.EMBEDDED_TASKS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--results", default=RESULTS)
+    parser.add_argument(
+        "--tasks", nargs="+", default=run_classifier.EMBEDDED_TASKS, help="run these tasks"
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
+    )
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
     if not os.path.exists(os.path.join(ROOT, "runs", "pretraining", "checkpoint")):
         command = [sys.executable, "run_pretraining.py", "--use_tpu", "--precision=bfloat16"]

@@ -1,7 +1,7 @@
-"""Jobs side by side, one process a core (of a Linux machine).
+"""Runs jobs side by side, one process per core of a Linux machine.
 
-Threads that share two cores wait for each other for most of a small step, and a compiler uses one
-core for most of its time: two processes of one core each do twice the work.
+In a small step, threads that share two cores mostly wait for each other, and a compiler mostly uses
+one core. Two processes with one core each do twice the work.
 """
 
 import concurrent.futures
@@ -17,8 +17,8 @@ for _core in CORES:
     _idle.put(_core)
 
 
-def run(command):
-    """Runs a command in the project's root, on the next idle core; returns what it came to."""
+def run(command: list[str]) -> subprocess.CompletedProcess:
+    """Runs a command in the project's root, on the next idle core."""
     core = _idle.get()
     try:
         pinned = ["taskset", "--cpu-list", str(core), *command]
@@ -28,9 +28,10 @@ def run(command):
 
 
 def side_by_side(jobs):
-    """Calls functions, as many at a time as there are cores; returns what each returned.
+    """Calls functions, as many at a time as there are cores; returns their results in order.
 
-    After an error no more are begun, and those that run come to their end.
+    After an error, the running functions finish, the others are not started, and the error is
+    raised.
     """
     with concurrent.futures.ThreadPoolExecutor(len(CORES)) as pool:
         futures = [pool.submit(job) for job in jobs]

@@ -2,25 +2,25 @@
 
     python -m benchmarks.gpu
 
-times, for each network and length, the program of `run_pretraining.py --export_program` on one CUDA
-GPU (jax and numpy), and the same work on torch: transformers' model under bfloat16 autocast, sdpa
-attention and torch's fused AdamW, with and without torch.compile. Both get the same batches of the
-embedded corpus: padding, dropout, the masked positions (only they go through the vocabulary's
-matrix), and clipping by the global norm are those of BERT. Steps follow each other without waiting
-for the host; the first ones, which compile, are not timed. The share of peak counts the exported
-program's matrix products, for torch as well.
+For each network and length, this times the program of `run_pretraining.py --export_program` on one
+CUDA GPU (with jax and numpy), and the same work in torch: transformers' model under bfloat16
+autocast, sdpa attention and torch's fused AdamW, with and without torch.compile. Both get the same
+batches of the embedded corpus, with BERT's padding, dropout and clipping by the global norm; only
+the masked positions go through the vocabulary's matrix. Steps follow each other without waiting for
+the host. The first steps, which compile, are not timed. The share of peak counts the exported
+program's matrix products, also for torch.
 
-Programs are made where TensorFlow is, on any machine, and lie in runs/gpu:
+The programs can be made on any machine with TensorFlow. They are written to runs/gpu:
 
     python -m benchmarks.gpu --export
 
-A program is 1 to 2 MB: weights and slots stay behind, and are drawn anew where it runs; values of
-the same size take the same time. BERT-Large's takes two minutes on two cores to make, and less than
-16 GB of memory; where it runs it needs 4 GB of disk. --torch_python names a Python with torch and
-transformers, which needs nothing else, where this one has none. Every measurement is a process of
-its own and a row of results/gpu.csv, and is not made again. --tokens is the size of a batch; the
-default is meant for GPUs with 16 GB. What does not fit is a row that says so. --table prints the
-table of what is there. On a CPU, to try it out:
+A program has 1 to 2 MB, because weights and slots are not exported; they are drawn anew for the
+measurement, which takes the same time with any values. Making the program of BERT-Large takes two
+minutes on two cores, and less than 16 GB of memory; measuring it needs 4 GB of disk. If this Python
+lacks torch and transformers, --torch_python names a Python that has them; it does not need other
+packages. Every measurement is a process of its own and a row of results/gpu.csv; measurements with
+a row are skipped. --tokens is the size of a batch; the default is for GPUs with 16 GB. If a step
+does not fit, its row says so. --table prints the table of all rows. To try it on a CPU:
 
     python -m benchmarks.gpu --networks tiny --lengths 32 --tokens 128 --tpu_name rehearse:1 \\
         --results /tmp/gpu.csv
@@ -55,11 +55,13 @@ _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|CUBLAS_STATUS_ALLOC_FA
 
 
 def export(directory, network, length, batch):
-    """Exports a program, without its state, and what torch needs of the network. Needs TensorFlow.
+    """Exports a program without its state, and the network's sizes for torch. Needs TensorFlow.
 
     Args:
-      directory: appears when it is whole.
+      directory: the directory to make; it does not exist until the program is complete.
       network: a preset of `bert_config`.
+      length: tokens per example.
+      batch: examples per batch.
     """
     import run_pretraining
     from bert_estimator.bert_config import BertConfig
@@ -76,7 +78,7 @@ def export(directory, network, length, batch):
         with open(config, "w", encoding="utf-8") as writer:
             json.dump(network, writer)
         data = default_data.make(os.path.join(folder, "data"), 2000, length, predictions, 1, seed=1)
-        # Apart from their manifest, which says that the vocabulary has 2000 pieces.
+        # The records leave their manifest, which says that the vocabulary has 2000 pieces.
         shutil.move(data.train_files[0], records)
         flags = [
             "--use_tpu", "--tpu_name=rehearse:1", "--precision=bfloat16", "--optimizer=adamw",
@@ -97,7 +99,7 @@ def export(directory, network, length, batch):
 
 
 def make_state(directory):
-    """Writes a program's state.npz, if it isn't there: weights as BERT draws them, slots 0."""
+    """Writes a program's state.npz if it is missing: weights as BERT draws them, slots of 0."""
     import numpy as np
 
     path = os.path.join(directory, "state.npz")
@@ -106,86 +108,89 @@ def make_state(directory):
     with open(os.path.join(directory, "program.json"), encoding="utf-8") as reader:
         variables = json.load(reader)["state"]
     random, values = np.random.default_rng(1), {}
-    for each in variables:
-        value = np.zeros(each["shape"], each["dtype"])
-        if each["trainable"] and value.ndim > 1:
-            value = 0.02 * random.standard_normal(each["shape"], np.float32)
-        elif each["trainable"] and each["name"].endswith("gamma"):
+    for variable in variables:
+        value = np.zeros(variable["shape"], variable["dtype"])
+        if variable["trainable"] and value.ndim > 1:
+            value = 0.02 * random.standard_normal(variable["shape"], np.float32)
+        elif variable["trainable"] and variable["name"].endswith("gamma"):
             value += 1
-        values[each["name"]] = value
+        values[variable["name"]] = value
     np.savez(path + ".part.npz", **values)
     os.replace(path + ".part.npz", path)
 
 
 def time_exported(directory, steps, tpu_name):
-    """Times an exported program; without a directory, says only what it would run on.
+    """Times an exported program; without a directory, only names the device.
 
     Returns:
-      Dict of `device` and `versions`; and of `secs` of a step, `first_loss` and `last_loss`.
+      A dict of `device` and `versions`, and with a directory of `secs` (of a step), `first_loss`
+      and `last_loss`.
 
     Raises:
-      RuntimeError: there is no such device; the text says what to do.
+      RuntimeError: the device cannot be used; the text says what to do.
     """
     from bert_estimator.tpu.program import devices, exported_program, run_program
 
     (core,) = run_program.find_cores(tpu_name, 1)
     versions = f"jax {devices.import_jax().__version__}, {core.client.platform_version}"
-    found = {"device": core.device_kind, "versions": " ".join(versions.split())}
+    result = {"device": core.device_kind, "versions": " ".join(versions.split())}
     if directory:
         make_state(directory)
         program = exported_program.load(directory)
-        losses, found["secs"], _ = run_program.run(program, [core], steps + 1)
-        found.update(first_loss=losses[0], last_loss=losses[-1])
-    return found
+        losses, result["secs"], _ = run_program.run(program, [core], steps + 1)
+        result.update(first_loss=losses[0], last_loss=losses[-1])
+    return result
 
 
 VERBS = {"export": export, "exported": time_exported, "torch": torch_bert.time_step}
 
 
 def answer(what, arguments):
-    """Does what `ask` asks of this process, and prints the answer."""
+    """Calls the function that `ask` named for this process, and prints its result."""
     try:
-        found = VERBS[what](**arguments)
+        result = VERBS[what](**arguments)
     except Exception as error:
         if not arguments["directory"]:
-            found = {"error": str(error)}
+            result = {"error": str(error)}
         elif what != "export" and _NO_MEMORY.search(str(error)):
-            found = {"secs": OUT_OF_MEMORY}
+            result = {"secs": OUT_OF_MEMORY}
         else:
             raise
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 def ask(python, what, hide_gpus=False, **arguments):
-    """Has a new process call a function of VERBS; returns what it gave, or ends with its error."""
+    """Calls a function of VERBS in a new process; returns its result, or exits with its error."""
     command = [python, "-m", "benchmarks.gpu", "--answer", json.dumps([what, arguments])]
-    # As much of the GPU's memory as torch may take; jax's own default is 75 %.
+    # jax takes 75 % of the GPU's memory by default; with this it may take as much as torch.
     env = {"XLA_CLIENT_MEM_FRACTION": "0.95", **os.environ}
     if hide_gpus:
         env.update(CUDA_VISIBLE_DEVICES="-1", JAX_PLATFORMS="cpu")
     done = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True)
     if done.returncode:
         sys.exit(f"{done.stderr[-4000:]}\n{what} {arguments} ended with {done.returncode}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if "error" in found:
-        sys.exit(found["error"])
-    return found
+    result = json.loads(done.stdout.splitlines()[-1])
+    if "error" in result:
+        sys.exit(result["error"])
+    return result
 
 
-def row_of(key, found, flops, peak, steps):
+def row_of(key, result, flops, peak, steps):
     """Returns the CSV's row of a measurement.
 
     Args:
       key: the values of KEYS.
-      found: what the side's function gave; its `secs` may be OUT_OF_MEMORY.
-      flops: of a step; None where they cannot be counted.
-      peak: of the device in FLOP/s; None where it is not known.
+      result: the result of `time_exported` or `torch_bert.time_step`; its `secs` may be
+        OUT_OF_MEMORY.
+      flops: operations of a step, or None if they cannot be counted.
+      peak: FLOP/s of the device, or None if it is not known.
+      steps: how many steps were timed.
     """
-    row = {**dict(zip(KEYS, key, strict=True)), "steps": str(steps), **found}
-    if found["secs"] != OUT_OF_MEMORY:
-        secs = found["secs"]
+    row = {**dict(zip(KEYS, key, strict=True)), "steps": str(steps), **result}
+    if result["secs"] != OUT_OF_MEMORY:
+        secs = result["secs"]
         row.update(secs=f"{secs:.5g}", sequences_per_sec=f"{int(row['batch']) / secs:.5g}")
-        row.update({name: f"{found[name]:.4f}" for name in ("first_loss", "last_loss")})
+        row.update({name: f"{result[name]:.4f}" for name in ("first_loss", "last_loss")})
         row["share_of_peak"] = f"{flops / secs / peak:.4f}" if flops and peak else ""
     return {name: row.get(name, "") for name in COLUMNS}
 
@@ -198,8 +203,8 @@ def table(rows):
     ]
     cells = {tuple(row[name] for name in KEYS): row for row in rows}
     for device, network, length, batch in dict.fromkeys(key[:-1] for key in cells):
-        found = (cells.get((device, network, length, batch, side)) for side in SIDES)
-        sides = " | ".join(_cell(row) if row else "not measured" for row in found)
+        side_rows = (cells.get((device, network, length, batch, side)) for side in SIDES)
+        sides = " | ".join(_cell(row) if row else "not measured" for row in side_rows)
         lines.append(f"| {device} | {network}, {length}, {batch} | {sides} |")
     return "\n".join(lines)
 
@@ -212,14 +217,15 @@ def _cell(row):
 
 
 def find_programs(folder, cells):
-    """Exports what isn't there yet; returns each cell's directory."""
+    """Exports the programs that are missing; returns each cell's directory."""
     directories = {cell: os.path.abspath(os.path.join(folder, "_".join(cell))) for cell in cells}
     missing = [cell for cell, directory in directories.items() if not os.path.exists(directory)]
     if missing and importlib.util.find_spec("tensorflow") is None:
         sys.exit(
             f"{folder} lacks the programs {', '.join(map('_'.join, missing))}, and TensorFlow, "
-            "which makes them, is not installed here. Where it is: python -m benchmarks.gpu "
-            "--export (with these --networks, --lengths, --tokens); then copy the directory here"
+            "which makes them, is not installed here. Run python -m benchmarks.gpu --export (with "
+            "these --networks, --lengths, --tokens) on a machine with TensorFlow, and copy the "
+            "directory here"
         )
     for cell in missing:
         print("exporting", *cell, flush=True)
@@ -230,7 +236,7 @@ def find_programs(folder, cells):
 
 
 def measure(arguments, cells, rows):
-    """Times what `rows` lacks, and adds it to them and to the file of results."""
+    """Makes the measurements that `rows` lacks, and adds them to it and to the CSV file."""
     from bert_estimator.tpu.program import run_program
 
     def run(side, directory):
@@ -258,17 +264,29 @@ def measure(arguments, cells, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=["base", "large"])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--tokens", type=int, default=8192, help="tokens of a batch")
-    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES)
-    parser.add_argument("--steps", type=int, default=50, help="steps that are timed")
-    parser.add_argument("--tpu_name", default="gpu", help="gpu, or rehearse:1 for the CPU")
-    parser.add_argument("--torch_python", default=sys.executable)
-    parser.add_argument("--programs", default=os.path.join(ROOT, "runs", "gpu"))
-    parser.add_argument("--results", default=RESULTS)
-    parser.add_argument("--export", action="store_true", help="make the programs, time nothing")
-    parser.add_argument("--table", action="store_true", help="print the table, time nothing")
+    parser.add_argument(
+        "--networks", nargs="+", default=["base", "large"], help="measure these presets"
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[128, 512], help="measure these sequence lengths"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=8192, help="put this many tokens into a batch"
+    )
+    parser.add_argument(
+        "--sides", nargs="+", default=SIDES, choices=SIDES, help="measure these programs"
+    )
+    parser.add_argument("--steps", type=int, default=50, help="time this many steps")
+    parser.add_argument("--tpu_name", default="gpu", help="run on gpu, or on rehearse:1, the CPU")
+    parser.add_argument("--torch_python", default=sys.executable, help="run torch with this Python")
+    parser.add_argument(
+        "--programs",
+        default=os.path.join(ROOT, "runs", "gpu"),
+        help="keep the exported programs in this directory",
+    )
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
+    parser.add_argument("--export", action="store_true", help="make the programs, and stop")
+    parser.add_argument("--table", action="store_true", help="print the table, and stop")
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:

@@ -1,14 +1,14 @@
-"""What the XLA runtime's loop costs: training through TPUEstimator against the bare compiled step.
+"""The cost of the XLA runtime's loop: training through TPUEstimator against the compiled step.
 
     python -m benchmarks.loop_overhead
 
-trains a network on the embedded corpus through `TPUEstimator.train`. Between its loops it calls the
-same step, compiled by itself, as often as a loop has steps, on batches that are on the devices
-already, and waits for the last call alone. The two take turns in one process, so that what else the
-machine does falls on both. On a CPU glibc's allocator is told to keep what it has: else every call
-of the bare step takes its memory from the system anew, which costs it more than the loop. Every
-round adds a row to results/loop_overhead.csv, in place of those of an earlier run with the same
-settings. BERT-base takes about ten minutes on two cores.
+This trains a network on the embedded corpus through `TPUEstimator.train`. Between the loops it
+calls the same step, compiled by itself, as often as a loop has steps. The batches of these calls
+are already on the devices, and only the last call is waited for. The two take turns in one process,
+so that other load of the machine slows both. On a CPU, glibc's allocator is told to keep its
+memory. Otherwise every call of the bare step would get its memory from the system anew, which costs
+the bare step more than the loop. Every round adds a row to results/loop_overhead.csv, and replaces
+the rows of an earlier run with the same settings. BERT-base takes about ten minutes on two cores.
 """
 
 import argparse
@@ -43,11 +43,11 @@ _KEEPS_MEMORY = {
 
 
 class BareStep:
-    """A compiled step by itself.
+    """Holds a compiled step with its state and batches.
 
     Args:
       program: an `ExportedProgram`.
-      cores: the devices, as many as it has cores.
+      cores: the devices, as many as the program has cores.
     """
 
     def __init__(self, program, cores):
@@ -55,29 +55,31 @@ class BareStep:
         self._step = program.lowered.compile(mesh)
         self._state = mesh.put(program.state, mesh.of_state(program.lowered.state))
         self._batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
-        self.secs(1)  # compiles it
+        self.secs(1)  # This compiles the step.
 
     def secs(self, steps):
-        """Returns the seconds of a step, over so many of them."""
-        start, given = time.perf_counter(), []
+        """Runs steps, and returns the mean seconds of a step."""
+        start, results = time.perf_counter(), []
         for batch in itertools.islice(itertools.cycle(self._batches), steps):
             outputs, self._state = self._step(self._state, batch)
-            given.append(outputs)
-        devices.import_jax().block_until_ready((given, self._state))
+            results.append(outputs)
+        devices.import_jax().block_until_ready((results, self._state))
         return (time.perf_counter() - start) / steps
 
 
 def measure(estimator, input_fn, cores, steps, rounds):
-    """Lets training and the bare step take turns.
+    """Times training and the bare step in turn.
 
     Args:
-      estimator: a `TPUEstimator` on `cores` that has loops of `steps` steps, and logs each of them.
+      estimator: a `TPUEstimator` on `cores` with loops of `steps` steps, which logs every loop.
       input_fn: its training data.
-      rounds: how often either is timed.
+      cores: the devices.
+      steps: steps of a loop.
+      rounds: how often each of the two is timed.
 
     Returns:
-      list of dicts, one a round: `loop_secs` and `bare_secs` of a step, and `input_wait`, the share
-      of the loop's time that the steps waited for input.
+      A list with a dict for each round: `loop_secs` and `bare_secs` of a step, and `input_wait`,
+      the share of the loop's time in which the steps waited for input.
     """
     with tempfile.TemporaryDirectory() as directory:
         estimator.export_training_program(input_fn, directory)
@@ -85,7 +87,7 @@ def measure(estimator, input_fn, cores, steps, rounds):
     rows, loops = [], itertools.count(1)
 
     def after_log(record):
-        # The loop before is not timed: its batches were drawn while the bare step ran.
+        # Every other loop is not timed, because its batches were drawn while the bare step ran.
         if next(loops) % 2 == 0:
             secs = {"loop_secs": 1 / record["steps_per_sec"], "bare_secs": bare.secs(steps)}
             rows.append({**secs, "input_wait": record["input_wait"]})
@@ -95,7 +97,7 @@ def measure(estimator, input_fn, cores, steps, rounds):
 
 
 def pretraining_job(arguments, directory):
-    """Returns (estimator, input_fn) of the network and the data that the flags ask for."""
+    """Returns (estimator, input_fn) for the network and the data in the arguments."""
     data = default_data.make(
         os.path.join(directory, "data"),
         vocab_size=2000,
@@ -128,7 +130,7 @@ def pretraining_job(arguments, directory):
 
 
 def table(rows):
-    """Returns a line for each run, of its rounds' medians."""
+    """Returns a table with a line for each run, with the medians of its rounds."""
     lines = [
         "| cores | network, length, batch | precision | s a step: loop (min to max) | "
         "bare (min to max) | overhead | input wait |",
@@ -158,16 +160,21 @@ def _range(secs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tpu_name", default="rehearse:1", help=devices.ALLOWED)
-    parser.add_argument("--network", default="base", choices=PRESETS)
-    parser.add_argument("--length", type=int, default=128, help="tokens of an example")
-    parser.add_argument("--batch", type=int, default=4, help="examples of a global batch")
-    parser.add_argument("--precision", default="float32", choices=pretraining_input.PRECISIONS)
-    parser.add_argument("--steps", type=int, default=8, help="steps of a loop")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--results", default=RESULTS)
+    parser.add_argument("--tpu_name", default="rehearse:1", help=f"run on {devices.ALLOWED}")
+    parser.add_argument("--network", default="base", choices=PRESETS, help="train this preset")
+    parser.add_argument("--length", type=int, default=128, help="set the tokens of an example")
+    parser.add_argument("--batch", type=int, default=4, help="set the examples of a global batch")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        choices=pretraining_input.PRECISIONS,
+        help="compute in this precision",
+    )
+    parser.add_argument("--steps", type=int, default=8, help="set the steps of a loop")
+    parser.add_argument("--rounds", type=int, default=5, help="time each of the two this often")
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
-    if not _KEEPS_MEMORY.items() <= os.environ.items():  # it is read when a process starts
+    if not _KEEPS_MEMORY.items() <= os.environ.items():  # glibc reads them when a process starts
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **_KEEPS_MEMORY})
     tf.logging.set_verbosity(tf.logging.INFO)
     cores = devices.find(arguments.tpu_name)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.main_job
 
-runs `run_pretraining.py --use_tpu` for seeds 1, 2 and 3 in bfloat16 and in float32, one after the
-other, each in a process and a directory of its own, and writes results/main_job.csv. A run that is
-in the file already is not made again. On two cores it takes about a quarter of an hour.
+This runs `run_pretraining.py --use_tpu` for seeds 1, 2 and 3 in bfloat16 and in float32, one run at
+a time, in a process and a directory of its own. It writes results/main_job.csv, and skips runs that
+have a row there. On two cores it takes about a quarter of an hour.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def run(precision, seed, directory):
 
 
 def table(rows):
-    """Returns the rows as README.md's table: a line a precision, over its seeds."""
+    """Returns the rows as README.md's table, with a line over the seeds for each precision."""
     lines = [
         "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
         "|---|---|---|---|---|---|---|",
@@ -82,8 +82,10 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--results", default=RESULTS)
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
+    )
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     arguments = parser.parse_args()
     os.makedirs(os.path.dirname(arguments.results), exist_ok=True)
     rows = []
@@ -105,11 +107,11 @@ def main():
     print(table(rows))
     missed = [row for row in rows if not keeps_promises(row)]
     if missed:
-        sys.exit(f"{len(missed)} runs miss what is promised of the main job: {missed}")
+        sys.exit(f"{len(missed)} runs break the promises of the main job: {missed}")
 
 
 def keeps_promises(row):
-    """Whether a run ended 0.3 nat below the baseline and 1 below its start, within 3 minutes."""
+    """Returns whether a run ended 0.3 nat below the baseline and 1 below its start in 3 minutes."""
     end = float(row["masked_lm_loss"])
     return (
         end <= float(row["unigram"]) - 0.3
@@ -119,7 +121,7 @@ def keeps_promises(row):
 
 
 def machine():
-    """Returns what the figures were measured on."""
+    """Describes this machine, on which the figures are measured."""
     return f"{os.cpu_count()} cores, {_cpu_name()}"
 
 

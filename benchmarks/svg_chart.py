@@ -1,4 +1,4 @@
-"""A small chart as SVG: curves over a few values, every repetition a dot."""
+"""Draws a small chart as SVG: curves over a few values, with a dot for every repetition."""
 
 import math
 import statistics
@@ -13,11 +13,11 @@ def write(path, title, x_label, curves, levels=()):
 
     Args:
       path: the SVG file.
-      title: printed above.
-      x_label: printed below.
-      curves: dict of name -> dict of x -> values; all x side by side at equal distances, values
-        that are not finite left out.
-      levels: pairs of (name, value): dashed lines across.
+      title: the text above the chart.
+      x_label: the text below the chart.
+      curves: dict of name -> dict of x -> values. All x are drawn at equal distances. Values that
+        are not finite are left out.
+      levels: pairs of (name, value), which are drawn as dashed lines.
     """
     finite = {
         name: {

@@ -1,8 +1,8 @@
-"""BERT's training step on torch: transformers' BertForPreTraining, for `benchmarks.gpu`.
+"""BERT's training step in torch: transformers' BertForPreTraining, for `benchmarks.gpu`.
 
-The work is that of an exported program: the same batches, dropout, AdamW and clipping by the global
-norm, and only the masked positions go through the vocabulary's matrix. Needs torch and transformers
-alone.
+It does the same work as an exported program: the same batches, dropout, AdamW, and clipping by the
+global norm, and only the masked positions go through the vocabulary's matrix. This module only
+needs torch and transformers.
 """
 
 import json
@@ -14,19 +14,20 @@ _WARMUP = 3  # steps before the timed ones
 
 
 def time_step(directory, steps, tpu_name, compiled=False):
-    """Times a training step on the GPU; without a directory, says only what it would run on.
+    """Times a training step on the GPU; without a directory, only names the device.
 
     Args:
-      directory: of a program that `gpu.export` made; its batches and its network are taken.
-      steps: how many are timed, after those that compile.
-      tpu_name: "gpu"; "rehearse:1" is the CPU.
-      compiled: whether the loss and its gradients are left to torch.compile.
+      directory: a program that `gpu.export` made, for its batches and its network.
+      steps: how many steps are timed, after the steps that compile.
+      tpu_name: "gpu", or "rehearse:1" for the CPU.
+      compiled: whether torch.compile compiles the loss and its gradients.
 
     Returns:
-      Dict of `device` and `versions`; and of `secs` of a step, `first_loss` and `last_loss`.
+      A dict of `device` and `versions`, and with a directory of `secs` (of a step), `first_loss`
+      and `last_loss`.
 
     Raises:
-      RuntimeError: there is no torch, or no GPU for it; the text says what to do.
+      RuntimeError: torch is not installed, or does not find a GPU; the text says what to do.
     """
     try:
         import torch
@@ -34,24 +35,24 @@ def time_step(directory, steps, tpu_name, compiled=False):
     except ImportError as error:
         raise RuntimeError(
             f"{sys.executable}: {error}. Name a Python that has torch and transformers with "
-            "--torch_python, or leave torch out with --sides exported"
+            "--torch_python, or skip torch with --sides exported"
         ) from None
     kind = "cpu" if tpu_name.startswith("rehearse") else "cuda"
     if kind == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
-            f"torch {torch.__version__} of {sys.executable} finds no CUDA GPU: run this where "
-            "one is, with torch's build for it; or leave torch out with --sides exported"
+            f"torch {torch.__version__} of {sys.executable} does not find a CUDA GPU: run this on "
+            "a machine with a GPU, with torch's build for it, or skip torch with --sides exported"
         )
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     device = "cpu" if kind == "cpu" else torch.cuda.get_device_name()
-    found = {"device": device, "versions": versions}
+    result = {"device": device, "versions": versions}
     if not directory:
-        return found
-    import numpy as np  # transformers' own
+        return result
+    import numpy as np  # transformers depends on it
 
     with open(os.path.join(directory, "benchmark.json"), encoding="utf-8") as reader:
         network = json.load(reader)["bert_config"]
-    # The presets' GELU is the tanh form; under this name it is one kernel.
+    # The presets' GELU is the tanh form, which has one kernel under this name.
     network = {**network, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
     with np.load(os.path.join(directory, "batches.npz")) as arrays:
         integers = {name: array for name, array in arrays.items() if array.dtype == np.int32}
@@ -71,7 +72,7 @@ def time_step(directory, steps, tpu_name, compiled=False):
             hidden, positions = output.last_hidden_state, batch["masked_lm_positions"][:, :, None]
             hidden = hidden.gather(1, positions.expand(-1, -1, hidden.shape[-1]))
             words, next_sentence = model.cls(hidden, output.pooler_output)
-        labels = batch["masked_lm_ids"].flatten()  # 0, [PAD], where there are fewer
+        labels = batch["masked_lm_ids"].flatten()  # unused predictions are 0, [PAD]
         loss = cross_entropy(words.flatten(0, 1).float(), labels, ignore_index=0)
         return loss + cross_entropy(next_sentence.float(), batch["next_sentence_labels"].flatten())
 
@@ -81,7 +82,7 @@ def time_step(directory, steps, tpu_name, compiled=False):
         batches.append({name: value[number] for name, value in inputs.items()})
     for number in range(_WARMUP + steps):
         if number == _WARMUP:
-            float(losses[-1])  # waits for all that was asked for before it
+            float(losses[-1])  # waits for the steps before it
             start = time.perf_counter()
         loss = loss_of(batches[number % len(batches)])
         optimizer.zero_grad()
@@ -91,4 +92,4 @@ def time_step(directory, steps, tpu_name, compiled=False):
         losses.append(loss.detach())
     last = float(losses[-1])
     secs = (time.perf_counter() - start) / steps
-    return {**found, "secs": secs, "first_loss": float(losses[0]), "last_loss": last}
+    return {**result, "secs": secs, "first_loss": float(losses[0]), "last_loss": last}

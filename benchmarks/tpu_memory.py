@@ -1,14 +1,15 @@
-"""What fits on a TPU, found by its compiler: the tables of "Before you pay for a pod" in README.md.
+"""Finds what fits on a TPU by its compiler: the tables "Before you pay for a pod" in README.md.
 
     python -m benchmarks.tpu_memory
 
-compiles BERT-Large's training step with each option that saves memory; and then searches the
-largest batch of a core for networks, lengths and precisions on v2 and v3, each compilation in a
-process of its own, `run_pretraining.py --compile_only`, as many at a time as the machine has cores.
-It needs no TPU, and takes hours. Every compilation adds a row to results/tpu_memory.csv and is not
-made again, so it can be stopped and started at will. --table prints the tables of what is there.
+This compiles BERT-Large's training step with each option that saves memory. Then it searches the
+largest batch of a core on v2 and v3 for several networks, lengths and precisions. Each compilation
+is a process of `run_pretraining.py --compile_only`, and as many as the machine has cores run at the
+same time. It does not need a TPU, and takes hours. Every compilation adds a row to
+results/tpu_memory.csv, and compilations with a row are skipped, so the search can be stopped and
+started again at any time. --table prints the tables of all rows.
 
-Batches tried are those of at most three significant bits: 1 to 8, 10, 12, 14, 16, 20, 24, 28, ...
+The batches have at most three significant bits: 1 to 8, 10, 12, 14, 16, 20, 24, 28, ...
 """
 
 import argparse
@@ -41,11 +42,11 @@ VARIANTS = {
     "float32": ["--precision=float32"],
     "bfloat16, recompute": ["--precision=bfloat16", "--recompute"],
 }
-# The 76-minute run's first stage on four chips: what a core needs does not depend on how many there
-# are, as benchmarks/results/tpu_plan/ shows for the whole pod.
+# This is the 76-minute run's first stage on four chips. The memory of a core does not depend on the
+# number of cores, as benchmarks/results/tpu_plan/ shows for the whole pod.
 SAME_AS_IN_A_POD = ("v3:2x2", "large", 128, "bfloat16", 32)
 
-# What to do when it doesn't fit: the second stage's step, each option alone.
+# Options that save memory, each by itself, in the step of the recipe's second stage.
 STAGE_2 = ("v3:2x2", "large", 512, 16)
 REMEDIES = {
     "bfloat16": [],
@@ -59,11 +60,11 @@ REMEDIES = {
 
 STEPS = list(itertools.product(NETWORKS, PREDICTIONS, VARIANTS))
 TOPOLOGIES = ("v3:2x2", "v2:2x2")
-TPU_CORES = 8  # of either topology
-# Where a search begins: beyond what fits, since the compiler says no in half a minute.
+TPU_CORES = 8  # in each of the topologies
+# A search begins with a batch that does not fit, since the compiler refuses it in half a minute.
 FIRST_GUESS = {("base", 128): 1024, ("base", 512): 256, ("large", 128): 512, ("large", 512): 128}
 CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(10)} | set(range(1, 4)))
-USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, to guess by alone
+USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, only for the first guess
 
 
 def flags_of(variant):
@@ -71,7 +72,7 @@ def flags_of(variant):
 
 
 def compile_step(topology, network, length, variant, batch):
-    """Compiles; returns (the report, seconds it took)."""
+    """Compiles a step; returns (the report, the seconds of the compilation)."""
     with tempfile.TemporaryDirectory() as directory:
         config = os.path.join(directory, "bert_config.json")
         with open(config, "w", encoding="utf-8") as writer:
@@ -105,13 +106,13 @@ def row_of(cell, report, secs):
 
 
 def next_batch(tried, elsewhere=(), usable=None, first=None):
-    """Returns the batch of a core to try next, or None where the largest is known.
+    """Returns the next batch of a core to try, or None if the largest batch is known.
 
     Args:
       tried: rows of one cell.
-      elsewhere: rows of the same step on another TPU, to guess the first batch from.
-      usable: GiB of a core of this cell's TPU; needed with `elsewhere`.
-      first: the first batch, without either.
+      elsewhere: rows of the same step on another TPU, for the first guess.
+      usable: usable GiB of a core of this cell's TPU; needed with `elsewhere`.
+      first: the first guess if there are no rows.
     """
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
     beyond = [int(r["batch_per_core"]) for r in tried if r["fits"] == "False"]
@@ -119,8 +120,8 @@ def next_batch(tried, elsewhere=(), usable=None, first=None):
     if not between:
         return None
     usable = float(tried[0]["usable"]) if tried else usable
-    # What does not fit tells most: the compiler has then saved all it can, and of what is left all
-    # but weights and state grows with the batch. What fits may take as much as there is.
+    # A batch that does not fit tells most: the compiler has then saved as much as it can, and all
+    # memory but weights and state grows with the batch. A batch that fits may take all the memory.
     too_much = [r for r in [*tried, *elsewhere] if r["fits"] == "False"]
     if too_much:
         near = min(too_much, key=lambda r: abs(float(r["total"]) - usable))
@@ -132,8 +133,10 @@ def next_batch(tried, elsewhere=(), usable=None, first=None):
 
 
 def largest(tried):
-    """Returns the largest batch known to fit, with a + where larger ones have not been ruled out;
-    an empty text where nothing is known."""
+    """Returns the largest batch known to fit, with a + if a larger batch may fit.
+
+    Without rows, it returns an empty text.
+    """
     if not tried:
         return ""
     fit = max((int(r["batch_per_core"]) for r in tried if r["fits"] == "True"), default=0)
@@ -152,17 +155,17 @@ def table(rows):
         "|---|" + "---|" * 2 * len(VARIANTS),
     ]
     for network, length in itertools.product(NETWORKS, PREDICTIONS):
-        found = [
+        batches = [
             largest(rows_of(rows, (topology, network, length, variant)))
             for variant in VARIANTS
             for topology in ("v2:2x2", "v3:2x2")
         ]
-        lines.append(f"| {network}, {length} | " + " | ".join(found) + " |")
+        lines.append(f"| {network}, {length} | " + " | ".join(batches) + " |")
     return "\n".join(lines)
 
 
 def remedies_table(rows):
-    """Returns README.md's table of what saves memory, for the recipe's second stage."""
+    """Returns README.md's table of the options that save memory, for the second stage."""
     topology, network, length, batch = STAGE_2
     lines = [
         "| BERT-Large, 512 tokens, 16 a core | weights | optimizer state "
@@ -178,10 +181,10 @@ def remedies_table(rows):
 
 
 class Compilations:
-    """The table of compilations made, and how to make one; as many threads may as there are cores.
+    """Holds the table of finished compilations, and makes further ones; threads may share it.
 
     Args:
-      path: the CSV file; rows in it already are taken as they are.
+      path: the CSV file; its rows are kept.
     """
 
     def __init__(self, path):
@@ -193,7 +196,7 @@ class Compilations:
                 self.rows = list(csv.DictReader(reader))
 
     def add(self, cell):
-        """Compiles a cell that is not there yet."""
+        """Compiles a cell, unless the table has it."""
         if rows_of(self.rows, cell):
             return
         report, secs = compile_step(*cell)
@@ -208,7 +211,7 @@ class Compilations:
                 csv_writer.writerow(row)
 
     def search(self, step):
-        """Finds the largest batch of (network, length, variant), on one TPU after the other."""
+        """Finds the largest batch of (network, length, variant) on each TPU in turn."""
         for topology in TOPOLOGIES:
             cell = (topology, *step)
             start = dict(
@@ -222,7 +225,7 @@ class Compilations:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
+    parser.add_argument("--table", action="store_true", help="print the tables, and stop")
     arguments = parser.parse_args()
     compilations = Compilations(CSV)
     if not arguments.table:

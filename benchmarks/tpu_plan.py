@@ -1,11 +1,11 @@
-"""The 76-minute recipe's plan: both stages compiled for the paper's pod, and for TPUs of today.
+"""Compiles both stages of the 76-minute recipe, for the paper's pod and for today's TPUs.
 
     python -m benchmarks.tpu_plan
 
-runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each stage on each
+This runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each stage on each
 topology, six to fifteen minutes each on one core, and copies the reports into results/tpu_plan/.
-What is there is not compiled again. It needs no TPU. It prints README.md's table; --table prints
-what is there, and compiles nothing.
+Stages with a report are skipped. It does not need a TPU. It prints README.md's table; with --table
+it only prints the table of the existing reports.
 """
 
 import argparse
@@ -19,8 +19,9 @@ import tempfile
 from benchmarks import cores
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "tpu_plan")
-# The paper's, and of those that Google Cloud rents the largest slices of one pod for one job, or,
-# of v5p, as many chips as the paper had; with what a stage needs there to fit.
+# Topology -> stage -> the flags that the stage needs to fit. The first topology is the paper's. For
+# v5e and v6e, it is the largest slice that Google Cloud rents for one job; for v5p, it has as many
+# chips as the paper's pod.
 TOPOLOGIES = {
     "v3:32x32": {},
     "v5e:16x16": {2: "--micro_batch_size=8"},
@@ -35,11 +36,11 @@ def path_of(topology, stage):
 
 
 def compile_only(directory, *flags):
-    """Runs `run_pretraining.py --compile_only` with --output_dir=`directory`; prints what it says.
+    """Runs `run_pretraining.py --compile_only` with --output_dir=`directory`; prints its output.
 
     Returns:
-      A function of a report's path in the directory that returns the report, and ends the program
-      with what the script said where there is none.
+      A function that returns the report at a path in the directory. If there is no report, it exits
+      with the script's errors.
     """
     command = [sys.executable, os.path.join(cores.ROOT, "run_pretraining.py"), "--use_tpu"]
     command += ["--compile_only", f"--output_dir={directory}", *flags]
@@ -68,7 +69,7 @@ def compile_stage(topology, stage):
 
 
 def reports_of(topology):
-    """Returns the reports of both stages, or None."""
+    """Returns the reports of both stages, or None if one is missing."""
     reports = []
     for stage in STAGES:
         if not os.path.exists(path_of(topology, stage)):
@@ -93,24 +94,24 @@ def table(topologies):
         cells = [
             topology,
             str(reports[0]["cores"]),
-            ", ".join(str(each["batch_per_core"]) for each in reports),
+            ", ".join(str(report["batch_per_core"]) for report in reports),
             ", ".join(
-                f"{each['memory']['total'] / 2**30:.1f}" + ("" if each["fits"] else ": too much")
-                for each in reports
+                f"{r['memory']['total'] / 2**30:.1f}" + ("" if r["fits"] else ": too much")
+                for r in reports
             )
             + f" of {reports[0]['usable_hbm'] / 2**30:.1f}",
             ", ".join(f"stage {n}: `{flags}`" for n, flags in TOPOLOGIES[topology].items()),
         ]
         for name in ("least_total_secs", "total_secs_at_share_of_the_paper"):
-            fit = all(each["fits"] for each in reports)
-            cells.append(f"{sum(each[name] for each in reports) / 60:.1f}" if fit else "")
+            fit = all(report["fits"] for report in reports)
+            cells.append(f"{sum(report[name] for report in reports) / 60:.1f}" if fit else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", action="store_true", help="print the table, compile nothing")
+    parser.add_argument("--table", action="store_true", help="print the table, and stop")
     arguments = parser.parse_args()
     if not arguments.table:
         cores.side_by_side(
@@ -118,8 +119,8 @@ def main():
             for topology, stage in itertools.product(TOPOLOGIES, STAGES)
             if not os.path.exists(path_of(topology, stage))
         )
-    found = {topology: reports_of(topology) for topology in TOPOLOGIES}
-    print(table({topology: reports for topology, reports in found.items() if reports}))
+    by_topology = {topology: reports_of(topology) for topology in TOPOLOGIES}
+    print(table({topology: reports for topology, reports in by_topology.items() if reports}))
 
 
 if __name__ == "__main__":

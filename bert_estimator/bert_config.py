@@ -1,4 +1,4 @@
-"""The configuration of a network: google-research/bert's bert_config.json, checked."""
+"""The configuration of a network: a checked form of google-research/bert's bert_config.json."""
 
 import dataclasses
 import difflib
@@ -6,8 +6,8 @@ import json
 
 import tensorflow.compat.v1 as tf
 
-# name -> (num_hidden_layers, hidden_size); the heads are 64 wide, the intermediate size is 4 H.
-# tiny to medium: Turc et al. (2019); base and large: Devlin et al. (2018).
+# name -> (num_hidden_layers, hidden_size). A head has size 64, and the intermediate size is 4 H.
+# Sources: Turc et al. (2019) for tiny to medium, Devlin et al. (2018) for base and large.
 PRESETS = {
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -17,11 +17,12 @@ PRESETS = {
     "large": (24, 1024),
 }
 
-# "gelu" is the tanh form, as ever; "gelu_erf" the exact one, which Hugging Face calls "gelu".
+# As in google-research/bert, "gelu" is the tanh form. "gelu_erf" is the exact function, which
+# Hugging Face calls "gelu".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
-# Keys of the configurations published with the Chinese and multilingual models, which the network
-# has never read.
+# The configurations of the Chinese and multilingual models have these keys, but no network has ever
+# read them.
 _IGNORED_KEYS = (
     "directionality",
     "pooler_fc_size",
@@ -34,7 +35,7 @@ _IGNORED_KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a network, under the keys of google-research/bert's bert_config.json.
+    """Holds the sizes of a network, by the keys of google-research/bert's bert_config.json.
 
     Raises:
       ValueError: a value is out of its range; the text names the key.
@@ -78,8 +79,12 @@ class BertConfig:
             )
 
     @classmethod
-    def preset(cls, name, vocab_size):
-        """One of the published sizes, by name: see PRESETS."""
+    def preset(cls, name: str, vocab_size: int) -> "BertConfig":
+        """Returns a published configuration by name; PRESETS has the names.
+
+        Raises:
+          ValueError: the name is unknown.
+        """
         if name not in PRESETS:
             raise ValueError(f"No preset {name!r}; choose one of {', '.join(PRESETS)}.")
         num_hidden_layers, hidden_size = PRESETS[name]
@@ -92,8 +97,8 @@ class BertConfig:
         )
 
     @classmethod
-    def from_dict(cls, json_object, source="bert_config"):
-        """Builds a configuration from a dict; `source` is named in errors.
+    def from_dict(cls, json_object: dict, source: str = "bert_config") -> "BertConfig":
+        """Builds a configuration from a dict; errors name `source`.
 
         Raises:
           ValueError: a key is unknown or missing, or a value is out of its range.
@@ -115,11 +120,11 @@ class BertConfig:
             raise ValueError(str(error).replace("bert_config", source, 1)) from None
 
     @classmethod
-    def from_json_file(cls, path):
+    def from_json_file(cls, path: str) -> "BertConfig":
         """Builds a configuration from a JSON file; errors name the file.
 
         Raises:
-          ValueError: as `from_dict`, or the file does not hold a JSON object.
+          ValueError: the file does not hold a JSON object, or its keys or values are wrong.
         """
         with tf.io.gfile.GFile(path, "rb") as reader:
             data = reader.read()
@@ -131,10 +136,10 @@ class BertConfig:
             raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")
         return cls.from_dict(json_object, source=str(path))
 
-    def to_dict(self):
-        """The configuration as a dict of JSON values."""
+    def to_dict(self) -> dict:
+        """Returns the configuration as a dict of JSON values."""
         return dataclasses.asdict(self)
 
-    def to_json_string(self):
-        """The configuration as the text of a bert_config.json."""
+    def to_json_string(self) -> str:
+        """Returns the configuration as the text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

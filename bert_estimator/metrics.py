@@ -1,35 +1,38 @@
-"""Streaming metrics of classification and regression: the official ones of GLUE, and their kin.
+"""Streaming metrics of classification and regression: GLUE's official metrics, and some more.
 
-Each is a function of one batch that returns (value, update operation), as `tf.metrics` has them,
-for `eval_metrics`. Counts are float64, so that no number of examples rounds them.
+Each metric is a function of one batch that returns (value, update operation), like the functions of
+`tf.metrics`, for `eval_metrics`. Counts are float64, so that they stay exact for any number of
+examples.
 
-Letters: N examples of a batch, L labels.
+Letters of the shapes: N examples in a batch, L labels.
 """
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+Metric = tuple[tf.Tensor, tf.Operation]  # (value, update operation)
 
-def accuracy(label_ids, logits, weights):
-    """Share of the examples whose largest logit is that of their label."""
+
+def accuracy(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes the share of the examples whose label has the largest logit."""
     matrix, update = _confusion(label_ids, logits, weights)
     return _ratio(tf.linalg.trace(matrix), tf.reduce_sum(matrix)), update
 
 
-def f1(label_ids, logits, weights):
-    """F1 of label 1, "positive", of two (MRPC, QQP); 0 where it is neither there nor predicted."""
+def f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes F1 of label 1 of two labels (MRPC, QQP); 0 if it neither occurs nor is predicted."""
     matrix, update = _confusion(label_ids, logits, weights)
     return _f1_of_each_label(matrix)[1], update
 
 
-def macro_f1(label_ids, logits, weights):
-    """The mean over the labels of their F1."""
+def macro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes the mean F1 over the labels."""
     matrix, update = _confusion(label_ids, logits, weights)
     return tf.reduce_mean(_f1_of_each_label(matrix)), update
 
 
-def matthews(label_ids, logits, weights):
-    """Matthews' correlation (CoLA), of any number of labels (Gorodkin, 2004); 0 if undefined."""
+def matthews(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes Matthews' correlation (CoLA; Gorodkin, 2004, for more labels); 0 if undefined."""
     matrix, update = _confusion(label_ids, logits, weights)
     total, correct = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
     labels, predictions = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
@@ -38,14 +41,14 @@ def matthews(label_ids, logits, weights):
     return _ratio(covariance, tf.sqrt(variances)), update
 
 
-def exact_match(label_ids, logits, weights):
-    """Share of the examples whose labels are all predicted, and no others (multi-label)."""
+def exact_match(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes the share of the examples whose predicted labels are exactly their labels."""
     right = tf.reduce_all(tf.equal(logits > 0, label_ids > 0), axis=-1)
     return tf.metrics.mean(tf.cast(right, tf.float32), weights)
 
 
-def micro_f1(label_ids, logits, weights):
-    """F1 over all decisions of all examples (multi-label): labels and predictions pooled."""
+def micro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes F1 over the decisions on all labels of all examples (multi-label)."""
     predicted, holds = tf.cast(logits > 0, tf.float64), tf.cast(label_ids > 0, tf.float64)
     weights = tf.cast(weights, tf.float64)[:, tf.newaxis]
     counts = [tf.reduce_sum(x * weights) for x in (predicted * holds, predicted + holds)]
@@ -53,18 +56,18 @@ def micro_f1(label_ids, logits, weights):
     return _ratio(2 * both, either), total.add(tf.stack(counts))
 
 
-def pearson(label_ids, logits, weights):
-    """Pearson's correlation of prediction and label; NaN where one of them is constant."""
+def pearson(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes Pearson's correlation of prediction and label; NaN if one of them is constant."""
     return _of_all_pairs(_pearson, label_ids, logits, weights)
 
 
-def spearman(label_ids, logits, weights):
-    """Spearman's correlation: Pearson's of the ranks, ties sharing their mean rank."""
+def spearman(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes Spearman's correlation: Pearson's correlation of the ranks; ties share a rank."""
     return _of_all_pairs(_spearman, label_ids, logits, weights)
 
 
-# name -> function of (label_ids, logits [N, L], weights [N]), by kind of head. Label_ids are
-# int32 [N] for classification, int32 [N, L] for multi_label, float32 [N] for regression.
+# Kind of head -> name -> function of (label_ids, logits [N, L], weights [N]). The label_ids are
+# int32 [N] for classification, int32 [N, L] for multi_label, and float32 [N] for regression.
 METRICS_OF_KIND = {
     "classification": {
         "accuracy": accuracy,
@@ -79,7 +82,7 @@ METRICS = {name: f for of_kind in METRICS_OF_KIND.values() for name, f in of_kin
 
 
 class _Total:
-    """A float64 local variable that batches are added to."""
+    """Holds a float64 local variable, to which each batch is added."""
 
     def __init__(self, shape):
         self._variable = _local_variable(tf.zeros(shape, tf.float64))
@@ -90,7 +93,7 @@ class _Total:
 
 
 def _confusion(label_ids, logits, weights):
-    """(float64 [L, L]: how many examples of the row's label got the column's, update)."""
+    """Returns (counts, update); counts, float64 [L, L], are by label and predicted label."""
     num_labels = logits.shape.as_list()[-1]
     predictions = tf.argmax(logits, -1, output_type=tf.int32)
     total = _Total([num_labels, num_labels])
@@ -101,7 +104,7 @@ def _confusion(label_ids, logits, weights):
 
 
 def _f1_of_each_label(matrix):
-    """float64 [L]: 2 true positives / (labelled + predicted)."""
+    """Returns the F1 of each label, float32 [L]: 2 true positives / (labelled + predicted)."""
     return _ratio(
         2 * tf.linalg.diag_part(matrix), tf.reduce_sum(matrix, 0) + tf.reduce_sum(matrix, 1)
     )
@@ -112,7 +115,7 @@ def _ratio(a, b):
 
 
 def _of_all_pairs(function, label_ids, logits, weights):
-    """A numpy function of all (prediction, label) pairs: ranks need all of them."""
+    """Computes a numpy function of all (prediction, label) pairs, which the ranks need."""
     pairs = _local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
     batch = tf.stack([tf.cast(logits[:, 0], tf.float64), tf.cast(label_ids, tf.float64)], axis=1)
     batch = tf.boolean_mask(batch, weights > 0)
@@ -134,7 +137,7 @@ def _spearman(pairs):
 
 
 def _ranks(values):
-    """Ranks from 1, float64; equal values share the mean of their ranks."""
+    """Returns the ranks from 1, float64; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2.0)[place]

@@ -1,8 +1,7 @@
-"""The update of a `model_fn`: loss and gradients of the global batch, clipped, applied, reported.
+"""The part of a training step that pretraining and fine-tuning share.
 
-What pretraining and fine-tuning share of a training step. The caller says what a micro-batch's
-share of the loss is; sums over micro-batches and cores, the schedule, the optimizer and the host
-call that reports a step are here.
+The caller gives the loss of a micro-batch. This module sums over micro-batches and cores, clips the
+gradients, applies the schedule and the optimizer, and builds the host call that reports a step.
 """
 
 import dataclasses
@@ -16,18 +15,21 @@ _CLIP_NORM = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRule:
-    """How weights are updated.
+    """Says how weights are updated.
 
     Attributes:
       optimizer: a key of `optimization.OPTIMIZERS`.
-      learning_rate: the peak, reached after `num_warmup_steps`; 0 at `num_train_steps`.
-      micro_batch_size: rows of a core's batch computed at a time; None: all of them.
-      decay_power: of the learning rate; 1 is linear.
-      legacy_schedule_jump: google-research/bert's schedule, which jumps at the end of warm-up.
+      learning_rate: the peak of the learning rate.
+      num_train_steps: the step at which the learning rate reaches 0.
+      num_warmup_steps: the step at which the learning rate reaches its peak.
+      micro_batch_size: rows of a core's batch that are computed at a time; None means all rows.
+      decay_power: the power of the polynomial decay; 1 is linear.
+      legacy_schedule_jump: whether to use google-research/bert's schedule, which jumps at the end
+        of warm-up.
       optimizer_options: further arguments of the optimizer.
-      rate_scale: function of a variable's name that gives the factor of its learning rate; None:
-        one rate for all.
-      summary_dir: where the host call writes its events; None: no host call.
+      rate_scale: a function of a variable's name that returns a factor of its learning rate; None
+        means that all variables have the same rate.
+      summary_dir: the directory for the events of the host call; None means no host call.
     """
 
     optimizer: str
@@ -48,18 +50,18 @@ class UpdateRule:
         """Builds the training step.
 
         Args:
-          make_loss_fn: function of the step (the number of updates applied so far, a scalar
-            tensor) that returns the `loss_fn` of `optimization.accumulate`. Its loss is divided by
-            what the global batch is divided by; its outputs are scalars, which are summed over
-            micro-batches and cores and reported by their names.
-          features: dict of [B, ...] tensors, those of one core's batch.
-          scaffold_fn: for the spec.
+          make_loss_fn: function of the step (a scalar tensor, the number of updates so far) that
+            returns the `loss_fn` of `optimization.accumulate`. That function must divide its loss
+            by a sum over the global batch. Its other outputs are scalars by name; they are summed
+            over micro-batches and cores, and reported.
+          features: dict of [B, ...] tensors, the batch of one core.
+          scaffold_fn: the spec's scaffold_fn.
 
         Returns:
-          A `TPUEstimatorSpec`; its loss is that of the global batch.
+          A `TPUEstimatorSpec` with the loss of the global batch.
         """
         global_step = tf.train.get_or_create_global_step()
-        # Read once, before the update: the step's own number, for dropout, rate and report.
+        # The step is read once, before the update, for dropout, the learning rate and the report.
         step = tf.identity(global_step)
         loss, sums, gradients_and_variables = optimization.accumulate(
             make_loss_fn(step), features, self.micro_batch_size
@@ -74,14 +76,14 @@ class UpdateRule:
         optimizer = optimization.create_optimizer(
             self.optimizer, self._rate_by_name(rate), **self.optimizer_options
         )
-        # What is reported is of the weights before the update, also where no gradient needs them.
+        # The report is about the weights before the update, even if no gradient needs the sums.
         with tf.control_dependencies([step, loss, *sums.values()]):
             train_op = optimizer.apply_gradients(
                 zip(gradients, variables, strict=True), global_step=global_step
             )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
         host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
-        # Steps are numbered from 1 where they are reported, as in log lines and checkpoints.
+        # Reports number steps from 1, like log lines and checkpoints.
         host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
         if optimizer.trust_ratios:
             host_tensors["trust_ratios"] = tf.stack(list(optimizer.trust_ratios.values()))
@@ -108,31 +110,31 @@ class UpdateRule:
         return lambda name: rate * self.rate_scale(name)
 
 
-def global_sum(values):
-    """The sum of a tensor's elements over the global batch, and at least 1.
+def global_sum(values: tf.Tensor) -> tf.Tensor:
+    """Sums a tensor's elements over the global batch; the result is at least 1.
 
-    It divides losses: a batch without a word or example that counts has a loss of 0, not NaN.
+    Losses are divided by this sum. If no word or example of a batch counts, its loss is 0, not NaN.
     """
     return tf.maximum(tpu.cross_replica_sum(tf.reduce_sum(values)), 1.0)
 
 
-def global_mean(values, weights):
-    """The weighted mean of a float32 tensor over the global batch, a scalar; 0 without weight."""
+def global_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted mean over the global batch, a float32 scalar; 0 if all weights are 0."""
     total, weight = (
-        tpu.cross_replica_sum(tf.reduce_sum(each)) for each in (values * weights, weights)
+        tpu.cross_replica_sum(tf.reduce_sum(tensor)) for tensor in (values * weights, weights)
     )
     return tf.math.divide_no_nan(total, weight)
 
 
-def example_weights(features):
-    """float32 [B]: 0 for the examples that only fill up a batch (`is_real_example`), else 1."""
+def example_weights(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns float32 [B]: 0 for examples that only pad a batch (`is_real_example`), else 1."""
     if "is_real_example" in features:
         return tf.cast(tf.reshape(features["is_real_example"], [-1]), tf.float32)
     return tf.ones_like(features["input_ids"][:, 0], tf.float32)
 
 
 def _host_call(summary_dir):
-    """Returns the host function that writes one step's report as events."""
+    """Returns the host function that writes the report of a step as events."""
 
     def host_call(global_step, trust_ratios=None, **report):
         step = tf.cast(global_step[0], tf.int64)

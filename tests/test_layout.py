@@ -1,4 +1,4 @@
-"""The house's plan: which module may import which, how long they are, and that the map is whole."""
+"""Tests which module may import which, how long modules are, and that the map is complete."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ SCRIPTS = ("run_pretraining.py", "run_classifier.py")
 
 @functools.cache
 def modules():
-    """Module name -> path, of the scripts and the packages."""
+    """Returns module name -> path, for the scripts and the packages."""
     found = {}
     for path in [*ROOT.glob("bert_estimator/**/*.py"), *ROOT.glob("input_pipelines/**/*.py")]:
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -27,7 +27,7 @@ def modules():
 
 @functools.cache
 def imports_of(name, everywhere=True):
-    """Modules that a module imports: at any place of it, or at module level alone."""
+    """Returns the modules that a module imports: anywhere, or only at its top level."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     found = set()
     for node in ast.walk(tree) if everywhere else tree.body:
@@ -63,7 +63,7 @@ def test_modules_are_found():
     assert "tensorflow.compat.v1" in imports_of("run_pretraining")
 
 
-# Packages and modules, and all of the project's own that they may import.
+# For a package or module: the modules of this project that it may import.
 ARROWS = {
     "bert_estimator.tpu": ["bert_estimator.tpu"],
     "bert_estimator.tpu.program": ["bert_estimator.tpu.program"],
@@ -146,7 +146,7 @@ ARROWS = {
 }
 
 
-# What puts a network and data together; the rest of bert_estimator does not know of records.
+# These packages put a network and data together; the rest of bert_estimator does not use records.
 MEET_DATA = ["bert_estimator.jobs", "bert_estimator.serving"]
 
 
@@ -168,7 +168,7 @@ def test_modeling_imports_tensorflow_and_slim_alone_besides():
 
 
 def test_programs_do_not_need_tensorflow():
-    """An exported program runs where TensorFlow is not installed."""
+    """An exported program runs if TensorFlow is not installed."""
     for name in of_package("bert_estimator.tpu.program"):
         for imported in imports_of(name):
             assert not in_package(imported, ["tensorflow", "tf_slim"]), name
@@ -183,7 +183,7 @@ def test_nothing_imports_keras_or_absent_parts_of_tensorflow():
 
 
 def reachable(name, everywhere):
-    """The project's modules that importing one of them loads, packages' own modules included."""
+    """Returns the project's modules that are loaded if a module is imported, packages included."""
     found, waiting = set(), [name]
     while waiting:
         module = waiting.pop()
@@ -206,7 +206,7 @@ def test_loading_a_script_does_not_load_tensorflow(name):
 
 
 def test_no_circles():
-    """Modules that import each other, whether at their top or inside functions."""
+    """No modules import each other, whether at their top or inside functions."""
     finished, path = set(), []
 
     def visit(module):
@@ -215,7 +215,7 @@ def test_no_circles():
             return
         path.append(module)
         for imported in sorted(imports_of(module)):
-            # A package's modules are imported by the package.
+            # A package imports its modules.
             visit(imported)
         path.pop()
         finished.add(module)

@@ -1,4 +1,4 @@
-"""Streaming metrics, in batches with padding, against scikit-learn and scipy."""
+"""Compares streaming metrics, in batches with padding, with scikit-learn and scipy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ GENERATOR = np.random.default_rng(5)
 
 
 def streamed(name, label_ids, logits):
-    """Streams the examples through a metric in batches; the last is padded with weights of 0."""
+    """Streams examples through a metric in batches; weights of 0 pad the last batch."""
     num_examples = len(label_ids)
     padding = -num_examples % BATCH
     label_ids, logits = (
@@ -36,7 +36,7 @@ def streamed(name, label_ids, logits):
 
 
 def examples(num_labels, number=100):
-    """Labels, and logits that know something of them."""
+    """Returns labels, and logits that are correlated with them."""
     label_ids = GENERATOR.integers(num_labels, size=number).astype(np.int32)
     logits = GENERATOR.normal(size=(number, num_labels)) + np.eye(num_labels)[label_ids]
     return label_ids, logits.astype(np.float32)
@@ -97,7 +97,7 @@ def test_a_correlation_with_a_constant_is_not_a_number():
 
 
 def test_a_million_examples_are_counted_exactly():
-    """float32 counts would stop at 2^24 of them: the total is float64."""
+    """The total is float64; float32 counts would stop at 2^24."""
     with tf.Graph().as_default():
         metrics.accuracy(tf.constant([1]), tf.constant([[0.0, 1.0]]), tf.constant([1.0]))
         (variable,) = tf.local_variables()

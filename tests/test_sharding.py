@@ -1,4 +1,4 @@
-"""Which of BERT's variables are split over the cores of a replica."""
+"""Tests which of BERT's variables are split over the cores of a replica."""
 
 import re
 

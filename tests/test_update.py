@@ -1,4 +1,4 @@
-"""The update of a model_fn: sums over cores, the report, rates by variable; against numpy."""
+"""Compares updates with numpy: sums over cores, the report, rates by variable."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def make_loss_fn(_):
 
 
 def run_update(steps=2, **options):
-    """Returns (variables by name, what the last step reported)."""
+    """Returns (variables by name, the report of the last step)."""
     rule = update.UpdateRule(
         "adamw", 0.1, 10, 0, optimizer_options={"weight_decay_rate": 0.0}, summary_dir="x",
         **options,

@@ -1,1 +1,1 @@
-"""Named training plans as data: flags' values, with the command, the cost and what to expect."""
+"""Named training plans as data: values of flags, the command, the cost and the expected result."""

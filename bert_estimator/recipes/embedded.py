@@ -1,13 +1,14 @@
-"""The plan of `python run_pretraining.py` with no data given: the embedded English corpus.
+"""The plan of `python run_pretraining.py` without data flags: the embedded English corpus.
 
 Command   python run_pretraining.py --use_tpu --precision=bfloat16
 Cost      about two minutes of training on two CPU cores (`python -m benchmarks.main_job`)
 Score     held-out masked-LM loss about half a nat below the unigram baseline
 
-Chosen by measurement: of the vocabularies, lengths, depths, widths, batches and rates tried, these
-got furthest below the baseline in two minutes. Short sequences and a narrow network give more steps
-in that time, and the steps are what it takes to leave the unigram plateau; weights of 0.05 rather
-than 0.02 suit a network this narrow, since LAMB's steps are proportional to them.
+These values were chosen by measurement. Of the vocabularies, lengths, depths, widths, batches and
+rates that were tried, they got furthest below the baseline in two minutes. Short sequences and a
+narrow network allow more steps in that time, and many steps are needed to leave the unigram
+plateau. Initial weights of 0.05 rather than 0.02 suit so narrow a network, since LAMB's steps are
+proportional to the weights.
 """
 
 BERT_CONFIG = dict(

@@ -1,16 +1,18 @@
-"""The named plans of `--recipe`: stages of flags' values, each with where it comes from.
+"""The named plans of `--recipe`: stages of flags' values, each value with its source.
 
 Every recipe trains BERT-Large in two stages: 9/10 of the examples at 128 tokens, 1/10 at 512. The
-second starts from the weights of the first, with a fresh optimizer and a schedule of its own.
+second stage starts from the weights of the first stage, with a new optimizer state and a schedule
+of its own.
 
 Command   python run_pretraining.py --recipe=lamb_76min --input_file='data/{max_seq_length}/*'
 Cost      lamb_76min: 1.63e20 FLOP in matrix products; 76.19 minutes on 1024 TPU v3 chips (paper)
 Result    SQuAD 1.1 F1 on the development set, from the paper's table: see `EXPECTED_F1`
 
 The paper is You et al., "Large batch optimization for deep learning: training BERT in 76 minutes"
-(ICLR 2020). It has the batches, the steps and the lengths of its runs, the square-root rule for
-rates, and 3125 steps of warm-up for every batch; it does not have the rates and warm-ups of the
-65536/32768 run. What it leaves open is marked as assumed here, and in each run's config.json.
+(ICLR 2020). It gives the batches, the steps and the lengths of its runs, the square-root rule for
+rates, and 3125 steps of warm-up for every batch. It does not give the rates and warm-ups of the
+65536/32768 run. Values that it leaves open are marked as assumed here and in each run's
+config.json.
 """
 
 import dataclasses
@@ -20,22 +22,22 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """A flag's value, and who gives it."""
+    """Holds a flag's value, and the source of that value."""
 
     value: Any
     source: str
 
 
-def paper(value):
+def paper(value) -> Given:
     return Given(value, "paper")
 
 
-def assumed(value):
+def assumed(value) -> Given:
     return Given(value, "assumed")
 
 
 def _nvidia(value):
-    # DeepLearningExamples, PyTorch/LanguageModeling/BERT.
+    # The source is DeepLearningExamples, PyTorch/LanguageModeling/BERT.
     return Given(value, "NVIDIA")
 
 
@@ -43,7 +45,7 @@ def _bert(value):
     return Given(value, "google-research/bert")
 
 
-# BERT-Large (Devlin et al., 2018).
+# This is BERT-Large (Devlin et al., 2018).
 NETWORK = dict(
     hidden_size=1024,
     num_hidden_layers=24,
@@ -65,9 +67,9 @@ _COMMON = {
 
 
 def _stages(*stages):
-    """Two stages; the sizes that all recipes share come first, and give way to others."""
+    """Returns two stages; a stage's values override the sizes that all recipes share."""
     lengths = (
-        # What a core computes at a time is what a core of the paper's pod had of lamb_76min.
+        # The micro-batch is the batch of a core of the paper's pod in lamb_76min.
         {"max_seq_length": paper(128), "max_predictions_per_seq": _bert(20),
          "micro_batch_size": assumed(32)},
         {"max_seq_length": paper(512), "max_predictions_per_seq": assumed(77),
@@ -78,18 +80,18 @@ def _stages(*stages):
     )
 
 
-def square_root_rate(batch):
-    """The paper's rule: 5e-3 at a batch of 32768, and otherwise by the square root."""
+def square_root_rate(batch: int) -> float:
+    """Returns a rate by the paper's rule: the square root of the batch, and 5e-3 at 32768."""
     return 5e-3 * math.sqrt(batch / 32768)
 
 
 def _row(batch, steps_1, steps_2):
-    """A row of the paper's table: both stages with one batch and one rate."""
+    """Returns a row of the paper's table: both stages have the same batch and rate."""
     both = {
         "train_batch_size": paper(batch),
         "learning_rate": paper(square_root_rate(batch)),
     }
-    # The same share of the steps in stage 2 as in stage 1, where it is 3125 steps.
+    # Warm-up is the same share of the steps in stage 2 as in stage 1, which has 3125 steps of it.
     return _stages(
         {**both, "num_train_steps": paper(steps_1), "num_warmup_steps": paper(3125)},
         {**both, "num_train_steps": paper(steps_2), "num_warmup_steps": assumed(347)},
@@ -148,7 +150,7 @@ RECIPES = {
     ),
 }
 
-# From the paper's table; NVIDIA's from its README.
+# The sources are the paper's table, and for "nvidia" NVIDIA's README.
 EXPECTED_F1 = {
     "lamb_76min": 90.584,
     "lamb_32k": 91.475,

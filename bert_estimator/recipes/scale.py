@@ -1,4 +1,4 @@
-"""`--scale`: a recipe as a proportionally smaller experiment."""
+"""Makes a proportionally smaller experiment of a recipe, for `--scale`."""
 
 import dataclasses
 import math
@@ -8,15 +8,15 @@ from bert_estimator.recipes.plans import NETWORK, Given
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What a recipe's sizes are multiplied by.
+    """Holds the factors of a recipe's sizes.
 
     Attributes:
-      name: as given to --scale.
-      network: share of the weights of the network's layers; its cube root is the share of their
-        number, and of each side of their matrices.
-      batch: share of the batch; the result is a power of two, and at least 4.
-      steps: share of the steps, and of those of warm-up.
-      length: share of the sequences' length and of the predictions.
+      name: the value of --scale.
+      network: factor of the number of weights in the layers. Its cube root is the factor of the
+        number of layers, and of each side of their matrices.
+      batch: factor of the batch; the result is a power of two, and at least 4.
+      steps: factor of the training steps and of the warm-up steps.
+      length: factor of the sequence length and of the number of predictions.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Scale:
     steps: float
     length: float = 1.0
 
-    def network_sizes(self):
-        """Returns the fields of a `BertConfig`, its vocabulary apart."""
+    def network_sizes(self) -> dict[str, int]:
+        """Returns the fields of a `BertConfig`, without the vocabulary."""
         side = self.network ** (1 / 3)
         heads = max(2, round(NETWORK["num_attention_heads"] * side))
         return {
@@ -37,11 +37,11 @@ class Scale:
             "intermediate_size": 256 * heads,
         }
 
-    def stage(self, stage):
-        """Returns a recipe's stage, smaller: dict of flag name -> `Given`.
+    def stage(self, stage: dict[str, Given]) -> dict[str, Given]:
+        """Scales a recipe's stage, a dict of flag name -> `Given`.
 
-        The rate goes with the square root of the batch, by the paper's rule. Each changed value's
-        source says what it was.
+        The rate is proportional to the square root of the batch, by the paper's rule. The source of
+        a changed value says what the value was.
         """
         old = {name: given.value for name, given in stage.items()}
         batch = max(4, 2 ** round(math.log2(old["train_batch_size"] * self.batch)))
@@ -65,15 +65,15 @@ class Scale:
         return scaled
 
 
-# A few minutes on two cores.
+# "smoke" takes a few minutes on two cores.
 PRESETS = {"smoke": Scale("smoke", network=1e-3, batch=2**-10, steps=2**-6, length=0.25)}
 
 
-def parse(text):
-    """Returns the `Scale` that --scale names: a preset, or a fraction for all sizes but the length.
+def parse(text: str) -> Scale:
+    """Returns a preset `Scale`, or a `Scale` with one fraction for all sizes but the length.
 
     Raises:
-      ValueError: it is neither.
+      ValueError: the text is neither a preset's name nor a fraction.
     """
     if text in PRESETS:
         return PRESETS[text]

@@ -1,4 +1,4 @@
-"""The batch-scaling study: its rules, its search, its resumption; runs themselves are replaced."""
+"""Tests the batch-scaling study with pretended runs: its rules, its search, how it resumes."""
 
 import csv
 import math
@@ -10,7 +10,7 @@ from benchmarks import batch_scaling, svg_chart
 
 
 class Replaced(batch_scaling.Study):
-    """A study whose runs cost nothing: the loss is the distance of the rate from a best one."""
+    """Pretends to run: the loss is the distance of the rate from the best rate."""
 
     best = 1e-3
 
@@ -47,7 +47,7 @@ def test_the_rate_goes_with_the_root_of_the_batch():
 def test_the_search_ends_where_both_neighbours_are_worse(study, power):
     study.best = batch_scaling.FIRST_RATES["lamb"] * 2.0**power
     if power == -7:
-        study.best *= 2**4  # what is too far from the best diverges
+        study.best *= 2**4  # rates too far from the best diverge
     assert batch_scaling.tuned_rate(study, "lamb") == study.best
     assert {key["steps"] for _, _, key in study.trained} == {batch_scaling.EXAMPLES // 4 // 32}
 
@@ -90,14 +90,14 @@ def test_table_and_picture(study, tmp_path):
     assert lines[2] == "| 32 | 64000 | " + " | ".join(["1.000 (1.000 to 1.000)"] * 3) + " |"
     assert lines[6] == "| 4096 | 500 | " + " | ".join(["3 of 3 diverged"] * 3) + " |"
     assert "| 26 steps of warm-up | 2.500 (2.500 to 2.500) |" in lines
-    ended = [row for row in study.rows if row["masked_lm_loss"] != "diverged"]  # in a second each
+    ended = [row for row in study.rows if row["masked_lm_loss"] != "diverged"]  # each took a second
     assert batch_scaling.core_hours(study.rows) == len(ended) / 3600
     curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
     svg_chart.write(tmp_path / "picture.svg", "title", "batch", curves, [("baseline", 2.5)])
     root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
     words = list(root.itertext())
     assert {"title", "batch", "baseline", "lamb", "lars", "32", "4096"} <= set(words)
-    # A dot for each run that ended; those at the largest batch did not.
+    # The chart has a dot for each run that ended; the runs at the largest batch diverged.
     circles = root.findall("{http://www.w3.org/2000/svg}circle")
     finite = [v for curve in curves.values() for vs in curve.values() for v in vs if v < math.inf]
     assert len(circles) == len(finite) and 0 < len(finite) < 2 * 3 * 5

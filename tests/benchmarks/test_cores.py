@@ -1,4 +1,4 @@
-"""Jobs side by side on the cores of this machine."""
+"""Tests jobs that run side by side on the cores of this machine."""
 
 import functools
 import sys
@@ -18,7 +18,9 @@ def test_after_an_error_no_more_jobs_are_begun(monkeypatch):
         if number == 1:
             sys.exit("job 1 failed")
         if number == 2 and begun[-2:] == [1, 2]:
-            time.sleep(1)  # begun before anyone could hear of the error: a job takes its time
+            time.sleep(
+                1
+            )  # This job starts before the error of the other job is known, and takes its time.
         return number
 
     jobs = [functools.partial(run, number) for number in range(4)]

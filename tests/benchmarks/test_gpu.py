@@ -1,4 +1,4 @@
-"""The GPU benchmark: its rows, its table, its resumption, its errors; and all of it on a CPU."""
+"""Tests the GPU benchmark: rows, table, resuming and errors, and a whole run on a CPU."""
 
 import csv
 import json
@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks import gpu, torch_bert
 
-FOUND = {"device": "GPU X", "versions": "jax 1", "secs": 0.25, "first_loss": 11, "last_loss": 9.5}
+RESULT = {"device": "GPU X", "versions": "jax 1", "secs": 0.25, "first_loss": 11, "last_loss": 9.5}
 COMMAND = ["gpu", "--networks", "base", "--lengths", "128", "512", "--tokens", "1024"]
 
-# Counts the floating-point operations of torch's steps, the first ones included.
+# This counts the floating-point operations of all of torch's steps.
 COUNT_FLOPS = """
 import sys
 from benchmarks import torch_bert
@@ -27,9 +27,9 @@ print(counter.get_total_flops() / (torch_bert._WARMUP + 1))
 """
 
 
-def row(side, network="base", length="128", **found):
+def row(side, network="base", length="128", **results):
     key = ("GPU X", network, length, "32", side)
-    return gpu.row_of(key, {**FOUND, **found}, flops=1e12, peak=1e13, steps=10)
+    return gpu.row_of(key, {**RESULT, **results}, flops=1e12, peak=1e13, steps=10)
 
 
 def test_a_row_has_the_share_of_the_peak_where_both_are_known():
@@ -38,7 +38,7 @@ def test_a_row_has_the_share_of_the_peak_where_both_are_known():
     assert (given["secs"], given["sequences_per_sec"]) == ("0.25", "128")
     assert given["share_of_peak"] == "0.4000"
     for flops, peak in ((None, 1e13), (1e12, None)):
-        given = gpu.row_of(("GPU X", "base", "128", "32", "torch"), FOUND, flops, peak, 10)
+        given = gpu.row_of(("GPU X", "base", "128", "32", "torch"), RESULT, flops, peak, 10)
         assert given["share_of_peak"] == ""
 
 
@@ -57,7 +57,7 @@ def test_the_table_has_a_column_for_each_side():
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """What is asked of other processes; torch.compile runs out of memory."""
+    """Records the calls of other processes; torch.compile runs out of memory."""
     questions = []
 
     def ask(python, what, hide_gpus=False, directory=None, compiled=False, **arguments):
@@ -66,7 +66,7 @@ def asked(tmp_path, monkeypatch):
             os.makedirs(directory)
             with open(os.path.join(directory, "benchmark.json"), "w", encoding="utf-8") as writer:
                 json.dump({"flops": 1e12}, writer)
-        return {**FOUND, "secs": gpu.OUT_OF_MEMORY} if compiled else FOUND
+        return {**RESULT, "secs": gpu.OUT_OF_MEMORY} if compiled else RESULT
 
     monkeypatch.setattr(gpu, "ask", ask)
     paths = [f"--programs={tmp_path / 'programs'}", f"--results={tmp_path / 'gpu.csv'}"]
@@ -131,7 +131,9 @@ def test_no_torch_and_no_gpu_say_what_to_do(monkeypatch):
         torch_bert.time_step(None, 1, "gpu")
     cuda = types.SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2", cuda=cuda))
-    with pytest.raises(RuntimeError, match=r"torch 2 of .* finds no CUDA GPU: run this where one"):
+    with pytest.raises(
+        RuntimeError, match=r"torch 2 of .* does not find a CUDA GPU: run this on a"
+    ):
         torch_bert.time_step(None, 1, "gpu")
 
 
@@ -157,13 +159,13 @@ def test_the_state_is_drawn_as_bert_draws_it(tmp_path):
     (tmp_path / "program.json").write_text(json.dumps({"state": state}))
     gpu.make_state(str(tmp_path))
     with np.load(tmp_path / "state.npz") as values:
-        found = dict(values)
-    assert {n: (list(a.shape), a.dtype.name) for n, a in found.items()} == {
+        state = dict(values)
+    assert {n: (list(a.shape), a.dtype.name) for n, a in state.items()} == {
         name: (shape, dtype) for name, shape, dtype, _ in variables
     }
-    assert found.pop("dense/kernel").std() == pytest.approx(0.02, rel=0.05)
-    assert found.pop("LayerNorm/gamma").tolist() == [1, 1, 1]
-    assert not any(array.any() for array in found.values())
+    assert state.pop("dense/kernel").std() == pytest.approx(0.02, rel=0.05)
+    assert state.pop("LayerNorm/gamma").tolist() == [1, 1, 1]
+    assert not any(array.any() for array in state.values())
     assert [path.name for path in tmp_path.glob("*.npz")] == ["state.npz"]
 
 
@@ -185,7 +187,7 @@ def test_both_do_the_same_work_on_a_cpu(tmp_path):
     for each in rows:
         assert (each["device"], each["batch"], each["share_of_peak"]) == ("cpu", "4", "")
         assert float(each["secs"]) > 0
-        # A network that knows nothing: any of the vocabulary, either next sentence.
+        # An untrained network gives the same probability to all words, and to both labels.
         assert float(each["first_loss"]) == pytest.approx(math.log(30522 * 2), abs=0.2)
     program = tmp_path / "tiny_32_4"
     command = [python, "-c", COUNT_FLOPS, program]

@@ -1,4 +1,4 @@
-"""Training and the bare step take turns; the table has their medians."""
+"""Tests that training and the bare step take turns, and that the table has their medians."""
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""The search of the largest batch that fits."""
+"""Tests the search of the largest batch that fits."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def search(fits, total):
 
 @pytest.mark.parametrize("gib_a_row", [0.007, 0.05, 0.2, 0.9, 2.0, 20.0])
 def test_the_largest_batch_is_found_whatever_the_totals_say(gib_a_row):
-    """The compiler saves memory where it is short: its totals are not a line."""
+    """If memory is short the compiler saves some, so its totals are not linear in the rows."""
 
     def fits(batch):
         return 5 + gib_a_row * batch <= 15.5
@@ -36,7 +36,7 @@ def test_the_largest_batch_is_found_whatever_the_totals_say(gib_a_row):
 
 
 def test_the_first_guess_is_that_of_another_tpu():
-    """1.3 + 2.7 GiB, and 1/8 a row: of 7.5 GiB 28 rows are left, of 15.5 GiB 92."""
+    """A step takes 1.3 + 2.7 GiB, and 1/8 GiB per row: 28 rows fit 7.5 GiB, and 92 fit 15.5."""
     elsewhere = search(lambda batch: 4 + batch / 8 <= 15.5, lambda batch: 4 + batch / 8)
     assert tpu_memory.next_batch([], elsewhere, 7.5) == 28
     assert tpu_memory.next_batch([], [], 7.5, first=20) == 20
@@ -63,7 +63,7 @@ def test_the_table_has_a_column_for_each_tpu_and_variant():
 
 
 def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
-    """3.6 GiB whatever the batch, and 0.1 a row: 118 of 15.48 fit, and 38 of 7.48."""
+    """A step takes 3.6 GiB, and 0.1 GiB per row: 118 rows fit 15.48 GiB, and 38 fit 7.48."""
     compiled = []
 
     def compile_step(topology, network, length, variant, batch):
@@ -77,7 +77,8 @@ def test_a_search_goes_on_where_the_file_ends(monkeypatch, tmp_path):
     path = str(tmp_path / "table.csv")
     step = ("large", 128, "bfloat16")
     tpu_memory.Compilations(path).search(step)
-    # The largest that fits and the smallest that does not, and on v3 the first guess before them.
+    # Each TPU needs the largest batch that fits and the smallest that does not; v3 also the first
+    # guess.
     assert compiled == [
         *[("v3:2x2", batch) for batch in (512, 112, 128)],
         *[("v2:2x2", batch) for batch in (40, 32)],

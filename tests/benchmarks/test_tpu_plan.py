@@ -1,4 +1,4 @@
-"""The plan of the recipe for TPUs: its reports and its table; the compiler itself is not called."""
+"""Tests the reports and the table of the recipe's plan, without calling the compiler."""
 
 import json
 

@@ -59,7 +59,7 @@ def compare(script, tf1_python, folder, record):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tf1_python", required=True, help="a Python with TensorFlow 1.15")
+    parser.add_argument("--tf1_python", required=True, help="run TensorFlow 1.15 with this Python")
     parser.add_argument("--record", action="store_true", help="write the goldens")
     parser.add_argument("scripts", nargs="*", default=list(replay.FLAGS), metavar="script")
     arguments = parser.parse_args()

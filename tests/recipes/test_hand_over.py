@@ -1,4 +1,4 @@
-"""Whole runs of a recipe's two stages: what the second starts from, and kills on the way."""
+"""Runs both stages of a recipe, and tests how the second starts, also after kills."""
 
 import json
 import os
@@ -19,7 +19,7 @@ STEPS, WARMUP = 6, 2
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-    """The command line of a recipe of two stages of six steps, both on records of 16 tokens."""
+    """Returns the command line of a recipe with two stages of six steps on records of 16 tokens."""
     path = tmp_path_factory.mktemp("data")
     vocabulary = words(40)
     write_records(path, "16.tfrecord", vocabulary, num_sentences=9, max_predictions_per_seq=3)
@@ -73,7 +73,8 @@ def test_the_second_stage_starts_from_the_weights_alone(finished):
 def test_each_stage_has_its_own_schedule(finished, stage):
     records = metrics_of(finished / f"stage_{stage}")
     rates = {r["step"]: r["learning_rate"] for r in records if "learning_rate" in r}
-    # The plan's peaks, 6e-3 and 4e-3 at batches of 65536 and 32768, scaled to 64 and 32.
+    # The plan's peaks are 6e-3 and 4e-3 at batches of 65536 and 32768; here they are scaled to the
+    # batches 64 and 32.
     peak = {1: 6e-3, 2: 4e-3}[stage] / 32
     expected = [0.0, peak / 2, peak, peak * 3 / 4, peak / 2, peak / 4]
     assert [rates[step] for step in range(1, STEPS + 1)] == pytest.approx(expected, rel=1e-5)
@@ -97,7 +98,7 @@ def test_run_again_nothing_is_left_to_do(finished, flags, capsys):
 
 def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_trains(tmp_path, capsys):
     vocabulary = words(40)
-    for length, predictions in ((32, 5), (128, 4)):  # the second's would be 19
+    for length, predictions in ((32, 5), (128, 4)):  # stage 2 would have 19
         write_records(tmp_path, f"{length}", vocabulary, 9, predictions, length)
     config = bert_config(len(vocabulary), max_position_embeddings=128)
     (tmp_path / "bert_config.json").write_text(json.dumps(config))
@@ -119,7 +120,7 @@ def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_trains(tm
     ],
 )
 def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there):
-    """SIGKILL within the first stage, in the hand-over, and within the second."""
+    """SIGKILL arrives within the first stage, at the hand-over, and within the second stage."""
     script = os.path.abspath(run_pretraining.__file__)
     process = subprocess.Popen(
         [sys.executable, script, *flags, f"--output_dir={tmp_path}"],

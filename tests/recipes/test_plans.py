@@ -1,4 +1,4 @@
-"""The recipes against a table, each number marked with who gives it."""
+"""Compares the recipes with a table that gives the source of each number."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from bert_estimator.recipes import plans
 
 PAPER, ASSUMED, NVIDIA, BERT = "paper", "assumed", "NVIDIA", "google-research/bert"
 
-# Batch, steps, peak rate, warm-up, length, predictions, rows a core computes at a time: stage by
-# stage, each with its source.
+# For each stage: batch, steps, peak rate, warm-up, length, predictions, and the rows that a core
+# computes at a time; each with its source.
 TABLE = {
     "lamb_76min": (
         [(65536, PAPER), (7037, PAPER), (6e-3, ASSUMED), (2000, ASSUMED)],
@@ -94,7 +94,7 @@ def test_every_recipe_of_the_paper_sees_512_million_examples_a_tenth_of_them_lon
 
 
 def test_the_schedule_of_the_76_minutes():
-    """Points of the rate: up to the peak, on without a jump, down in a line to 0."""
+    """The rate rises to the peak, does not jump there, and falls linearly to 0."""
     for stage, points in zip(
         plans.RECIPES["lamb_76min"],
         (
@@ -111,8 +111,7 @@ def test_the_schedule_of_the_76_minutes():
 
 
 def test_what_lamb_leaves_alone():
-    """The exclusions are the optimizer's default, for decay and adaptation alike (ALBERT; the
-    paper's first author)."""
+    """Decay and adaptation have the default exclusions (ALBERT; the paper's first author)."""
     excluded = Exclusions(optimization.LAYER_NORM_AND_BIAS, "exclusions")
     layer = "bert/encoder/layer_0/attention"
     for name, expected in {

@@ -1,4 +1,4 @@
-"""Smaller experiments of a recipe."""
+"""Tests smaller experiments of a recipe."""
 
 import math
 
