@@ -1,1 +1,1 @@
-"""What produces the numbers in README.md. Each module is run as `python -m benchmarks.<name>`."""
+"""What produces the numbers of the docs. Run a module as `python -m benchmarks.<name>`."""

@@ -19,7 +19,7 @@ length. The second stage runs with and without a warm-up.
 Each run is a process of `run_pretraining.py` on one core of the XLA runtime (`pip install -e
 '.[tpu]'`). When it ends it adds a row to results/batch_scaling.csv; runs with a row are skipped. As
 many runs as the machine has cores go at the same time. The benchmark writes docs/batch_scaling.svg
-and prints README.md's tables.
+and prints docs/results.md's table.
 """
 
 import argparse
@@ -276,7 +276,7 @@ def losses_by_batch(rows, optimizer):
 
 
 def table(rows):
-    """Returns README.md's tables: loss by batch and optimizer, and the two second stages."""
+    """Returns docs/results.md's table: loss by batch and optimizer, and the two second stages."""
     lines = ["| batch | steps | " + " | ".join(FIRST_RATES) + " |", "|---|---|" + "---|" * 3]
     by_optimizer = {name: losses_by_batch(rows, name) for name in FIRST_RATES}
     for batch in BATCHES:

@@ -5,7 +5,7 @@
 This runs the main job once, unless runs/pretraining has its checkpoint. Then it runs
 `run_classifier.py --use_tpu --precision=bfloat16` for each task, start and seed, one run at a time,
 in a process and a directory of its own. It writes results/classifier.csv, skips runs that have a
-row there, and prints the table of README.md.
+row there, and prints the table of docs/results.md.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def run(task, start, seed):
 
 
 def table(rows):
-    """Returns the rows as README.md's table, with a line over the seeds for each task and start."""
+    """Returns the rows as docs/results.md's table, with a line over the seeds for each task and start."""
     lines = [
         "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
         "|---|---|---|---|---|---|---|",

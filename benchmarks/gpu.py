@@ -196,7 +196,7 @@ def row_of(key, result, flops, peak, steps):
 
 
 def table(rows):
-    """Returns README.md's table: sequences/s of each side, and its share of the device's peak."""
+    """Returns a table: sequences/s of each side, and its share of the peak."""
     lines = [
         "| device | network, tokens, batch | " + " | ".join(SIDES) + " |",
         "|---|---|" + "---|" * len(SIDES),

@@ -1,4 +1,4 @@
-"""Finds what fits on a TPU by its compiler: the tables "Before you pay for a pod" in README.md.
+"""Finds what fits on a TPU by its compiler: the tables "Before you pay for a pod" in docs/results.md.
 
     python -m benchmarks.tpu_memory
 
@@ -149,7 +149,7 @@ def rows_of(rows, cell):
 
 
 def table(rows):
-    """Returns README.md's table of the largest batches of a core."""
+    """Returns docs/results.md's table of the largest batches of a core."""
     lines = [
         "| network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS) + " |",
         "|---|" + "---|" * 2 * len(VARIANTS),
@@ -165,7 +165,7 @@ def table(rows):
 
 
 def remedies_table(rows):
-    """Returns README.md's table of the options that save memory, for the second stage."""
+    """Returns docs/results.md's table of the options that save memory, for the second stage."""
     topology, network, length, batch = STAGE_2
     lines = [
         "| BERT-Large, 512 tokens, 16 a core | weights | optimizer state "

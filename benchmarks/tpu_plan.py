@@ -4,7 +4,7 @@
 
 This runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each stage on each
 topology, six to fifteen minutes each on one core, and copies the reports into results/tpu_plan/.
-Stages with a report are skipped. It does not need a TPU. It prints README.md's table; with --table
+Stages with a report are skipped. It does not need a TPU. It prints docs/results.md's table; with --table
 it only prints the table of the existing reports.
 """
 
@@ -80,7 +80,7 @@ def reports_of(topology):
 
 
 def table(topologies):
-    """Returns README.md's table.
+    """Returns docs/results.md's table.
 
     Args:
       topologies: dict of topology -> reports of both stages.
