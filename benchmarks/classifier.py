@@ -55,7 +55,7 @@ def run(task, start, seed):
 
 
 def table(rows):
-    """Returns the rows as docs/results.md's table, with a line over the seeds for each task and start."""
+    """Returns the table: a line over the seeds for each task and start."""
     lines = [
         "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
         "|---|---|---|---|---|---|---|",

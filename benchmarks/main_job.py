@@ -1,4 +1,4 @@
-"""The main job over seeds and precisions: the table "What to expect" of docs/results.md.
+"""The main job over seeds and precisions: the table "The main job" of docs/results.md.
 
     python -m benchmarks.main_job
 
@@ -57,7 +57,7 @@ def run(precision, seed, directory):
 
 
 def table(rows):
-    """Returns the rows as docs/results.md's table, with a line over the seeds for each precision."""
+    """Returns the table: a line over the seeds for each precision."""
     lines = [
         "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
         "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Finds what fits on a TPU by its compiler: the tables "Before you pay for a pod" in docs/results.md.
+"""Finds what fits on a TPU by its compiler: the tables "Memory of a core".
 
     python -m benchmarks.tpu_memory
 

@@ -4,8 +4,8 @@
 
 This runs `run_pretraining.py --use_tpu --recipe=lamb_76min --compile_only` for each stage on each
 topology, six to fifteen minutes each on one core, and copies the reports into results/tpu_plan/.
-Stages with a report are skipped. It does not need a TPU. It prints docs/results.md's table; with --table
-it only prints the table of the existing reports.
+Stages with a report are skipped. It does not need a TPU. It prints the
+table of docs/results.md; --table prints the table of the reports that are there.
 """
 
 import argparse
