@@ -141,7 +141,8 @@ def all_faults():
 
 def test_patterns_only_shrink():
     counts = collections.Counter(pattern for _, _, pattern, _ in all_faults())
-    assert dict(counts) == ALLOWED, "rewrite what is new (or lower ALLOWED); run this file to see"
+    grown = {pattern: n for pattern, n in counts.items() if n > ALLOWED.get(pattern, 0)}
+    assert not grown, "rewrite what is new; run this file to see the places"
 
 
 BAD = {

@@ -46,7 +46,7 @@ def host_spec(spec, placeholders):
 
     Args:
       spec: the `TPUEstimatorSpec`, or in TRAIN the `EstimatorSpec`, of a model_fn.
-      placeholders: those that the step is fed through; a scaffold must not depend on them.
+      placeholders: the placeholders that feed the step; a scaffold must not depend on them.
 
     Raises:
       RuntimeError, ValueError: an EstimatorSpec has what only a local step can do.
@@ -69,12 +69,12 @@ def host_spec(spec, placeholders):
 
 
 class HostSide:
-    """What draws a step's batches, and the host functions that receive what the step sends.
+    """Draws a step's batches, and runs the host functions that receive what the step sends.
 
     Args:
       job: the `Job`.
       spec: what the model_fn returned.
-      placeholders: those that the step is fed through; a host function must not depend on them.
+      placeholders: the placeholders that feed the step; a host function must not depend on them.
       start_step: the global step before the first step.
 
     Attributes:
@@ -124,17 +124,17 @@ class HostSide:
 
     @property
     def tensors(self):
-        """The tensors that the step sends: a list for each host function."""
+        """Gives the tensors that the step sends: a list for each host function."""
         return [function.tensors for function, _ in self.functions]
 
     @property
     def operations(self):
-        """What the host functions run for a step, a structure for each."""
+        """Gives what the host functions run for a step, a structure for each."""
         return [operations for _, operations in self.functions]
 
     @property
     def waited_secs(self):
-        """How many seconds `next_batch` has waited in total."""
+        """Says how many seconds `next_batch` has waited in total."""
         return self._infeed.waited_secs
 
     def start(self, session, draw, limit, depth=infeed.DEPTH):

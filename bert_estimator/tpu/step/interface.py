@@ -8,7 +8,7 @@ from bert_estimator.tpu.spec import EstimatorSpec
 
 
 class LoopResult(NamedTuple):
-    """What one loop of steps gave.
+    """Holds what one loop of steps gave.
 
     Attributes:
       losses: a float for each step that was run.
@@ -45,7 +45,7 @@ class Step(Protocol):
         """Has v1 summaries written as `config` says; returns the hooks that this takes."""
 
     def host_session(self, session):
-        """Returns the session that hooks see: its variables are those of the last finished loop."""
+        """Returns the session that hooks see: its variables have their values after the last loop."""
 
     def start(self, session, limit: int | None = None) -> None:
         """Starts the data and the threads; draws at most `limit` batches."""

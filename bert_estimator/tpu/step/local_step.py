@@ -12,7 +12,7 @@ from bert_estimator.tpu.step.interface import LoopResult
 
 
 class LocalStep:
-    """One step a loop, evaluated together with what the hooks fetch. See `interface.Step`."""
+    """Runs one step a loop, together with what the hooks fetch. See `interface.Step`."""
 
     waited_secs = None  # the input is part of the step: the time it takes cannot be told apart
 

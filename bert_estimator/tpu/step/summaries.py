@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 
 
 class StepSummaries:
-    """The summaries in the session's graph, due every so many steps.
+    """Writes the summaries of the session's graph, every so many steps.
 
     Args:
       config: the `RunConfig`, which says how often, and whether there is a directory.

@@ -16,7 +16,7 @@ _CLOSE_SECS, _CLOSE_SECS_OF_HUNG_INPUT = 60, 2
 
 
 class BuiltStep:
-    """A job's step, built in a graph of its own; no session is open yet.
+    """Builds a job's step in a graph of its own; no session is open yet.
 
     Building sets the random seed, creates the global step, and calls the `input_fn` and the
     `model_fn`.
@@ -51,7 +51,7 @@ class BuiltStep:
 
 
 class OpenedRun:
-    """A built step in an open session, with the hooks that visit it. `opened_run` makes it.
+    """Holds a built step in an open session, with its hooks. `opened_run` makes it.
 
     Attributes:
       job, step, graph: of the `BuiltStep`.
@@ -87,7 +87,7 @@ def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
       step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       checkpoint: path prefix of the checkpoint to restore, or None: then variables have their
-        initial values, or those of the job's warm start.
+        initial values, or the values of the job's warm start.
       make_hooks: function of the built step that returns the list of hooks, in the order of their
         visits. It may still add operations to the graph, which is then finalized.
 
