@@ -45,7 +45,7 @@ class Step(Protocol):
         """Has v1 summaries written as `config` says; returns the hooks that this takes."""
 
     def host_session(self, session):
-        """Returns the session that hooks see: its variables have their values after the last loop."""
+        """Returns the session that hooks see. Its variables have their values after a loop."""
 
     def start(self, session, limit: int | None = None) -> None:
         """Starts the data and the threads; draws at most `limit` batches."""

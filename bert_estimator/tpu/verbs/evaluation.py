@@ -34,8 +34,8 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
     Raises:
       tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
       ValueError: a metric is named `loss` or `global_step`.
-      KeyboardInterrupt, SystemExit: after a signal, also after a signal that ends the training whose
-        listener calls this; on all hosts, whichever of them got the signal.
+      KeyboardInterrupt, SystemExit: after a signal, also after a signal that ends
+        the training whose listener calls this; on all hosts, whichever of them got the signal.
     """
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with signalled as interrupts:
