@@ -14,12 +14,12 @@ _WEIGHT_DECAY = 1e-4
 
 
 def accuracy(train: Features, held_out: Features, num_labels: int, vocab_size: int) -> float:
-    """Trains on one side; returns the share of the other side's examples that it gets right.
+    """Trains on one set of examples; returns the share of the other set that it gets right.
 
     Args:
       train, held_out: features with int32 labels [number of examples].
       num_labels: number of labels.
-      vocab_size: of the tokenizer that made the features.
+      vocab_size: number of tokens of the tokenizer that made the features.
     """
     weights, bias = _fit(train, num_labels, vocab_size)
     scores = _scores(*held_out.bag_of_words(vocab_size), len(held_out), weights, bias)
@@ -27,7 +27,7 @@ def accuracy(train: Features, held_out: Features, num_labels: int, vocab_size: i
 
 
 def _fit(train: Features, num_labels: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [2 * vocab_size, L] and bias [L], by Adam on all examples at once, from zero."""
+    """Returns weights [2 * vocab_size, L] and bias [L], fitted by Adam on all examples at once."""
     owners, words = train.bag_of_words(vocab_size)
     targets = np.eye(num_labels)[train.labels]
     parameters = [np.zeros((2 * vocab_size, num_labels)), np.zeros(num_labels)]
@@ -55,6 +55,6 @@ def _fit(train: Features, num_labels: int, vocab_size: int) -> tuple[np.ndarray,
 def _scores(
     owners: np.ndarray, words: np.ndarray, num_examples: int, weights: np.ndarray, bias: np.ndarray
 ) -> np.ndarray:
-    """float64 [number of examples, L]."""
+    """Returns the scores of the labels, float64 [number of examples, L]."""
     sums = [np.bincount(owners, weights[words, label], num_examples) for label in range(len(bias))]
     return np.stack(sums, axis=1) + bias

@@ -17,18 +17,18 @@ def input_fn_builder(
     """Builds an `input_fn`.
 
     Training is endless, in the order of `input_pipelines.order`, from the batch of
-    `params["context"].global_step` on. Otherwise it is one pass in the examples' order; its last
-    batch is filled up with examples of zeros, `is_real_example` 0.
+    `params["context"].global_step` on. Evaluation and prediction are one pass in the examples'
+    order; the last batch is padded with examples of zeros, whose `is_real_example` is 0.
 
     Args:
-      features: what the batches are drawn from.
-      is_training: training, or evaluation and prediction.
+      features: the examples.
+      is_training: True for training, False for evaluation and prediction.
       seed: seed of the order of training.
 
     Returns:
-      `input_fn(params)`. It returns a dataset of dictionaries as of `Features.batch`, of
-      `params["batch_size"]` examples. All of them are integers, but for the labels of regression,
-      which go into a float32 loss: there is nothing to cast to bfloat16.
+      `input_fn(params)`. It returns a dataset of the dictionaries that `Features.batch` describes,
+      with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
+      except the labels of regression, which go into a float32 loss.
     """
     example = features.batch(np.array([-1]))
     names = sorted(example)

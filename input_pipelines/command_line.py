@@ -1,26 +1,28 @@
-"""What the commands that make data share: from arguments to an exit code."""
+"""From a command's arguments to its exit code, for the commands that make data."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import flags
 
 from bert_estimator.tpu import lock
 
-_OF_A_PATH = (FileNotFoundError, IsADirectoryError, PermissionError)
+_PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
 
 def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[str]) -> int:
-    """Runs a command and prints its summary, or on stderr what ended it.
+    """Runs a command; prints its summary, or on stderr the error that ended it.
 
     Args:
-      name: the command's, for the message.
-      create: does what the flags say; returns a summary in words.
+      name: name of the command, for error messages.
+      create: function of the flags that does the work and returns a summary in words.
       argv: the program's name, then its arguments.
 
     Returns:
-      0; 2 for flags or files that cannot work, which are a ValueError or an error of a path, or if
-      another process writes the same files; 1 for any other error of the system.
+      0 if the command succeeded; 2 if flags or files cannot work, which a ValueError or an error of
+      a path says, or if another process writes the same files; 1 for any other error of the
+      operating system.
     """
     try:
         rest = flags.FLAGS(argv)[1:]
@@ -29,5 +31,14 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         print(create(flags.FLAGS))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1 if isinstance(error, OSError) and not isinstance(error, _OF_A_PATH) else 2
+        return 1 if isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS) else 2
     return 0
+
+
+@contextlib.contextmanager
+def naming(flag: str) -> Iterator[None]:
+    """Puts the name of a flag before the message of a ValueError that its value leads to."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"--{flag}: {error}") from None

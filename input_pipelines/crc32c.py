@@ -1,8 +1,8 @@
-"""The checksum of TFRecord files: CRC-32C (Castagnoli), masked as TFRecord does it.
+"""The checksum of TFRecord files: CRC-32C (Castagnoli), masked as the TFRecord format requires.
 
 TensorFlow's own random reader verifies checksums too, but it fills a buffer of megabytes for each
-record. A CRC is linear over GF(2), so numpy can look up what each byte adds, by its distance from
-the end, and XOR it all at once.
+record. A CRC is linear over GF(2), so numpy can look up the contribution of each byte by its
+distance from the end, and XOR all contributions at once.
 """
 
 import functools
@@ -14,7 +14,7 @@ _CHUNK = 1024
 
 
 def masked_crc32c(data: np.ndarray) -> np.ndarray:
-    """Masked CRC-32C of each row.
+    """Computes the masked CRC-32C of each row.
 
     Args:
       data: uint8 array [..., number of bytes].
@@ -27,12 +27,12 @@ def masked_crc32c(data: np.ndarray) -> np.ndarray:
 
 
 def crc32c(data: np.ndarray) -> np.ndarray:
-    """CRC-32C of each row: uint8 [..., number of bytes] to uint32 [...]."""
+    """Computes the CRC-32C of each row: uint8 [..., number of bytes] to uint32 [...]."""
     return _crc32c(data)[..., 0]
 
 
 def _crc32c(data: np.ndarray) -> np.ndarray:
-    """As `crc32c`, of shape [..., 1]: arithmetic on arrays wraps where that on scalars warns."""
+    """Computes `crc32c` with shape [..., 1]: arrays wrap around silently, but scalars warn."""
     table, distances = _tables()
     state = np.full((*data.shape[:-1], 1), 0xFFFFFFFF, np.uint32)
     for start in range(0, data.shape[-1], _CHUNK):
@@ -49,8 +49,11 @@ def _crc32c(data: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """(what a byte adds to its chunk's CRC, at 256 * its distance from the end + its value;
-    the distances from a full chunk's first byte to its last)."""
+    """Returns the contributions of bytes and the distances to look them up by.
+
+    The contribution of a byte to its chunk's CRC is at 256 * (distance from the end) + value. The
+    distances are those of a full chunk's bytes, from the first byte to the last.
+    """
     table = np.empty((_CHUNK, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):

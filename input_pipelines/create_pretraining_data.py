@@ -6,6 +6,7 @@ python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
 ```
 """
 
+import dataclasses
 import os
 import sys
 
@@ -19,9 +20,14 @@ from input_pipelines.instances import CreationSettings
 
 
 def define_flags() -> None:
+    """Defines the flags of this command."""
     defaults = CreationSettings()
-    flags.DEFINE_string("input_file", None, "Text files or globs, comma-separated.", required=True)
-    flags.DEFINE_string("output_file", None, "Record files, comma-separated.", required=True)
+    flags.DEFINE_string(
+        "input_file", None, "Read these text files or globs, comma-separated.", required=True
+    )
+    flags.DEFINE_string(
+        "output_file", None, "Write these record files, comma-separated.", required=True
+    )
     flags.DEFINE_string(
         "vocab_file",
         None,
@@ -31,59 +37,58 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
     flags.DEFINE_bool(
-        "do_whole_word_mask", defaults.do_whole_word_mask, "Mask all pieces of a word or none."
+        "do_whole_word_mask",
+        defaults.do_whole_word_mask,
+        "Mask either all pieces of a word or none of them.",
     )
     flags.DEFINE_bool(
         "random_next_sentence",
         defaults.random_next_sentence,
-        "Half of the second segments are random ones, as in BERT; "
+        "Draw half of the second segments at random, as in BERT; "
         "--norandom_next_sentence swaps half of the pairs instead, as in ALBERT.",
     )
-    flags.DEFINE_integer("max_seq_length", defaults.max_seq_length, "Tokens of an example.")
+    flags.DEFINE_integer("max_seq_length", defaults.max_seq_length, "Pad examples to this length.")
     flags.DEFINE_integer(
         "max_predictions_per_seq",
         defaults.max_predictions_per_seq,
-        "Most masked tokens of an example.",
+        "Mask at most this number of tokens in an example.",
     )
-    flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed of all choices.")
-    flags.DEFINE_integer("dupe_factor", defaults.dupe_factor, "Passes over the text.")
-    flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Share of tokens to mask.")
+    flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed all random choices.")
+    flags.DEFINE_integer("dupe_factor", defaults.dupe_factor, "Pass over the text so often.")
+    flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Mask this share of the tokens.")
     flags.DEFINE_float(
-        "short_seq_prob", defaults.short_seq_prob, "Share of examples of a random shorter length."
+        "short_seq_prob",
+        defaults.short_seq_prob,
+        "Make this share of the examples shorter, of a random length.",
     )
 
 
 def create(values: flags.FlagValues) -> str:
-    """Does what the flags say; returns a summary in words.
+    """Creates the records that the flags ask for; returns a summary in words.
 
     Raises:
-      ValueError: a flag or the text is not fit; the message says which.
+      ValueError: a flag or the text cannot work; the message says which.
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    settings = CreationSettings(
-        max_seq_length=values.max_seq_length,
-        max_predictions_per_seq=values.max_predictions_per_seq,
-        masked_lm_prob=values.masked_lm_prob,
-        short_seq_prob=values.short_seq_prob,
-        dupe_factor=values.dupe_factor,
-        do_whole_word_mask=values.do_whole_word_mask,
-        random_next_sentence=values.random_next_sentence,
-        random_seed=values.random_seed,
-    )
-    input_files = find_files(values.input_file.split(","))
+    fields = dataclasses.fields(CreationSettings)
+    try:
+        settings = CreationSettings(**{field.name: values[field.name].value for field in fields})
+    except ValueError as error:
+        # The message begins with the name of a field, which is the name of its flag too.
+        raise ValueError(f"--{error}") from None
+    with command_line.naming("input_file"):
+        input_files = find_files(values.input_file.split(","))
     output_files = values.output_file.split(",")
     for path in output_files:
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise FileNotFoundError(
                 f"--output_file: the directory of {path!r} does not exist. Create it first."
             )
-    try:
+    with command_line.naming("vocab_file"):
         tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
-    except ValueError as error:
-        raise ValueError(f"--vocab_file: {error}") from None
 
-    # TensorFlow takes seconds to import: only for flags that are fit.
+    # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
     from input_pipelines.pretraining_records import write_pretraining_records
 
     with lock.held_for(output_files[0]):
@@ -97,7 +102,7 @@ def create(values: flags.FlagValues) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code, as of `command_line.exit_code`."""
+    """Runs the command; returns its exit code (see `command_line.exit_code`)."""
     return command_line.exit_code("create_pretraining_data", create, argv)
 
 

@@ -18,23 +18,29 @@ from input_pipelines.documents import find_files, read_documents
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("input_file", None, "Text files or globs, comma-separated.", required=True)
-    flags.DEFINE_string("vocab_file", None, "The vocabulary to write.", required=True)
-    flags.DEFINE_integer("vocab_size", 30522, "Number of tokens, the special ones included.")
+    """Defines the flags of this command."""
+    flags.DEFINE_string(
+        "input_file", None, "Read these text files or globs, comma-separated.", required=True
+    )
+    flags.DEFINE_string("vocab_file", None, "Write the vocabulary to this file.", required=True)
+    flags.DEFINE_integer(
+        "vocab_size", 30522, "Make this number of tokens, the special tokens included."
+    )
     flags.DEFINE_enum(
         "model_type",
         "wordpiece",
         ["wordpiece", "unigram", "bpe"],
-        "WordPiece (vocab.txt), or SentencePiece's unigram or byte-pair model (.model).",
+        "Train a WordPiece vocabulary (vocab.txt), or a unigram or byte-pair (bpe) model of "
+        "SentencePiece (.model).",
     )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
 
 
 def create(values: flags.FlagValues) -> str:
-    """Does what the flags say; returns a summary in words.
+    """Creates the vocabulary that the flags ask for; returns a summary in words.
 
     Raises:
-      ValueError: a flag or the text is not fit; the message says which.
+      ValueError: a flag or the text cannot work; the message says which.
       FileNotFoundError: the directory of the vocabulary does not exist.
       OSError: the vocabulary cannot be written.
       lock.InUseError: another process writes it.
@@ -43,13 +49,14 @@ def create(values: flags.FlagValues) -> str:
         raise FileNotFoundError(
             f"--vocab_file: the directory of {values.vocab_file!r} does not exist. Create it first."
         )
-    documents = read_documents(find_files(values.input_file.split(",")))
+    with command_line.naming("input_file"):
+        documents = read_documents(find_files(values.input_file.split(",")))
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")
     if is_model != (values.model_type != "wordpiece"):
         raise ValueError(
-            f"--vocab_file={values.vocab_file}: a SentencePiece model's name ends in .model, a "
-            f"WordPiece vocabulary's does not, and --model_type is {values.model_type}"
+            f"--vocab_file={values.vocab_file}: --model_type is {values.model_type}. Give the name "
+            "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
     size, do_lower_case = values.vocab_size, values.do_lower_case
     with lock.held_for(values.vocab_file):
@@ -62,7 +69,7 @@ def create(values: flags.FlagValues) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code, as of `command_line.exit_code`."""
+    """Runs the command; returns its exit code (see `command_line.exit_code`)."""
     return command_line.exit_code("create_vocabulary", create, argv)
 
 

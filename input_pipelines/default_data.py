@@ -1,4 +1,4 @@
-"""The embedded default data: corpus, vocabulary and records, made end to end in a directory."""
+"""The embedded default data: corpus, vocabulary and records, made in a directory."""
 
 import dataclasses
 import json
@@ -25,12 +25,12 @@ _SETTINGS_FILE = "default_data.json"
 
 @dataclasses.dataclass(frozen=True)
 class DefaultData:
-    """Where the embedded default data lies.
+    """The paths of the embedded default data.
 
     Attributes:
       vocab_file: the vocabulary.
       train_files, held_out_files: record files.
-      token_counts_file: how often each id occurs in the training text, for `unigram`.
+      token_counts_file: counts of each id in the training text, for `unigram`.
     """
 
     vocab_file: str
@@ -49,25 +49,25 @@ def make(
     do_whole_word_mask: bool = False,
     may_replace: bool = True,
 ) -> DefaultData:
-    """Makes the data in `output_dir`, or finds it there, made whole with the same settings.
+    """Makes the data in `output_dir`, unless complete data with the same settings is there already.
 
-    The directory appears under its name when it is whole; data made with other settings, by
-    another Python or from another corpus is replaced.
+    The directory gets its name when it is complete. Data made with other settings, by another
+    Python or from another corpus is replaced.
 
     Args:
       output_dir: directory for this data alone.
-      vocab_size: tokens of the vocabulary trained on the corpus.
-      max_seq_length: tokens of an example.
-      max_predictions_per_seq: most masked tokens of an example.
-      dupe_factor: passes over the training text; the held-out text is gone through once.
-      seed: seed of all choices.
-      do_whole_word_mask: mask all pieces of a word or none.
-      may_replace: whether other data than this may be replaced, or is an error.
+      vocab_size: number of tokens of the vocabulary, which is trained on the corpus.
+      max_seq_length: number of tokens of an example, padding included.
+      max_predictions_per_seq: largest number of masked tokens of an example.
+      dupe_factor: number of passes over the training text; the held-out text gets one pass.
+      seed: seed of all random choices.
+      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
+      may_replace: whether data with other settings is replaced; if not, it is an error.
 
     Raises:
-      ValueError: `output_dir` holds something else, other data that may not be replaced, or a
+      ValueError: `output_dir` holds other files, or other data that may not be replaced, or a
         setting is out of its range.
-      lock.InUseError: another process is making it.
+      lock.InUseError: another process is making the data.
     """
     creation = CreationSettings(
         max_seq_length=max_seq_length,
@@ -91,36 +91,38 @@ def make(
 
 
 def _is_made(output_dir: str, settings: dict[str, Any], may_replace: bool) -> bool:
-    """Whether the directory holds the data; raises ValueError where it may not be made there."""
+    """Returns whether the directory holds the data; raises ValueError if it may not hold it."""
     if not os.path.isdir(output_dir) or not os.listdir(output_dir):
         return False
     if not os.path.isfile(os.path.join(output_dir, _SETTINGS_FILE)):
         raise ValueError(
-            f"{output_dir} holds other files than the embedded default data, which would "
-            "replace them. Give an empty or a new directory."
+            f"{output_dir} holds files that the embedded default data would replace. Give an "
+            "empty or a new directory."
         )
-    if _is_whole(output_dir, settings):
+    if _is_complete(output_dir, settings):
         tf.logging.info("Using the embedded default data in %s.", output_dir)
         return True
     if not may_replace:
         raise ValueError(
             f"the data in {output_dir} is damaged, or was made with other settings, by another "
-            "Python or another version of this program. What was trained on it cannot go on "
-            "with new data: use what it was made with, or another directory."
+            "Python or by another version of this program. A training that began with it cannot "
+            "go on with new data: use the original settings and Python, or another directory."
         )
     return False
 
 
 def _make(output_dir: str, settings: dict[str, Any], creation: CreationSettings) -> None:
-    """Makes the data beside its directory, and puts it in the directory's place."""
+    """Makes the data beside its directory, and replaces the directory with it."""
     if os.path.isdir(output_dir) and os.listdir(output_dir):
-        tf.logging.info("The data in %s is incomplete or of other settings: replaced.", output_dir)
+        tf.logging.info(
+            "Replacing the data in %s: it is incomplete, or has other settings.", output_dir
+        )
     started = time.monotonic()
     incomplete = output_dir.rstrip(os.sep) + ".incomplete"
     shutil.rmtree(incomplete, ignore_errors=True)
     os.makedirs(incomplete)
     summary = _build(incomplete, settings["vocab_size"], creation)
-    # Written last: without it the directory is not taken for whole.
+    # Written last, since a directory without this file does not count as complete.
     with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
     replaced = output_dir.rstrip(os.sep) + ".replaced"
@@ -133,7 +135,7 @@ def _make(output_dir: str, settings: dict[str, Any], creation: CreationSettings)
 
 
 def write_vocabulary(vocab_file: str, vocab_size: int) -> None:
-    """Writes the vocabulary of this data alone."""
+    """Writes the vocabulary of this data, without the records."""
     _write_vocabulary(embedded_corpus.load(), vocab_file, vocab_size)
 
 
@@ -143,7 +145,7 @@ def _write_vocabulary(corpus: embedded_corpus.Corpus, vocab_file: str, vocab_siz
 
 
 def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
-    """Fills the directory; returns a summary in words."""
+    """Makes the files of the directory; returns a summary in words."""
     paths = _paths(directory)
     corpus = embedded_corpus.load()
     tf.logging.info(
@@ -185,8 +187,8 @@ def _paths(directory: str) -> DefaultData:
     )
 
 
-def _is_whole(directory: str, settings: dict[str, Any]) -> bool:
-    """Whether the directory was made with these settings and still holds what was made."""
+def _is_complete(directory: str, settings: dict[str, Any]) -> bool:
+    """Returns whether the directory was made with these settings and its files are unchanged."""
     paths = _paths(directory)
     try:
         with open(os.path.join(directory, _SETTINGS_FILE), encoding="utf-8") as file:

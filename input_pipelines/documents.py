@@ -1,7 +1,7 @@
 """Reads text files in google-research/bert's input format into documents.
 
-The format: UTF-8 text, one sentence a line, an empty line between documents. The end of a file ends
-a document too.
+The files are UTF-8 text with one sentence a line and an empty line between documents. The end of a
+file ends a document too.
 """
 
 import glob
@@ -9,20 +9,20 @@ import os
 from collections.abc import Iterator, Sequence
 
 
-def find_files(patterns: Sequence[str], flag: str = "--input_file") -> list[str]:
-    """Expands glob patterns to files, sorted within each pattern, a file only once.
+def find_files(patterns: Sequence[str]) -> list[str]:
+    """Expands glob patterns to files, sorted within each pattern, each file only once.
 
     Raises:
-      ValueError: a pattern matches no file; the message names `flag` and the pattern.
+      ValueError: no pattern is given, or a pattern does not match any file.
     """
     files: list[str] = []
     for pattern in patterns:
-        found = [path for path in sorted(glob.glob(pattern)) if os.path.isfile(path)]
-        if not found:
-            raise ValueError(f"{flag}: no file matches {pattern!r}. Give an existing file or glob.")
-        files.extend(path for path in found if path not in files)
+        matches = [path for path in sorted(glob.glob(pattern)) if os.path.isfile(path)]
+        if not matches:
+            raise ValueError(f"no file matches {pattern!r}. Give an existing file or glob.")
+        files.extend(path for path in matches if path not in files)
     if not files:
-        raise ValueError(f"{flag}: no pattern is given. Give a comma-separated list of files.")
+        raise ValueError("no pattern is given. Give a comma-separated list of files.")
     return files
 
 
@@ -30,8 +30,8 @@ def read_documents(files: Sequence[str]) -> Iterator[list[str]]:
     """Yields the documents of the files, each a non-empty list of non-empty sentences.
 
     Raises:
-      ValueError: a file cannot be read, is not UTF-8 (the message gives the offset of the first bad
-        byte), or all files together hold no document.
+      ValueError: a file cannot be read or is not UTF-8 (the message gives the offset of the first
+        bad byte), or the files do not contain any document.
     """
     number_of_documents = 0
     for path in files:
@@ -40,8 +40,8 @@ def read_documents(files: Sequence[str]) -> Iterator[list[str]]:
             yield document
     if not number_of_documents:
         raise ValueError(
-            f"no documents in {', '.join(files)}: every line is empty. The format is one sentence "
-            "a line, with an empty line between documents."
+            f"{', '.join(files)}: every line is empty. Give text with one sentence a line and an "
+            "empty line between documents."
         )
 
 
@@ -66,7 +66,7 @@ def _lines(path: str) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if offset == 0 else "utf-8")
                 offset += len(line)
     except UnicodeDecodeError as error:
-        skipped = len(line) - len(error.object)  # The byte order mark, where there is one.
+        skipped = len(line) - len(error.object)  # of the byte order mark, if the file has one
         raise ValueError(
             f"{path}: byte {offset + skipped + error.start} is not UTF-8 ({error.reason}). Convert "
             "the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."

@@ -1,12 +1,15 @@
 """The embedded corpus: English that every CPython carries in its standard library.
 
-Two sources, both read as text and parsed with `ast`, never imported: the language reference in
-`pydoc_data/topics.py` (one document a topic) and the docstrings of the standard library's modules
-(one document a module). Doctests, code, tables, headings and signatures are dropped; prose stays.
+It has two sources, which are read as text and parsed with `ast`, but never imported:
 
-A document is a list of sentences (str), which is google-research/bert's input format: one sentence
-a line, a blank line between documents. The order is deterministic: topics by name, then modules by
-path. The text depends on the Python version alone, so `Corpus` records the version and a hash.
+1. the language reference in `pydoc_data/topics.py`, one document per topic;
+2. the docstrings of the standard library's modules, one document per module.
+
+Prose is kept; doctests, code, tables, headings and signatures are dropped.
+
+A document is a list of sentences (str), as in google-research/bert's input format: one sentence
+per line, a blank line between documents. The order is deterministic: topics by name, then modules
+by path. The text depends on the Python version alone, so `Corpus` records the version and a hash.
 """
 
 import ast
@@ -23,8 +26,8 @@ from pathlib import Path
 
 HELD_OUT_SHARE = 0.05
 
-# Tests and demos hold little prose; the character-map codecs repeat one sentence a hundred times;
-# lib2to3 is gone in Python 3.13; the *-packages directories are no part of the standard library.
+# Tests and demos have little prose; the character-map codecs repeat one sentence a hundred times;
+# Python 3.13 does not have lib2to3; the *-packages directories are not the standard library's.
 _SKIPPED_DIRECTORIES = frozenset(
     ("__pycache__", "test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "encodings")
     + ("pydoc_data", "site-packages", "dist-packages", "lib-dynload")
@@ -47,12 +50,12 @@ _MIN_PLAIN_SHARE = 0.75
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The corpus, split in two by document; no sentence is on both sides.
+    """The corpus, split by document into two parts without a common sentence.
 
     Attributes:
       train: documents to train on, each a non-empty list of sentences.
       held_out: documents to evaluate on, about `HELD_OUT_SHARE` of the words.
-      sha256: hash of both sides' text, hexadecimal.
+      sha256: hash of the text of both parts, hexadecimal.
       python_version: version of the Python whose standard library was read, such as "3.11.7".
     """
 
@@ -66,18 +69,17 @@ def load(standard_library: str | None = None) -> Corpus:
     """Reads, cleans and splits the corpus.
 
     Args:
-      standard_library: directory of the standard library; default: the running Python's.
+      standard_library: directory of the standard library; None for the running Python's.
 
     Raises:
-      FileNotFoundError: the directory holds no Python sources (a stripped or zipped Python).
+      FileNotFoundError: the directory lacks Python sources (a stripped or zipped Python).
     """
     root = directory_of_sources(standard_library)
     train, held_out = split(without_repetitions(documents(root)))
     if not train or not held_out:
         raise FileNotFoundError(
-            f"the standard library at {root} holds no text to train on: this Python carries no "
-            "sources or no docstrings. Give your own text with --input_file, or use a complete "
-            "Python."
+            f"the standard library at {root} has no text to train on: this Python lacks its "
+            "sources or its docstrings. Train on your own text, or use a complete Python."
         )
     digest = hashlib.sha256()
     for side in (train, held_out):
@@ -86,9 +88,9 @@ def load(standard_library: str | None = None) -> Corpus:
 
 
 def fingerprint(standard_library: str | None = None) -> str:
-    """Hash of all that `load` reads and of this module: an equal one means an equal corpus.
+    """Hashes the files that `load` reads and this module: the same hash means the same corpus.
 
-    It takes a tenth of a second where `load` takes seconds.
+    It takes a tenth of a second, while `load` takes seconds.
     """
     root = directory_of_sources(standard_library)
     digest = hashlib.sha256(Path(__file__).read_bytes())
@@ -131,15 +133,15 @@ def split(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Splits documents into (train, held out), both in their original order.
 
-    Documents in the order of the sha256 of their text go to the held-out side until it has its
-    share of the words; its sentences that the training side has too are then dropped.
+    Documents are held out in the order of the sha256 of their text until they have the share of
+    the words. Held-out sentences that occur in the training part too are then dropped.
     """
     sizes = [sum(len(sentence.split()) for sentence in document) for document in all_documents]
     hashes = [hashlib.sha256("\n".join(document).encode()).digest() for document in all_documents]
     chosen = set()
     words_left = held_out_share * sum(sizes)
     for index in sorted(range(len(all_documents)), key=hashes.__getitem__):
-        # A document larger than what is still missing would distort the share: it is passed over.
+        # A document that is larger than the missing rest would distort the share: skip it.
         if sizes[index] <= words_left:
             chosen.add(index)
             words_left -= sizes[index]
@@ -184,7 +186,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
     for line in lines:
         stripped = line.strip()
         if _UNDERLINE.match(stripped):
-            paragraph = []  # What stood above it was a heading.
+            paragraph = []  # the line above it was a heading
             continue
         bullet = _BULLET.match(stripped)
         found = len(line) - len(line.lstrip())
@@ -201,14 +203,14 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def _plain(paragraph: str) -> str:
-    """Takes reStructuredText's inline markup away."""
+    """Removes the inline markup of reStructuredText."""
     paragraph = _ROLE.sub(r"\1", paragraph)
     paragraph = _MARKUP.sub(lambda match: match.group(1) or match.group(2), paragraph)
     return re.sub(r"\s+", " ", paragraph.replace("::", ":")).strip()
 
 
 def _is_prose(sentence: str) -> bool:
-    """True for a sentence of enough words, most of them plain, and without signs of code."""
+    """Returns True for a sentence of enough words, most of them plain, without signs of code."""
     words = sentence.split(" ")
     starts_well = sentence.lstrip("\"'([")[:1].isalnum()
     if len(words) < _MIN_WORDS or not starts_well or _CODE.search(sentence):
@@ -218,12 +220,12 @@ def _is_prose(sentence: str) -> bool:
 
 
 def directory_of_sources(directory: str | None = None) -> Path:
-    """The directory of the standard library: the one given, or the running Python's."""
+    """Returns the directory of the standard library: `directory`, or the running Python's."""
     return Path(directory or sysconfig.get_path("stdlib"))
 
 
 def sources(root: Path) -> list[Path]:
-    """The standard library's modules, ordered by path."""
+    """Returns the paths of the standard library's modules, sorted."""
     found = []
     for directory, subdirectories, files in os.walk(root):
         subdirectories[:] = [name for name in subdirectories if name not in _SKIPPED_DIRECTORIES]
@@ -254,11 +256,11 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def parse(path: Path) -> ast.Module:
-    """Parses a file; one that is missing or that is no Python has nothing to give."""
+    """Parses a file; a file that is missing or is not Python gives an empty module."""
     if not path.is_file():
         return ast.Module([], [])
     with warnings.catch_warnings():
-        # Old modules hold escapes which newer compilers warn about: not this program's concern.
+        # Newer compilers warn about escapes in old modules, which do not matter here.
         warnings.simplefilter("ignore")
         try:
             return ast.parse(path.read_bytes())

@@ -1,13 +1,13 @@
-"""Labelled tasks from what every CPython carries: the default of fine-tuning, and two more.
+"""Labelled tasks from the text that every CPython carries, one of them the default of fine-tuning.
 
     word_order      is the sentence as it was written, or were its two parts exchanged?
-    sentence_order  are two neighbouring sentences in their order, or the other way round?
-    neighbours      does the second sentence follow the first, or is it from elsewhere?
-    summary         does this summary line belong to this function, or to another of its module?
+    sentence_order  are two neighbouring sentences in their order, or in the reverse order?
+    neighbours      does the second sentence follow the first, or is it from another place?
+    summary         does the summary line belong to the function, or to another of its module?
 
-The first three are made of `embedded_corpus`, split as there: what is evaluated on was held out of
-pretraining too. The last is made of the standard library's functions, split by module. Each text
-occurs with both labels, so that neither the majority nor the words alone tell them apart.
+The first three are made of `embedded_corpus` with its split, so the examples for evaluation were
+held out of pretraining too. The last is made of the standard library's functions, split by module.
+Each text occurs with both labels, so neither the majority nor the words alone tell them apart.
 """
 
 import ast
@@ -20,18 +20,19 @@ from collections.abc import Callable, Iterator
 from input_pipelines import embedded_corpus
 from input_pipelines.examples import Example
 
-_WORDS = range(5, 23)  # of a sentence: the pretraining's sequences have 32 tokens
+_WORDS = range(5, 23)  # in a sentence; the sequences of pretraining have 32 tokens
 _WORDS_OF_PAIR = range(4, 15)
 _HELD_OUT_MODULES = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddedTask:
-    """A task's examples, and what its labels 0 and 1 mean.
+    """A task's examples, and the meaning of its labels.
 
     Attributes:
-      question: in words.
-      train, held_out: examples; the labels are balanced on both sides.
+      question: the question that the label answers.
+      labels: the meanings of label 0 and label 1.
+      train, held_out: examples; each set has about as many of either label.
     """
 
     question: str
@@ -41,15 +42,17 @@ class EmbeddedTask:
 
 
 def load(name: str) -> EmbeddedTask:
-    """Makes a task by its name, one of TASKS; the same for the same Python.
+    """Makes a task by its name, one of TASKS; the same Python gives the same task.
 
     Raises:
-      FileNotFoundError: this Python carries no sources; see `embedded_corpus.load`.
+      FileNotFoundError: this Python lacks its sources; see `embedded_corpus.load`.
     """
     return TASKS[name]()
 
 
 def word_order() -> EmbeddedTask:
+    """Makes the task to tell sentences as they were written from sentences with exchanged parts."""
+
     def both(documents: list[list[str]]) -> Iterator[Example]:
         for sentence in itertools.chain.from_iterable(documents):
             words = sentence.rstrip(".!?:").split(" ")
@@ -63,6 +66,8 @@ def word_order() -> EmbeddedTask:
 
 
 def sentence_order() -> EmbeddedTask:
+    """Makes the task to tell two neighbouring sentences in order from exchanged sentences."""
+
     def both(documents: list[list[str]]) -> Iterator[Example]:
         pairs = itertools.chain.from_iterable(map(itertools.pairwise, documents))
         for first, second in pairs:
@@ -74,8 +79,10 @@ def sentence_order() -> EmbeddedTask:
 
 
 def neighbours() -> EmbeddedTask:
+    """Makes the task to tell two neighbouring sentences from sentences of different places."""
+
     def both(documents: list[list[str]]) -> Iterator[Example]:
-        # Each sentence comes second twice: behind its own, and behind that of another document.
+        # Each sentence is second twice: after its own neighbour, and after another sentence.
         pairs = [pair for document in documents for pair in itertools.pairwise(document)]
         _generator(f"{len(pairs)} pairs").shuffle(pairs)
         for place, (first, second) in enumerate(pairs):
@@ -86,6 +93,7 @@ def neighbours() -> EmbeddedTask:
 
 
 def summary() -> EmbeddedTask:
+    """Makes the task to tell a function's own summary from another function's summary."""
     train: list[Example] = []
     held_out: list[Example] = []
     root = embedded_corpus.directory_of_sources()
@@ -97,7 +105,9 @@ def summary() -> EmbeddedTask:
         _generator(module + " order").shuffle(order)
         for place, index in enumerate(order):
             signature, text = functions[index]
-            other = functions[order[place - 1]][1]  # the summary of the one before, in a circle
+            other = functions[order[place - 1]][
+                1
+            ]  # the summary of the previous function, in a circle
             if other != text:
                 side = held_out if is_held_out else train
                 side += [Example(signature, text, 1), Example(signature, other, 0)]
@@ -123,13 +133,13 @@ def _of_corpus(
 
 
 def _with_parts_exchanged(words: list[str], generator: random.Random) -> list[str]:
-    """Cuts at a random place, with two words or more on each side, and puts the end first."""
+    """Splits at a random place, with two words or more on each side, and puts the end first."""
     place = generator.randrange(2, len(words) - 1)
     return words[place:] + words[:place]
 
 
 def _functions(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """(name and arguments, first sentence of the docstring) of a module's functions."""
+    """Yields (name and arguments, first sentence of the docstring) of a module's functions."""
     seen = set()
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -142,5 +152,5 @@ def _functions(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _generator(text: str) -> random.Random:
-    """Pinned random choices for a text, whatever else the corpus holds."""
+    """Returns a random generator that depends on a text alone, not on the rest of the corpus."""
     return random.Random(hashlib.sha256(text.encode()).digest())

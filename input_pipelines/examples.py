@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,12 @@ Label = int | float | tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A text or a pair of texts, and what is to be told of it.
+    """A text or a pair of texts, with its label.
 
     Attributes:
-      text_a, text_b: the texts; the second is None where there is one.
+      text_a, text_b: the texts; text_b is None if the task has single texts.
       label: the label's number (classification), 1 or 0 for each label (multi_label), the number
-        itself (regression), or None where it is not known.
+        itself (regression), or None if it is not known.
     """
 
     text_a: str
@@ -28,17 +29,17 @@ class Example:
 
 
 def training_examples(task: Task) -> list[Example]:
-    """The examples of the training file; see `read_examples` for what is raised."""
+    """Reads the examples of the training file; see `read_examples` for the errors."""
     return read_examples(task, task.train, task.train_columns or task.columns)
 
 
 def evaluation_examples(task: Task, name: str) -> list[Example]:
-    """The examples of one of the files to evaluate on."""
+    """Reads the examples of one of the files to evaluate on."""
     return read_examples(task, task.evaluate[name], task.columns, task.where)
 
 
 def prediction_examples(task: Task, name: str) -> list[Example]:
-    """The examples of one of the files to predict for, one for each row, without labels."""
+    """Reads the examples of one of the files to predict for, one for each row, without labels."""
     columns = task.predict_columns or dataclasses.replace(task.columns, label=None)
     return read_examples(task, task.predict[name], columns, task.where)
 
@@ -46,11 +47,18 @@ def prediction_examples(task: Task, name: str) -> list[Example]:
 def read_examples(
     task: Task, path: str, columns: Columns, where: tuple[str | int, str] | None = None
 ) -> list[Example]:
-    """Reads a file.
+    """Reads the examples of a file.
+
+    Args:
+      task: the task.
+      path: a file of a format that `table_files` reads.
+      columns: the columns of the file.
+      where: (column, value) to select rows with; None for all rows.
 
     Raises:
-      TableError: the file cannot be read, holds no examples, or a row lacks a cell, has cells too
-        many, an empty text, or a label that is none of the task's; names file and line.
+      TableError: the file cannot be read or has no examples, or a row lacks a cell, has too many
+        cells or a text that is not a string, or has a label that the task does not have; the
+        message names file and line.
     """
     examples, malformed = [], []
     num_columns = None
@@ -62,34 +70,34 @@ def read_examples(
             continue
         if extra:
             raise TableError(
-                f"{path}:{line}: has more cells than the header names columns; a text holds a "
-                "separator, or the row runs into the next"
+                f"{path}:{line}: has more cells than the header names columns. Does a text "
+                "contain a separator, or is a line end missing?"
             )
         if where is not None and cell(path, line, row, where[0]) != where[1]:
             continue
         examples.append(_example(task, path, line, row, columns))
     if malformed:
         print(
-            f"{path}: left out {len(malformed)} malformed rows, as the task's own files have them: "
+            f"{path}: skipped {len(malformed)} malformed rows, as the task's published files have: "
             f"lines {', '.join(map(str, malformed[:5]))}{', ...' if len(malformed) > 5 else ''}"
         )
     if not examples:
-        of_them = f" with {where[0]}={where[1]!r}" if where else ""
-        raise TableError(f"{path}: holds no examples{of_them}")
+        selected = f" with {where[0]}={where[1]!r}" if where else ""
+        raise TableError(f"{path}: has 0 examples{selected}; give a file with at least one")
     return examples
 
 
 def discover_labels(task: Task) -> tuple[str, ...]:
-    """The labels that occur in the training file, sorted: as numbers if all of them are."""
+    """Finds the labels in the training file, sorted; as numbers if all of them are numbers."""
     columns = task.train_columns or task.columns
-    found = set()
+    labels: set[str] = set()
     for line, row in read_rows(task.train, columns.has_header):
         value = cell(task.train, line, row, columns.label)
-        found.update(_label_names(value) if task.kind == "multi_label" else [_text(value)])
-    found.discard("")
-    if all(name.lstrip("-").isdecimal() for name in found):
-        return tuple(sorted(found, key=int))
-    return tuple(sorted(found))
+        labels.update(_label_names(value) if task.kind == "multi_label" else [_text(value)])
+    labels.discard("")
+    if all(name.lstrip("-").isdecimal() for name in labels):
+        return tuple(sorted(labels, key=int))
+    return tuple(sorted(labels))
 
 
 def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Example:
@@ -97,7 +105,7 @@ def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Ex
     for column in (columns.text_a, columns.text_b):
         text = None if column is None else cell(path, line, row, column)
         if column is not None and not isinstance(text, str):
-            raise TableError(f"{path}:{line}: {column!r} is {text!r}, which is no text")
+            raise TableError(f"{path}:{line}: {column!r} is {text!r}; it must be a text")
         texts.append(text)
     label = None
     if columns.label is not None:
@@ -105,7 +113,7 @@ def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Ex
     return Example(*texts, label)
 
 
-def _label(task: Task, path: str, line: int, value) -> Label:
+def _label(task: Task, path: str, line: int, value: Any) -> Label:
     if task.kind == "regression":
         try:
             number = float(value)
@@ -126,16 +134,16 @@ def _label(task: Task, path: str, line: int, value) -> Label:
     return task.labels.index(names[0])
 
 
-def _label_names(value) -> list[str]:
-    """Several labels: a JSON list, or a cell with commas between them; none is allowed."""
+def _label_names(value: Any) -> list[str]:
+    """Reads several labels, or 0: a JSON list, or a cell with commas between the labels."""
     parts = value if isinstance(value, list) else str(value).split(",")
     return [name for name in map(_text, parts) if name]
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else str(value)
 
 
 def majority_share(labels: Sequence[int]) -> float:
-    """Share of the commonest label: the accuracy of whoever always gives it."""
+    """Returns the share of the most frequent label: the accuracy of always predicting it."""
     return max(labels.count(label) for label in set(labels)) / len(labels)

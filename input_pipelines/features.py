@@ -1,4 +1,4 @@
-"""Examples as ids: [CLS] text [SEP], or [CLS] text [SEP] text [SEP], cut to a length.
+"""Examples as ids: [CLS] text [SEP], or [CLS] text [SEP] text [SEP], truncated to a length.
 
 Letters: B batch size, F sequence length, L labels.
 """
@@ -13,18 +13,18 @@ from input_pipelines.examples import Example
 
 
 class Features:
-    """The features of some examples, without their padding until a batch is asked for.
+    """The features of examples; padding is added when a batch is asked for.
 
-    A pair too long for the sequence loses tokens from the end of its longer text, one by one, as in
+    A pair that is too long loses tokens from the end of its longer text, one by one, as in
     google-research/bert (`_truncate_seq_pair`).
 
     Args:
-      examples: the examples, all with labels or all without.
-      tokenizer: what makes tokens of them.
+      examples: the examples; either all have labels, or none has.
+      tokenizer: the tokenizer.
       max_seq_length: F.
 
     Attributes:
-      num_cut: how many examples had to be cut.
+      num_cut: number of examples that had to be truncated.
       labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
         None without labels.
     """
@@ -52,17 +52,19 @@ class Features:
         return len(self._lengths)
 
     def digest(self) -> bytes:
-        """A hash of ids, segments and labels."""
+        """Returns a hash of ids, segments and labels."""
         digest = hashlib.sha256(str(self.max_seq_length).encode())
         for array in (self._ids, self._lengths, self._first_lengths, self.labels):
             digest.update(b"" if array is None else array.tobytes())
         return digest.digest()
 
     def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """The words of all examples without their order: (example number, word number) pairs.
+        """Returns the words of all examples without their order.
 
-        A word of the second segment has another number than the same word of the first: both are
-        below 2 * vocab_size.
+        A word has different numbers in the first and in the second segment.
+
+        Returns:
+          (numbers of examples, numbers of words below 2 * vocab_size), an entry for each word.
         """
         owners = np.repeat(np.arange(len(self)), self._lengths)
         places = np.arange(len(self._ids)) - np.repeat(self._ends - self._lengths, self._lengths)
@@ -70,18 +72,18 @@ class Features:
         return owners, self._ids + vocab_size * in_second
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """The features of examples by number; -1 is an example of zeros that fills a batch up.
+        """Returns the features of the examples with these numbers; -1 gives a padding of zeros.
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
-          `label_ids` [B, ...] where labels are known.
+          `label_ids` [B, ...] if labels are known.
         """
         is_real = numbers >= 0
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(self.max_seq_length)
         lengths = np.where(is_real, self._lengths[numbers], 0)[:, np.newaxis]
         mask = places < lengths
-        # Places beyond an example's end are masked: which id is read for them does not matter.
+        # Any id may be read for places beyond an example's end, since these places are masked.
         starts = (self._ends - self._lengths)[numbers][:, np.newaxis]
         ids = self._ids[np.minimum(starts + places, len(self._ids) - 1)]
         second = mask & (places >= self._first_lengths[numbers][:, np.newaxis])
@@ -98,7 +100,7 @@ class Features:
         return features
 
     def _segments(self, example: Example, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-        """Ids of the two segments, with their special tokens; the second may be empty."""
+        """Returns the ids of both segments, with special tokens; the second may be empty."""
         first = tokenizer.encode(example.text_a)
         second = tokenizer.encode(example.text_b) if example.text_b is not None else []
         room = self.max_seq_length - (2 if example.text_b is None else 3)

@@ -1,13 +1,16 @@
 """Pretraining instances: two segments for next-sentence prediction, with masked tokens.
 
-The making follows google-research/bert's data creation (BERT paper, section 3.1 and appendix A.2),
-with three differences. Each document has a random generator of its own, derived from (seed, turn,
-document number), so that documents can be worked on in any order. And where there is no other
-document to draw a random next segment from, the label stays true to the text. And whether an
-instance is a short one is drawn for each instance, not once for all of a document.
+The instances are made as in google-research/bert's data creation (BERT paper, section 3.1 and
+appendix A.2), with three differences:
+
+1. Each document has a random generator of its own, derived from (seed, turn, document number), so
+   that documents can be processed in any order.
+2. If there is no other document to draw a random next segment from, the label stays true to the
+   text.
+3. Whether an instance is short is drawn for each instance, not once for a whole document.
 
 Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B
-always borders on A in the text, and half of the time the two are swapped.
+is always a neighbour of A in the text, and half of the time the two are swapped.
 """
 
 import dataclasses
@@ -27,8 +30,8 @@ class TrainingInstance:
 
     Attributes:
       input_ids: ids of `[CLS] A [SEP] B [SEP]` with masked tokens replaced.
-      segment_ids: 0 up to the first `[SEP]` with it, 1 from there on.
-      is_random_next: whether B does not follow A in the text: it is random, or comes before A.
+      segment_ids: 0 up to and including the first `[SEP]`, then 1.
+      is_random_next: True if B does not follow A in the text, but is random or comes before A.
       masked_lm_positions: positions of the tokens to predict, ascending.
       masked_lm_ids: their original ids.
     """
@@ -42,21 +45,21 @@ class TrainingInstance:
 
 @dataclasses.dataclass(frozen=True)
 class CreationSettings:
-    """The choices of data creation, named and defaulted as google-research/bert's flags.
+    """The settings of data creation; names and defaults are google-research/bert's flags.
 
     Attributes:
-      max_seq_length: most tokens of an instance, `[CLS]` and both `[SEP]` included.
-      max_predictions_per_seq: most tokens to predict in an instance.
+      max_seq_length: largest number of tokens of an instance, `[CLS]` and both `[SEP]` included.
+      max_predictions_per_seq: largest number of tokens to predict in an instance.
       masked_lm_prob: share of an instance's tokens to predict.
-      short_seq_prob: share of the instances made for a random shorter length.
-      dupe_factor: how often the text is gone through, with other choices each time.
-      do_whole_word_mask: mask all pieces of a word or none.
-      random_next_sentence: half of the second segments are random ones (BERT); else half of the
-        pairs are swapped (ALBERT). ALBERT's name.
-      random_seed: seed of all choices.
+      short_seq_prob: share of the instances that are made for a random shorter length.
+      dupe_factor: number of passes over the text, each with other random choices.
+      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
+      random_next_sentence: whether half of the second segments are random (BERT); if not, half of
+        the pairs are swapped (ALBERT). The name is ALBERT's.
+      random_seed: seed of all random choices.
 
     Raises:
-      ValueError: a value is out of its range; the message names its flag.
+      ValueError: a value is out of its range; the message begins with its name.
     """
 
     max_seq_length: int = 128
@@ -73,7 +76,7 @@ class CreationSettings:
         self._check(
             "max_predictions_per_seq",
             1 <= self.max_predictions_per_seq <= self.max_seq_length,
-            f"from 1 to --max_seq_length ({self.max_seq_length})",
+            f"from 1 to max_seq_length ({self.max_seq_length})",
         )
         self._check("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "above 0 and at most 1")
         self._check("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1")
@@ -81,7 +84,7 @@ class CreationSettings:
 
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
         if not is_allowed:
-            raise ValueError(f"--{name} is {getattr(self, name)}; it must be {allowed}.")
+            raise ValueError(f"{name} is {getattr(self, name)}; it must be {allowed}.")
 
 
 class InstanceMaker:
@@ -105,8 +108,8 @@ class InstanceMaker:
 
         Args:
           documents: all documents; random next segments are drawn from them.
-          number: which document.
-          turn: which of the `dupe_factor` passes, from 0; each has other choices.
+          number: number of the document, from 0.
+          turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
         """
         rng = random.Random(f"{self._settings.random_seed}/{turn}/{number}")
         for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
@@ -121,7 +124,7 @@ class InstanceMaker:
     ) -> Iterator[tuple[list[int], list[int], bool]]:
         """Yields (A, B, whether B is random or swapped with A).
 
-        Both hold tokens, together possibly too many.
+        Neither is empty; together they may be too long.
         """
         document = documents[number]
         max_num_tokens = self._settings.max_seq_length - 3
@@ -144,12 +147,12 @@ class InstanceMaker:
             if other is not None:
                 tokens_b = _filled(*other, max(1, target_length - len(tokens_a)))
                 yield tokens_a, tokens_b, True
-                # The sentences that B would have had are not lost: the next instance has them.
+                # The sentences that would have followed are used by the next instance.
                 start = a_end
             else:
                 tokens_b = _joined(document[a_end:end])
                 if not tokens_b:
-                    # A lone sentence with no other text to go with: its own halves.
+                    # A single sentence without other text is split in halves.
                     half = (len(tokens_a) + 1) // 2
                     tokens_a, tokens_b = tokens_a[:half], tokens_a[half:]
                 if tokens_b and not draws_next and rng.random() < 0.5:
@@ -174,20 +177,20 @@ def create_training_instances(
 def truncate_seq_pair(
     tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random
 ) -> None:
-    """Shortens the longer segment, token by token, at its front or its back at random, in place."""
+    """Shortens the longer segment in place, token by token, at a random one of its two ends."""
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
-        # Both ends, so that neither beginnings nor ends of sentences are favoured.
+        # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
         del longer[0 if rng.random() < 0.5 else -1]
 
 
 def _random_position(
     documents: Sequence[TokenizedDocument], number: int, start: int, end: int, rng: random.Random
 ) -> tuple[TokenizedDocument, int] | None:
-    """A random sentence of another document, as (document, sentence number).
+    """Draws a random sentence of another document; returns (document, sentence number).
 
-    A lone document gives a sentence of its own, away from `start` to `end` and from what follows;
-    None if there is none.
+    If there is only one document, the sentence is drawn from it, but not from `start` to `end` and
+    not the sentence after them. Returns None if it has no other sentence.
     """
     if len(documents) > 1:
         other = rng.randrange(len(documents) - 1)
@@ -202,7 +205,7 @@ def _random_position(
 
 
 def _filled(document: TokenizedDocument, start: int, length: int) -> list[int]:
-    """Tokens of whole sentences from `start` on until there are `length` or the document ends."""
+    """Joins the sentences from `start` on until there are `length` tokens or the document ends."""
     tokens: list[int] = []
     for number in range(start, len(document)):
         tokens.extend(document[number])

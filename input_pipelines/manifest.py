@@ -1,7 +1,7 @@
-"""The manifest of a set of record files: what they hold, and how to tell that they are whole.
+"""The manifest of a set of record files: what they hold, and how to tell that they are complete.
 
-It lies next to the files as `manifest.<name of the first file>.json`. The word comes first so that
-a glob over the record files, such as `train*`, does not match it.
+The manifest lies beside the files as `manifest.<name of the first file>.json`. Its name begins with
+`manifest` so that a glob over the record files, such as `train*`, does not match it.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ _COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """One record file: its name without directory, its contents' numbers, and its hash."""
+    """One record file: its name without directory, its size and its hash."""
 
     name: str
     num_records: int
@@ -32,17 +32,17 @@ class RecordFile:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a set of record files holds.
+    """The contents of a set of record files.
 
     Attributes:
       max_seq_length, max_predictions_per_seq: lengths of the features of every record.
-      vocab_size, vocab_sha256, do_lower_case: the vocabulary and how text met it.
-      num_records: records in all files together.
+      vocab_size, vocab_sha256: size and hash of the vocabulary.
+      do_lower_case: whether the text was lower-cased.
+      num_records: number of records in all files together.
       files: the files, in order.
-      token_counts: name of the file with the number of times each id occurs in the text, int64
-        [vocab_size].
-      token_counts_sha256: its hash.
-      corpus: what is known of the text: at least sha256, documents, sentences and tokens.
+      token_counts: name of the file with the counts of each id in the text, int64 [vocab_size].
+      token_counts_sha256: hash of that file.
+      corpus: facts about the text: at least sha256, documents, sentences and tokens.
       creation: the settings of data creation.
       format_version: version of this format.
     """
@@ -62,12 +62,12 @@ class Manifest:
 
 
 def manifest_path(record_file: str) -> str:
-    """Where the manifest of the set lies whose first file is `record_file`."""
+    """Returns the path of the manifest of the set that begins with `record_file`."""
     return _sibling(record_file, _PREFIX, _SUFFIX)
 
 
 def token_counts_path(record_file: str) -> str:
-    """Where the token counts of the set lie whose first file is `record_file`."""
+    """Returns the path of the token counts of the set that begins with `record_file`."""
     return _sibling(record_file, _COUNTS_PREFIX, _COUNTS_SUFFIX)
 
 
@@ -80,7 +80,7 @@ def is_companion(path: str) -> bool:
 
 
 def write_manifest(manifest: Manifest, path: str) -> None:
-    """Writes the manifest, whole or not at all."""
+    """Writes the manifest, either completely or not at all."""
     temporary = path + ".tmp"
     with tf.io.gfile.GFile(temporary, "w") as file:
         file.write(json.dumps(dataclasses.asdict(manifest), indent=2) + "\n")
@@ -91,7 +91,7 @@ def read_manifest(path: str) -> Manifest:
     """Reads a manifest.
 
     Raises:
-      ValueError: the file is no manifest of this format version.
+      ValueError: the file is not a manifest of this format version.
     """
     with tf.io.gfile.GFile(path, "r") as file:
         text = file.read()
@@ -103,16 +103,16 @@ def read_manifest(path: str) -> Manifest:
             return Manifest(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"{path}: not a whole manifest ({error}). Create the data again."
+            f"{path}: is not a complete manifest ({error}). Create the data again."
         ) from None
     raise ValueError(
-        f"{path}: format version {version}, this program reads {FORMAT_VERSION}. Create the data "
-        "again with this version's data creation."
+        f"{path}: the format version is {version}, but this program reads {FORMAT_VERSION}. Create "
+        "the data again with this version of the program."
     )
 
 
 def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
-    """Finds, for each record file that one lists, its manifest: file -> (manifest's path, it)."""
+    """Finds the manifests that list record files; returns file -> (path of manifest, manifest)."""
     found = {}
     for directory in sorted({os.path.dirname(path) for path in record_files}):
         for path in sorted(tf.io.gfile.glob(os.path.join(directory, f"{_PREFIX}*{_SUFFIX}"))):
@@ -123,8 +123,10 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
 
 
 def digest(record_files: Sequence[str]) -> str:
-    """What tells one set of records from another: by the checksums in their manifests, or by name
-    and size where there is none."""
+    """Returns a hash that differs between sets of records.
+
+    A file counts by its checksum if a manifest lists it, else by its name and size.
+    """
     listed = read_manifests_of(record_files)
     parts = []
     for path in record_files:
@@ -138,17 +140,18 @@ def digest(record_files: Sequence[str]) -> str:
 
 
 def vocabularies(record_files: Sequence[str]) -> set[str]:
-    """The checksums of the vocabularies that the files' manifests name."""
+    """Returns the checksums of the vocabularies in the manifests of the files."""
     return {manifest.vocab_sha256 for _, manifest in read_manifests_of(record_files).values()}
 
 
 def read_token_counts(path: str) -> np.ndarray:
-    """Reads an int64 array [vocab_size]: how often each id occurs in the text."""
+    """Reads the counts of each id in the text, int64 [vocab_size]."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return np.load(file, allow_pickle=False)
 
 
 def sha256_of_file(path: str) -> str:
+    """Returns the hash of a file's content, hexadecimal."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(path, "rb") as file:
         while block := file.read(1 << 22):

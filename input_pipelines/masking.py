@@ -1,4 +1,4 @@
-"""Choice of the masked tokens of a sequence, as google-research/bert's data creation does it."""
+"""Chooses the masked tokens of a sequence, as google-research/bert's data creation does."""
 
 import dataclasses
 import random
@@ -9,15 +9,15 @@ from bert_estimator.tokenization import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How tokens are masked, with all that is needed of the vocabulary.
+    """The rules of masking, and the facts about the vocabulary that they need.
 
     Attributes:
       masked_lm_prob: share of a sequence's tokens to predict (0.15 in the BERT paper).
-      max_predictions_per_seq: most tokens to predict in a sequence.
-      do_whole_word_mask: mask all pieces of a word or none.
-      vocab_size: replacement tokens are drawn from all ids below it.
+      max_predictions_per_seq: largest number of tokens to predict in a sequence.
+      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
+      vocab_size: number of ids; random replacements are drawn from all of them.
       mask_id: id of `[MASK]`.
-      unmaskable: ids never masked, `[CLS]` and `[SEP]`.
+      unmaskable: ids that are never masked: `[CLS]` and `[SEP]`.
       continuations: ids of the pieces that continue a word.
     """
 
@@ -37,7 +37,7 @@ class Masking:
         max_predictions_per_seq: int,
         do_whole_word_mask: bool,
     ) -> "Masking":
-        """Returns how tokens of this tokenizer are masked; see the attributes."""
+        """Makes the rules for a tokenizer; the other arguments are attributes."""
         tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
         return cls(
             masked_lm_prob=masked_lm_prob,
@@ -55,16 +55,17 @@ class Masking:
 def create_masked_lm_predictions(
     token_ids: Sequence[int], masking: Masking, rng: random.Random
 ) -> tuple[list[int], list[int], list[int]]:
-    """Masks a sequence: of the chosen tokens 80 % become `[MASK]`, 10 % stay, 10 % any token.
+    """Masks a sequence: of the chosen tokens, 80 % become `[MASK]`, 10 % stay and 10 % become a
+    random token.
 
     The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and `[SEP]`
-    included, at least 1 and at most `max_predictions_per_seq`; it is smaller where whole words do
-    not fit, or where there are not so many tokens (BERT paper, section 3.1, task 1).
+    included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole words do not
+    fit, or if the sequence has too few tokens (BERT paper, section 3.1, task 1).
 
     Args:
       token_ids: the sequence, `[CLS] A [SEP] B [SEP]`, without padding.
-      masking: how to mask.
-      rng: source of all choices.
+      masking: the rules.
+      rng: source of all random choices.
 
     Returns:
       (masked ids, positions of the chosen tokens in ascending order, their original ids).
@@ -77,7 +78,7 @@ def create_masked_lm_predictions(
     masked_ids = list(token_ids)
     positions: list[int] = []
     while candidates and len(positions) < num_to_predict:
-        # A draw without replacement: cheaper than a shuffle, of which most goes unused.
+        # Drawing without replacement is cheaper than a shuffle, most of which would go unused.
         drawn = rng.randrange(len(candidates))
         word = candidates[drawn]
         candidates[drawn] = candidates[-1]
@@ -95,7 +96,7 @@ def create_masked_lm_predictions(
 
 
 def _candidates(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
-    """Groups of positions to mask together: single tokens, or the pieces of whole words."""
+    """Returns groups of positions to mask together: single tokens, or the pieces of words."""
     if not masking.do_whole_word_mask:
         unmaskable = masking.unmaskable
         return [[p] for p, token_id in enumerate(token_ids) if token_id not in unmaskable]
@@ -104,7 +105,7 @@ def _candidates(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
     for position, token_id in enumerate(token_ids):
         maskable = token_id not in masking.unmaskable
         if maskable:
-            # A truncated segment may start within a word; its first piece starts a group then.
+            # If a truncated segment begins inside a word, its first piece begins a group.
             if token_id in masking.continuations and previous_maskable:
                 candidates[-1].append(position)
             else:

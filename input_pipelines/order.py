@@ -1,9 +1,9 @@
 """The order of training: a pure function of (seed, epoch, position), so resuming is arithmetic.
 
-The endless stream of training examples is a random permutation of all records, then another, and so
-on. Each is computed, for any part of it, without state and without memory: a Feistel network over
-the smallest fitting power of two, walked in cycles until the number is one of a record (Black and
-Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+The endless stream of training examples is a random permutation of all records, then another one,
+and so on. Any part of a permutation is computed without state and without memory: a Feistel network
+over the smallest sufficient power of two is applied until the result is the number of a record
+(cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 """
 
 import sys
@@ -20,10 +20,10 @@ _ORDERED_AT_ONCE = 4096
 
 
 class BatchOrder:
-    """Which records each batch of one input pipeline holds.
+    """The records of each batch of one input pipeline.
 
     Attributes:
-      num_batches: how many there are; sys.maxsize for training, which is endless.
+      num_batches: number of batches; sys.maxsize for training, which is endless.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class BatchOrder:
         invocation: int = 0,
         num_invocations: int = 1,
     ):
-        """Sets what is to be put into batches.
+        """Sets the records and the batches.
 
         Args:
           num_records: number of records, at least 1.
-          batch_size: B, records of a batch of this pipeline.
-          seed: seed of the order of training; None: one pass in the records' own order.
-          invocation: which of the pipelines this is; a global batch is one batch of each of them.
-          num_invocations: how many pipelines there are.
+          batch_size: B, number of records in a batch of this pipeline.
+          seed: seed of the order of training; None means one pass in the records' own order.
+          invocation: number of this pipeline, from 0; a global batch has a batch of each pipeline.
+          num_invocations: number of pipelines.
         """
         self._num_records = num_records
         self._batch_size = batch_size
@@ -54,7 +54,7 @@ class BatchOrder:
         self._block_number, self._block = -1, np.empty(0)
 
     def record_numbers(self, batch_number: int) -> np.ndarray:
-        """Returns the records of a batch, int64 [B]; -1 is padding, after the end of the pass."""
+        """Returns the record numbers of a batch, int64 [B]; -1 is padding at the end of a pass."""
         if self._seed is None:
             numbers = self._places(np.array([batch_number]))[0]
             return np.where(numbers < self._num_records, numbers, -1)
@@ -66,7 +66,7 @@ class BatchOrder:
         return self._block[in_block]
 
     def _places(self, batch_numbers: np.ndarray) -> np.ndarray:
-        """Places in the stream of all pipelines, int64 [number of batches, B]."""
+        """Returns places in the stream of all pipelines, int64 [number of batches, B]."""
         batches = batch_numbers.astype(np.int64) * self._num_invocations + self._invocation
         return batches[:, None] * self._batch_size + np.arange(self._batch_size)
 
@@ -98,14 +98,14 @@ def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.
 
 
 def _round_keys(seed: int, epochs: np.ndarray) -> np.ndarray:
-    """uint64 keys of shape [rounds, number of epochs given]."""
+    """Returns the keys of the rounds, uint64 [rounds, *shape of epochs]."""
     seeds = np.full(epochs.shape, seed % 2**64, np.uint64)
     state = _mix(_mix(seeds) + epochs)
     return np.stack([_mix(state + np.uint64(i * _GOLDEN % 2**64)) for i in range(_ROUNDS)])
 
 
 def _feistel(numbers: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
-    """A bijection of [0, 2**bits): each half in turn is changed by a function of the other."""
+    """Applies a bijection of [0, 2**bits): a function of one half changes the other, in turn."""
     low_bits = np.uint64(bits // 2)
     low_mask = np.uint64((1 << (bits // 2)) - 1)
     high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
@@ -118,7 +118,7 @@ def _feistel(numbers: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), on a uint64 array."""
+    """Applies the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) to a uint64 array."""
     values = values + np.uint64(_GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -32,15 +32,15 @@ def input_fn_builder(
     """Builds the `input_fn` of pretraining.
 
     Training is endless, in the order of `input_pipelines.order`. It starts at the batch of
-    `params["context"].global_step`, if there is a context, so that a resumed training goes on with
-    the records that it would have had. Evaluation is one pass in the files' order; its last batch
-    is filled up with examples of zeros, `is_real_example` 0.
+    `params["context"].global_step`, if there is a context, so that a resumed training reads the
+    same records as an uninterrupted one. Evaluation is one pass in the files' order; its last batch
+    is padded with examples of zeros, whose `is_real_example` is 0.
 
     Args:
       input_files: comma-separated file patterns, or a list of them.
       max_seq_length: F.
       max_predictions_per_seq: P.
-      is_training: training or evaluation.
+      is_training: True for training, False for evaluation.
       seed: seed of the order of training.
       precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
@@ -53,14 +53,14 @@ def input_fn_builder(
       [B]. B is `params["batch_size"]`.
 
     Raises:
-      ValueError: from the builder: unknown precision; from the `input_fn`: all that
-        `open_pretraining_records` checks.
+      ValueError: from the builder, if the precision is unknown; from the `input_fn`, if
+        `open_pretraining_records` refuses the files.
       tf.errors.InvalidArgumentError: from the session: a record is damaged, has features of other
         kinds or lengths, or holds a value out of its range; the message names file, record and
         byte.
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"--precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
+        raise ValueError(f"precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
@@ -124,10 +124,10 @@ def input_fn_builder(
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset with two batches ready, and without tf.data's autotuning.
+    """Returns the dataset with two batches prefetched, and without tf.data's autotuning.
 
-    There is nothing to tune, and its thread keeps a session from closing for the time between two
-    tunings, which doubles up to a minute.
+    Autotuning has nothing to tune here, and its thread keeps a session from closing for the time
+    between two tunings, which grows to a minute.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -137,9 +137,9 @@ def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
 def shapes_input_fn(
     max_seq_length: int, max_predictions_per_seq: int, precision: str
 ) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
-    """An `input_fn` whose batches have the shapes and dtypes of real ones, and zeros in them.
+    """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
 
-    For programs that are compiled and not run: no record is read.
+    It serves programs that are compiled but not run, and does not read records.
     """
 
     def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -157,11 +157,11 @@ def shapes_input_fn(
 
 
 def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str, tf.Tensor]:
-    """Casts float features to bfloat16 under that precision; integers stay as they are.
+    """Casts float features to bfloat16 if the precision is "bfloat16"; integers stay as they are.
 
     Args:
       features: tensors by name.
-      precision: "bfloat16" or "float32"; the latter changes nothing.
+      precision: "bfloat16" or "float32".
     """
     if precision != "bfloat16":
         return dict(features)
@@ -172,7 +172,11 @@ def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str
 
 
 def deployment(context: Any) -> tuple[int, int, int]:
-    """(step at which training starts, number of this invocation, number of invocations)."""
+    """Returns (step at which training starts, number of this invocation, number of invocations).
+
+    Args:
+      context: `params["context"]` of an `input_fn`, or None if there is none.
+    """
     if context is None:
         return 0, 0, 1
     _, invocation, num_invocations, _ = context.current_input_fn_deployment()

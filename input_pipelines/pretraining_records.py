@@ -1,4 +1,4 @@
-"""Documents to TFRecord files of pretraining examples, with their manifest.
+"""Writes documents as TFRecord files of pretraining examples, with their manifest.
 
 Every example has these features, named as in google-research/bert and padded with zeros to fixed
 lengths (F: max_seq_length, P: max_predictions_per_seq):
@@ -7,7 +7,7 @@ lengths (F: max_seq_length, P: max_predictions_per_seq):
   input_mask            int64 [F]  1 for tokens, 0 for padding
   segment_ids           int64 [F]  0 for `[CLS] A [SEP]` and padding, 1 for `B [SEP]`
   masked_lm_positions   int64 [P]  positions of the tokens to predict, ascending
-  masked_lm_ids         int64 [P]  their original ids
+  masked_lm_ids         int64 [P]  original ids of these tokens
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
   next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
 """
@@ -39,9 +39,9 @@ class TokenizedCorpus:
     """A text as ids, tokenized once for all passes over it.
 
     Attributes:
-      documents: the documents that hold tokens, each a list of non-empty int arrays; on disk.
-      token_counts: int64 [vocab_size], how often each id occurs.
-      description: sha256 of the text, numbers of documents, sentences and tokens.
+      documents: the documents that have tokens, each a list of non-empty int arrays; on disk.
+      token_counts: counts of each id, int64 [vocab_size].
+      description: sha256 of the text and its numbers of documents, sentences and tokens.
     """
 
     documents: SpooledDocuments
@@ -50,7 +50,7 @@ class TokenizedCorpus:
 
 
 def tokenize_documents(documents: Iterable[Sequence[str]], tokenizer: Tokenizer) -> TokenizedCorpus:
-    """Tokenizes documents, sequences of sentences; sentences without tokens are left out."""
+    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens."""
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_sentences = 0
@@ -85,29 +85,34 @@ def write_pretraining_records(
 ) -> manifests.Manifest:
     """Makes the instances of documents and writes them, shuffled, to record files in turn.
 
-    The files appear under their names only when they are whole, and the manifest last. The same
-    arguments give the same bytes. Ids and examples wait on disk, in `$TMPDIR`; memory holds some
-    bytes of each document and 16 of each example.
+    A file gets its name when it is complete, and the manifest is written last. The same arguments
+    give the same bytes. Ids and examples wait on disk, in `$TMPDIR`; memory holds a few bytes of
+    each document and 16 bytes of each example.
 
     Args:
       documents: documents as sequences of sentences.
       tokenizer: tokenizer of the vocabulary in `vocab_file`.
       vocab_file: hashed into the manifest.
-      output_files: files in one directory, which exists; old ones are replaced.
-      settings: how instances are made.
-      corpus_description: what else is known of the text, for the manifest.
+      output_files: files in one directory, which exists; existing files are replaced.
+      settings: the settings of the instances.
+      corpus_description: more facts about the text, for the manifest.
 
     Returns:
       The manifest.
 
     Raises:
-      ValueError: no instance results, or the output files are not fit to be one set.
+      ValueError: the text does not give any instance, or the output files lie in different
+        directories or are not distinct.
     """
     directory = os.path.dirname(output_files[0])
     if {os.path.dirname(path) for path in output_files} != {directory}:
-        raise ValueError(f"--output_file: {', '.join(output_files)} lie in different directories.")
+        raise ValueError(
+            f"output_files: {', '.join(output_files)} lie in different directories; give one."
+        )
     if len(set(output_files)) < len(output_files):
-        raise ValueError(f"--output_file: {', '.join(output_files)} names a file twice.")
+        raise ValueError(
+            f"output_files: {', '.join(output_files)} name a file twice; give each file once."
+        )
     corpus = tokenize_documents(documents, tokenizer)
     examples = Spool(
         serialized_example(instance, settings.max_seq_length, settings.max_predictions_per_seq)
@@ -115,13 +120,13 @@ def write_pretraining_records(
     )
     if not examples:
         raise ValueError(
-            f"0 instances result from {corpus.description['documents']} documents with "
-            f"{corpus.description['tokens']} tokens: an instance needs two tokens. Give more text."
+            f"{corpus.description['documents']} documents with {corpus.description['tokens']} "
+            "tokens give 0 instances: an instance needs two tokens. Give more text."
         )
     order = array.array("q", range(len(examples)))
     random.Random(f"{settings.random_seed}/order").shuffle(order)
 
-    # An old manifest must not vouch for new files, should this program end between the two.
+    # An old manifest must not describe new files if this program ends between the two.
     path = manifests.manifest_path(output_files[0])
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
@@ -153,7 +158,7 @@ def write_pretraining_records(
 def serialized_example(
     instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int
 ) -> bytes:
-    """The instance as a serialized `tf.train.Example`, padded (see the module's table)."""
+    """Serializes an instance as a padded `tf.train.Example`; the module's docstring has a table."""
 
     def padded(values: Sequence[int], length: int) -> list[int]:
         return list(values) + [0] * (length - len(values))

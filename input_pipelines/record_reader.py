@@ -18,12 +18,12 @@ from input_pipelines.crc32c import masked_crc32c
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
-# What a byte adds to a checksum takes 12 bytes while it is looked up: few enough to stay in cache.
+# Verifying a byte takes 12 bytes of memory; so few records at a time stay in the cache.
 _VERIFIED_AT_ONCE = 64
 
 
 class RecordError(ValueError):
-    """A record or a record file that cannot be what it should be; the message says which."""
+    """A record or a record file that is not what it should be; the message names it."""
 
 
 def find_record_files(patterns: str | Iterable[str]) -> list[str]:
@@ -32,24 +32,24 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
     The files are sorted within each pattern; manifests and token counts are left out.
 
     Raises:
-      ValueError: a pattern matches no file.
+      ValueError: a pattern does not match any file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
     files: list[str] = []
     for pattern in patterns:
-        found = [p for p in sorted(tf.io.gfile.glob(pattern)) if not manifests.is_companion(p)]
-        if not pattern or not found:
+        matches = [p for p in sorted(tf.io.gfile.glob(pattern)) if not manifests.is_companion(p)]
+        if not pattern or not matches:
             raise ValueError(
                 f"no file matches {pattern!r}. Give a comma-separated list of record files or "
                 "globs; create_pretraining_data makes such files."
             )
-        files.extend(path for path in found if path not in files)
+        files.extend(path for path in matches if path not in files)
     return files
 
 
 class RecordFiles:
-    """The records of some files, numbered through from 0 in the files' order.
+    """The records of several files, numbered from 0 across all files in their order.
 
     Attributes:
       files: the files.
@@ -73,11 +73,11 @@ class RecordFiles:
             weakref.finalize(self, file.close)
 
     def num_records_of(self, path: str) -> int:
-        """Number of records in one of the files."""
+        """Returns the number of records in one of the files."""
         return len(self._offsets[self.files.index(path)]) - 1
 
     def read(self, number: int) -> bytes:
-        """Reads one record; as `read_all`."""
+        """Reads one record; see `read_all`."""
         return self.read_all(np.array([number]))[0]
 
     def read_all(self, numbers: np.ndarray) -> list[bytes]:
@@ -91,38 +91,38 @@ class RecordFiles:
         """
         with self._lock:
             stored = [self._read_stored(*self._locate(number)) for number in numbers.tolist()]
-        is_whole = _checksums_fit(stored)
-        if not is_whole.all():
-            number = int(numbers[np.argmin(is_whole)])
+        is_intact = _checksums_match(stored)
+        if not is_intact.all():
+            number = int(numbers[np.argmin(is_intact)])
             raise RecordError(
-                f"{self.location(number)} is damaged: its checksum does not fit its data. Create "
+                f"{self.location(number)} is damaged: its checksum does not match its data. Create "
                 "the file again."
             )
         return [data[:-_FOOTER_BYTES] for data in stored]
 
     def _read_stored(self, file_number: int, in_file: int) -> bytes:
-        """The data of a record and its checksum."""
+        """Reads the data of a record and its checksum."""
         start, end = self._offsets[file_number][in_file : in_file + 2].tolist()
         file = self._open_files[file_number]
         file.seek(start + _HEADER_BYTES)
         return file.read(end - start - _HEADER_BYTES)
 
     def location(self, number: int) -> str:
-        """Where a record lies: its file, its number in it and its byte offset."""
+        """Describes where a record lies: its file, its number in the file and its byte offset."""
         file_number, in_file = self._locate(number)
         offset = self._offsets[file_number][in_file]
         return f"{self.files[file_number]}: record {in_file} (byte {offset})"
 
     def _locate(self, number: int) -> tuple[int, int]:
-        """(which file, which record of it)."""
+        """Returns (number of the file, number of the record in the file)."""
         file_number = bisect.bisect_right(self._starts, number) - 1
         return file_number, number - self._starts[file_number]
 
 
 def record_offsets(path: str) -> np.ndarray:
-    """Byte offsets of the records of a file and of its end, int64 [number of records + 1].
+    """Finds the byte offsets of a file's records and of its end, int64 [number of records + 1].
 
-    Found by walking over the records' lengths, whose checksums are verified; data is passed over.
+    The records' lengths are read and their checksums verified; their data is skipped.
 
     Raises:
       RecordError: the last record is cut short, or a length is damaged.
@@ -142,34 +142,34 @@ def record_offsets(path: str) -> np.ndarray:
     if damaged.size:
         raise RecordError(
             f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
-            "damaged, or this is no TFRecord file. Create it again."
+            "damaged, or this is not a TFRecord file. Create the file again."
         )
     if offsets[-1] != file_bytes:
         last = len(offsets) - 1 if offsets[-1] < file_bytes else len(offsets) - 2
         raise RecordError(
             f"{path}: record {last} (byte {offsets[last]}) goes on beyond the end of the file "
-            f"({file_bytes} bytes): the file is truncated. Create it again."
+            f"({file_bytes} bytes): the file is truncated. Create the file again."
         )
     return np.asarray(offsets, np.int64)
 
 
-def _checksums_fit(stored: Sequence[bytes]) -> np.ndarray:
-    """Whether each record's data fits the checksum after it, bool [number of records].
+def _checksums_match(stored: Sequence[bytes]) -> np.ndarray:
+    """Returns whether each record's data matches the checksum after it, bool [number of records].
 
-    Records of one length are verified together: numpy's calls cost more than their bytes.
+    Records of the same length are verified together, since numpy's calls cost more than their work.
     """
     lengths = np.array([len(data) for data in stored])
-    is_whole = lengths >= _FOOTER_BYTES
-    for length in np.unique(lengths[is_whole]):
+    is_intact = lengths >= _FOOTER_BYTES
+    for length in np.unique(lengths[is_intact]):
         rows = np.flatnonzero(lengths == length)
-        for some in np.array_split(rows, -(-len(rows) // _VERIFIED_AT_ONCE)):
-            table = np.frombuffer(b"".join([stored[row] for row in some]), np.uint8)
-            table = table.reshape(len(some), length)
+        for part in np.array_split(rows, -(-len(rows) // _VERIFIED_AT_ONCE)):
+            table = np.frombuffer(b"".join([stored[row] for row in part]), np.uint8)
+            table = table.reshape(len(part), length)
             checksums = np.ascontiguousarray(table[:, -_FOOTER_BYTES:]).view("<u4")[:, 0]
-            is_whole[some] = masked_crc32c(table[:, :-_FOOTER_BYTES]) == checksums
-    return is_whole
+            is_intact[part] = masked_crc32c(table[:, :-_FOOTER_BYTES]) == checksums
+    return is_intact
 
 
 def _open(path: str):
-    # Python's own file is several times faster at many small reads, but knows local files only.
+    # Python's own files are several times faster at many small reads, but are local files only.
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")

@@ -1,4 +1,4 @@
-"""Sequences that are kept on disk while records are made: memory is for their places alone."""
+"""Sequences that lie on disk while records are made; only their offsets are in memory."""
 
 import array
 import sys
@@ -13,9 +13,9 @@ from input_pipelines.instances import TokenizedDocument
 
 
 class Spool(Sequence[bytes]):
-    """Byte strings in a temporary file of `$TMPDIR`, read one at a time; 8 bytes of memory each.
+    """Byte strings in a temporary file in `$TMPDIR`, read one at a time; 8 bytes of memory each.
 
-    The file has no name: it goes when the program ends, however that is, or when the spool does.
+    The file has no name, so it is deleted with the spool, or when the program ends in any way.
     """
 
     def __init__(self, strings: Iterable[bytes]):
@@ -38,9 +38,9 @@ class Spool(Sequence[bytes]):
 
 
 class SpooledDocuments(Sequence[TokenizedDocument]):
-    """Documents on disk, of which a sentence is read when it is asked for: a list of ids.
+    """Documents on disk; a sentence is read as a list of ids when it is asked for.
 
-    Their files are mapped to memory, which the system takes back where it is short.
+    The files are mapped to memory, which the operating system reclaims when memory is short.
     """
 
     def __init__(self, documents: Iterable[TokenizedDocument]):
@@ -77,15 +77,15 @@ class _SpooledDocument(Sequence[list[int]]):
 
     def __getitem__(self, number):
         if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
+            return [self[sentence] for sentence in range(*number.indices(len(self)))]
         if not 0 <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")
         return self._ids[self._starts[number] : self._starts[number + 1]].tolist()
 
 
 def _mapped(file: IO[bytes], dtype: type) -> np.ndarray:
-    """The file's content; it stays when the file is closed."""
+    """Maps the content of a file, which stays readable after the file is closed."""
     file.flush()
-    if file.tell() == 0:  # nothing cannot be mapped
+    if file.tell() == 0:  # an empty file cannot be mapped
         return np.zeros([0], dtype)
     return np.asarray(np.memmap(file, dtype, "r"))

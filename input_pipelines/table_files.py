@@ -1,9 +1,9 @@
-"""Rows of TSV, CSV and JSONL files, each with the number of the line it stands on.
+"""Reads rows of TSV, CSV and JSONL files, each with its line number.
 
-TSV is GLUE's: tabs separate, and a quotation mark is a character like any other. CSV is RFC
-4180's: commas separate, quoted cells may hold commas and line ends. JSONL has an object a line. All
-are UTF-8, with or without a byte order mark, with line ends of Unix or Windows; empty lines are no
-rows.
+TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
+read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSONL
+file has an object on each line. All files are UTF-8, with or without a byte order mark, with line
+ends of Unix or Windows; empty lines are skipped.
 """
 
 import csv
@@ -20,29 +20,31 @@ _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter tha
 
 
 class TableError(ValueError):
-    """A file that is no table, or a row that is not what it should be; names file and line."""
+    """A file is not a table, or a row is not what it should be; the message names file and line."""
 
 
 def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
-    """Yields (number of the row's last line, row).
+    """Reads the rows of a file.
 
     Args:
       path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
-      has_header: whether the first line names the columns. Without it a cell is known by its
-        number from 0. JSONL always has names.
+      has_header: whether the first line names the columns. Without a header, a column is a number
+        from 0. JSONL always has names.
 
     Yields:
-      A row is a dict of column -> cell. Cells are str, or what JSON makes of them. A row may have
-      fewer cells than there are columns; the cells it lacks are not in the dict. One with more has
-      the others under the numbers of their places.
+      (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
+      JSON value in JSONL. Cells that a row lacks are not in the dict. If a row has more cells than
+      the header, the additional cells are under their numbers.
 
     Raises:
-      TableError: the format is unknown, the file is missing or not UTF-8, a line is no JSON object,
-        or a column's name occurs twice.
+      TableError: the format is unknown, the file is missing or not UTF-8, a line is not a JSON
+        object, or a column's name occurs twice.
     """
     extension = os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
     if extension not in FORMATS:
-        raise TableError(f"{path}: the name must end in {', '.join(FORMATS)}, to tell the format")
+        raise TableError(
+            f"{path}: the format is unknown; the name must end in {', '.join(FORMATS)}"
+        )
     if extension == ".jsonl":
         yield from _objects(path)
         return
@@ -60,21 +62,27 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
 
 
 def cell(path: str, line: int, row: Row, column: str | int) -> Any:
-    """The cell of a row in a column.
+    """Returns the cell of a row in a column.
+
+    Args:
+      path, line: the file and the line of the row, for the message.
+      row: a row that `read_rows` gave.
+      column: name of the column, or its number from 0.
 
     Raises:
-      TableError: the row has no such cell; names the file, the line and the cells that are there.
+      TableError: the row lacks this cell; the message names the file, the line and the cells that
+        the row has.
     """
     if column in row:
         return row[column]
     if isinstance(column, int):
         raise TableError(
-            f"{path}:{line}: has {len(row)} columns, so there is no number {column + 1}. Is a tab "
+            f"{path}:{line}: has {len(row)} columns, but column {column + 1} is needed. Is a tab "
             "missing, or is this another file?"
         )
     raise TableError(
-        f"{path}:{line}: has no column {column!r}; it has {', '.join(map(str, row))}. A row cut "
-        "short lacks its last columns"
+        f"{path}:{line}: has no column {column!r}; it has {', '.join(map(str, row))}. Is the row "
+        "truncated?"
     )
 
 
@@ -85,14 +93,14 @@ def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
-    # Line ends within quotes belong to their cell, so they are given back to the csv module.
+    # Line ends inside quotes belong to their cell, so the csv module needs them.
     reader = csv.reader((text + "\n" for _, text in _lines(path, keep_empty=True)), strict=True)
     try:
         for cells in reader:
             if cells:
                 yield reader.line_num, cells
     except csv.Error as error:
-        raise TableError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+        raise TableError(f"{path}:{reader.line_num}: is not CSV: {error}") from None
 
 
 def _objects(path: str) -> Iterator[tuple[int, Row]]:
@@ -100,14 +108,19 @@ def _objects(path: str) -> Iterator[tuple[int, Row]]:
         try:
             row = json.loads(text)
         except json.JSONDecodeError as error:
-            raise TableError(f"{path}:{line}: not JSON: {error}") from None
+            raise TableError(f"{path}:{line}: is not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise TableError(f"{path}:{line}: not a JSON object with a key for each column")
+            raise TableError(
+                f"{path}:{line}: is not a JSON object; it must have a key for each column"
+            )
         yield line, row
 
 
 def _lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
-    """(number from 1, text without its end); a line ends at \\n alone, as Unicode has others."""
+    """Yields (number from 1, text without line end).
+
+    A line ends at \\n alone; Unicode's other line ends may occur inside a text.
+    """
     try:
         with open(path, "rb") as file:
             for number, data in enumerate(file, 1):
@@ -115,7 +128,7 @@ def _lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
                     text = data.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise TableError(
-                        f"{path}:{number}: not UTF-8 at byte {error.start + 1} of the line "
+                        f"{path}:{number}: is not UTF-8 at byte {error.start + 1} of the line "
                         f"({error.reason}). Convert the file (iconv -f latin1 -t utf-8)"
                     ) from None
                 text = text.removesuffix("\n").removesuffix("\r")

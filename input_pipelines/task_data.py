@@ -1,4 +1,4 @@
-"""A task's data, read and turned into features: what is trained, evaluated and predicted on."""
+"""The data of a task as features, for training, evaluation and prediction."""
 
 import dataclasses
 import hashlib
@@ -17,11 +17,12 @@ class TaskData:
     Attributes:
       kind: "classification", "multi_label" or "regression".
       labels: the labels in the order of their numbers; empty for regression.
-      metrics: names of metrics; by the first of them the best checkpoint is chosen.
-      train: to train on, or None.
-      evaluate, predict: name -> features; the name is "" where there is one file.
+      metrics: names of metrics; the first chooses the best checkpoint.
+      train: features to train on, or None.
+      evaluate, predict: name -> features; the name is "" if there is only one file.
       is_pair: whether an example is a pair of texts.
-      vocab_file, do_lower_case: the vocabulary that made the features, and how text met it.
+      vocab_file: the vocabulary of the features.
+      do_lower_case: whether the text was lower-cased.
     """
 
     kind: str
@@ -35,14 +36,17 @@ class TaskData:
     do_lower_case: bool
 
     def digest(self) -> str:
-        """What tells the training data from other data, the labels' order included; "" if none."""
+        """Returns a hash of the training data and the labels' order; "" without training data."""
         if self.train is None:
             return ""
         names = "\n".join((self.kind, *self.labels))
         return hashlib.sha256(names.encode() + self.train.digest()).hexdigest()
 
     def majority(self) -> float | None:
-        """The accuracy, on the first evaluation side, of the label commonest in it."""
+        """Returns the accuracy of the most frequent label on the first evaluation set.
+
+        Returns None if the task is not classification, or has no evaluation set.
+        """
         if self.kind != "classification" or not self.evaluate:
             return None
         return examples.majority_share(next(iter(self.evaluate.values())).labels.tolist())
@@ -57,7 +61,14 @@ def load(
     evaluate: bool,
     predict: bool,
 ) -> TaskData:
-    """Reads the files of a task for what is to be done.
+    """Reads the files of a task.
+
+    Args:
+      task: the task.
+      tokenizer: the tokenizer.
+      vocab_file: the vocabulary that the tokenizer was opened from.
+      max_seq_length: length of an example's features.
+      train, evaluate, predict: whether to read the files for training, evaluation and prediction.
 
     Raises:
       TableError: see `examples.read_examples`.
@@ -65,8 +76,8 @@ def load(
     if task.kind != "regression" and not task.labels:
         task = dataclasses.replace(task, labels=examples.discover_labels(task))
 
-    def features(found: list[examples.Example]) -> Features:
-        return Features(found, tokenizer, max_seq_length)
+    def features(of_file: list[examples.Example]) -> Features:
+        return Features(of_file, tokenizer, max_seq_length)
 
     return TaskData(
         task.kind,
@@ -90,7 +101,7 @@ def load(
 def of_embedded(
     task: EmbeddedTask, tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
 ) -> TaskData:
-    """The features of an embedded task, all of them; predictions are for the held-out side."""
+    """Returns all features of an embedded task; predictions are made for the held-out examples."""
     train = Features(task.train, tokenizer, max_seq_length)
     held_out = Features(task.held_out, tokenizer, max_seq_length)
     sides = train, {"": held_out}, {"": held_out}

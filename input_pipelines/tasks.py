@@ -1,6 +1,6 @@
-"""The table of tasks: where GLUE's and XNLI's files lie, which columns matter, what is measured.
+"""The table of tasks: the files, columns, labels and metrics of GLUE and XNLI.
 
-A task is a few lines of the table; one's own files make one through `own_task`.
+`own_task` makes a task of other files.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import os
 
 from input_pipelines.table_files import TableError, read_rows
 
-Column = str | int  # by the header's name, or by number from 0 in a file without header
+Column = str | int  # a name in the header, or a number from 0 in a file without header
 
 TEXT_A_NAMES = ("text_a", "text", "sentence1", "sentence", "premise", "question1", "question")
 TEXT_B_NAMES = ("text_b", "sentence2", "hypothesis", "question2")
@@ -17,11 +17,11 @@ LABEL_NAMES = ("label", "labels", "gold_label", "class", "score")
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Which columns of a file hold what.
+    """The columns of a file.
 
     Attributes:
-      text_a, text_b: the text, or the pair of texts.
-      label: None in files to predict for.
+      text_a, text_b: the columns of the texts; text_b is None if the task has single texts.
+      label: the column of the label; None in files to predict for.
       has_header: whether the first line names the columns.
     """
 
@@ -33,22 +33,22 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task as its files have it.
+    """A task: its files, columns, labels and metrics.
 
     Attributes:
-      columns: of the files with labels.
+      columns: the columns of the files with labels.
       labels: the labels, in the order of their numbers; empty for regression.
-      metrics: names of metrics, the first decides which checkpoint is best; larger is better.
+      metrics: names of metrics, larger is better; the first chooses the best checkpoint.
       kind: "classification", "multi_label" or "regression".
       train: file to train on, or None.
-      evaluate, predict: name -> file; the name is "" where there is one file.
-      train_columns, predict_columns: of the other files, where they differ; files to predict for
-        have no labels.
-      aliases: other spellings of labels.
-      where: (column, value): outside the training file, rows with another value there belong to
-        another task.
-      drops_malformed: rows with too few or too many cells are counted and left out, as the task's
-        own files have some; elsewhere they are errors.
+      evaluate, predict: name -> file; the name is "" if there is only one file.
+      train_columns, predict_columns: the columns of the files to train on and to predict for, if
+        they differ; None if not. Files to predict for do not have labels.
+      aliases: other spelling -> label.
+      where: (column, value): only rows with this value are used, except for training; None for all
+        rows.
+      drops_malformed: whether rows with too few or too many cells are counted and skipped, because
+        the task's published files have them; if not, they are errors.
     """
 
     columns: Columns
@@ -65,7 +65,7 @@ class Task:
     drops_malformed: bool = False
 
     def of(self, directory: str) -> "Task":
-        """The same task with its files in a directory."""
+        """Returns the task with its files in a directory."""
 
         def inside(files: dict[str, str]) -> dict[str, str]:
             return {name: os.path.join(directory, path) for name, path in files.items()}
@@ -82,7 +82,7 @@ _PAIR = Columns("sentence1", "sentence2", "label")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")
 
-# Wang et al., "GLUE" (2018), table 1: files, labels and metrics as on gluebenchmark.com.
+# Files, labels and metrics are from gluebenchmark.com and Wang et al., "GLUE" (2018), table 1.
 TASKS = {
     "cola": Task(
         Columns(3, None, 1, has_header=False), ("0", "1"), ("matthews", "accuracy"),
@@ -109,14 +109,14 @@ TASKS = {
 
 
 def named(name: str, language: str) -> Task:
-    """A task of GLUE, or XNLI in a language, by its name."""
+    """Returns a task of GLUE, or XNLI in a language, by its name."""
     return xnli(language) if name == "xnli" else TASKS[name]
 
 
 def xnli(language: str) -> Task:
-    """XNLI (Conneau et al., 2018) in a language, such as "zh": trained on translated text.
+    """Returns XNLI (Conneau et al., 2018) in a language, such as "zh".
 
-    The files to evaluate on and to predict for hold all languages.
+    The training text is translated. The other files have rows of all languages.
     """
     return Task(
         Columns("sentence1", "sentence2", "gold_label"),
@@ -137,40 +137,42 @@ def own_task(
     train: str | None,
     evaluate: str | None,
     predict: str | None,
-    text_a: str | None = None,
-    text_b: str | None = None,
-    label: str | None = None,
+    text_a_column: str | None = None,
+    text_b_column: str | None = None,
+    label_column: str | None = None,
     labels: tuple[str, ...] = (),
 ) -> Task:
-    """The task of one's own TSV, CSV or JSONL files.
+    """Returns a task with the user's own TSV, CSV or JSONL files.
 
     Args:
       kind: "classification", "multi_label" or "regression".
       train, evaluate, predict: the files, or None.
-      text_a, text_b, label: columns by name; or by number from 1, all of them, in files without
-        header. None: looked for among the usual names in the header of the first file.
-      labels: the labels, if they are known; else they are those of the training file, sorted.
+      text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
+        files without header. None: one of the usual names, if the first file's header has it.
+      labels: the labels, if they are known; if not, the labels of the training file, sorted.
 
     Raises:
-      TableError: a column is not found; the message names those that there are.
+      TableError: a column is not found; the message names the columns of the file.
     """
-    given = [column for column in (text_a, text_b, label) if column]
+    given = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (given and all(column.isdecimal() for column in given))
     if has_header:
         first = train or evaluate or predict
         header = _header(first)
-        a = text_a or _usual(first, header, TEXT_A_NAMES, "text_a_column")
-        b = text_b or next((name for name in TEXT_B_NAMES if name in header), None)
-        c = label or (_usual(first, header, LABEL_NAMES, "label_column") if train else None)
-        c = c or next((name for name in LABEL_NAMES if name in header), None)
-        columns = Columns(a, b, c)
+        text_a = text_a_column or _usual(first, header, TEXT_A_NAMES, "text_a_column")
+        text_b = text_b_column or next((name for name in TEXT_B_NAMES if name in header), None)
+        label = label_column or next((name for name in LABEL_NAMES if name in header), None)
+        if train and label is None:
+            label = _usual(first, header, LABEL_NAMES, "label_column")
+        columns = Columns(text_a, text_b, label)
     else:
-        if text_a is None or (label is None and (train or evaluate)):
+        if text_a_column is None or (label_column is None and (train or evaluate)):
             raise TableError(
                 f"{train or evaluate or predict}: columns given by number mean a file without "
-                "header: --text_a_column and --label_column are both needed then"
+                "header. Give both text_a_column and label_column"
             )
-        numbers = [int(column) - 1 if column else None for column in (text_a, text_b, label)]
+        given = (text_a_column, text_b_column, label_column)
+        numbers = [int(column) - 1 if column else None for column in given]
         columns = Columns(*numbers, has_header=False)
     metrics = {
         "classification": ("accuracy", "macro_f1"),
@@ -192,14 +194,14 @@ def own_task(
 def _header(path: str) -> list[str | int]:
     for _, row in read_rows(path):
         return list(row)
-    raise TableError(f"{path}: holds no rows")
+    raise TableError(f"{path}: has 0 rows; give a file with at least one")
 
 
-def _usual(path: str, header: list[str | int], names: tuple[str, ...], flag: str) -> str:
+def _usual(path: str, header: list[str | int], names: tuple[str, ...], argument: str) -> str:
     for name in names:
         if name in header:
             return name
     raise TableError(
-        f"{path}: none of its columns ({', '.join(map(str, header))}) is named {', '.join(names)}. "
-        f"Say which it is with --{flag}: a name, or for a file without header a number from 1"
+        f"{path}: its columns are {', '.join(map(str, header))}, which does not include any of "
+        f"{', '.join(names)}. Give {argument}: a name, or a number from 1 if the file has no header"
     )

@@ -1,7 +1,7 @@
 """The baseline of masked-LM: the unigram frequencies of the training text.
 
-A model that ignores the context can do no better than these frequencies; its cross-entropy is what
-training has to get below.
+A model that ignores the context can do no better than these frequencies. Training has to get below
+their cross-entropy.
 """
 
 from collections.abc import Iterable
@@ -16,21 +16,21 @@ from input_pipelines.record_reader import RecordFiles, find_record_files
 def unigram_cross_entropy(
     input_files: str | Iterable[str], token_counts: np.ndarray, max_records: int | None = None
 ) -> float:
-    """Mean cross-entropy of the masked tokens of record files under unigram frequencies.
+    """Computes the mean cross-entropy of the masked tokens of records under unigram frequencies.
 
     The probability of an id is (count + 1) / (sum of counts + V): one is added to each count, so
-    that a token which the training text does not hold has a probability too (Laplace).
+    that a token which does not occur in the training text has a probability too (Laplace).
 
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
       token_counts: integer array [V], how often each id occurs in the training text.
-      max_records: how many records to go through, from the first on; all by default.
+      max_records: number of records to use, from the first on; None for all.
 
     Returns:
-      Nats per masked token, weighted with `masked_lm_weights`.
+      The cross-entropy in nats per masked token, weighted with `masked_lm_weights`.
 
     Raises:
-      ValueError: the files hold no masked token, or one beyond V.
+      ValueError: the records do not have any masked token, or have an id beyond V.
     """
     counts = np.asarray(token_counts, np.float64) + 1.0
     nats = np.log(counts.sum()) - np.log(counts)
@@ -44,5 +44,5 @@ def unigram_cross_entropy(
         total += float(nats[ids] @ weights)
         total_weight += float(weights.sum())
     if not total_weight:
-        raise ValueError(f"{input_files}: no masked token in any record.")
+        raise ValueError(f"{input_files}: no record has a masked token. Create the data again.")
     return total / total_weight

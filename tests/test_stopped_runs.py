@@ -90,7 +90,7 @@ def test_a_file_cut_short_while_it_is_read(failing):
     code, err = end(process)
     last = err.splitlines()[-1]
     assert last.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
-    assert last.endswith("is damaged: its checksum does not fit its data. Create the file again.")
+    assert last.endswith("is damaged: its checksum does not match its data. Create the file again.")
     assert_ended_after_step_6(path, code)
 
 

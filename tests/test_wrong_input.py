@@ -100,16 +100,16 @@ BAD_INPUT = [
     ("many_columns", CLASSIFIER, appends("train.tsv", b"a\tb\tlow\tx\n"), {},
      ["--train_file: {data}/train.tsv:66: has more cells than the header names columns"]),
     ("no_utf_8", CLASSIFIER, appends("train.tsv", b"a\t\xe9t\xe9\tlow\n"), {},
-     ["--train_file: {data}/train.tsv:66: not UTF-8 at byte 3 of the line"]),
+     ["--train_file: {data}/train.tsv:66: is not UTF-8 at byte 3 of the line"]),
     ("no_label", CLASSIFIER, appends("train.tsv", b"a\tb\t\n"), {},
      ["--train_file: {data}/train.tsv:66: the label is ''; it must be one of high, low"]),
     ("label", CLASSIFIER, appends("dev.tsv", b"a\tb\tmiddle\n"), {},
      ["--eval_file: {data}/dev.tsv:23: the label is 'middle'; it must be one of high, low"]),
     ("no_utf_8_to_predict_for", CLASSIFIER, appends("dev.tsv", b"\xff\tb\tlow\n"),
      {"eval_file": None, "do_train": True, "do_predict": True, "predict_file": "{data}/dev.tsv"},
-     ["--predict_file: {data}/dev.tsv:23: not UTF-8 at byte 1 of the line"]),
+     ["--predict_file: {data}/dev.tsv:23: is not UTF-8 at byte 1 of the line"]),
     ("empty", CLASSIFIER, lambda path: os.truncate(path / "dev.tsv", 0), {},
-     ["--eval_file: {data}/dev.tsv: holds no examples"]),
+     ["--eval_file: {data}/dev.tsv: has 0 examples"]),
 ]  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_record(own_data, tmp_path, capsys, use_tpu):
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert line == (
         f"run_pretraining.py: error: {records}: record {record} (byte {offset}) is damaged: its "
-        "checksum does not fit its data. Create the file again."
+        "checksum does not match its data. Create the file again."
     )
     assert steps_of(tmp_path / "run") == [0, 4]
     assert checkpoints.damage(str(tmp_path / "run" / "model.ckpt-4")) is None

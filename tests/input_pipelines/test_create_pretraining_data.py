@@ -87,7 +87,7 @@ def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, me
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ([], "0 instances result from 1 documents"),
+        ([], "1 documents with 1 tokens give 0 instances"),
         (["--max_seq_length=3"], "--max_seq_length is 3"),
         (["--max_seq_length=many"], "flag --max_seq_length=many: "),
         (["--vocab_file=none.txt"], "[Errno 2] No such file or directory: 'none.txt'"),

@@ -92,4 +92,4 @@ def test_writes_a_sentencepiece_model(tmp_path, documents):
     assert open_tokenizer(f"{tmp_path}/spm.model").vocab_size == 40
     done = create(*arguments, f"--vocab_file={tmp_path}/vocab.txt")
     assert done.returncode == 2
-    assert "a SentencePiece model's name ends in .model" in done.stderr
+    assert "Give the name of a SentencePiece model the ending .model" in done.stderr

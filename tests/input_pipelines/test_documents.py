@@ -34,7 +34,7 @@ def test_unreadable_files_and_empty_text_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"missing\.txt: cannot be read: No such file"):
         list(read_documents([str(tmp_path / "missing.txt")]))
     path = write(tmp_path, "a.txt", b"\n \n\n")
-    with pytest.raises(ValueError, match=r"no documents in .*a\.txt: every line is empty"):
+    with pytest.raises(ValueError, match=r"a\.txt: every line is empty"):
         list(read_documents([path]))
 
 
@@ -44,7 +44,7 @@ def test_find_files(tmp_path):
     pattern = str(tmp_path / "*.txt")
     assert find_files([pattern]) == [a, b]
     assert find_files([b, pattern]) == [b, a]
-    with pytest.raises(ValueError, match=r"--input_file: no file matches '.*\*\.md'"):
+    with pytest.raises(ValueError, match=r"^no file matches '.*\*\.md'"):
         find_files([pattern, str(tmp_path / "*.md")])
     with pytest.raises(ValueError, match="no pattern is given"):
         find_files([])

@@ -143,7 +143,7 @@ def test_load_and_fingerprint_of_a_library(tmp_path):
 
 
 def test_a_python_without_sources_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no text .*--input_file"):
+    with pytest.raises(FileNotFoundError, match=r"has no text .*Train on your own"):
         embedded_corpus.load(str(tmp_path))
 
 

@@ -14,9 +14,9 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
         ("rte", RTE + "0\ta\tb\tmaybe\n", ":2: the label is 'maybe'; it must be one of entailment"),
         ("rte", RTE + "0\ta\tb\tentailment\n1\ta\tb\n", ":3: has no column 'label'; it has index,"),
         ("rte", RTE + "0\ta\tb\tx\tentailment\n", ":2: has more cells than the header names"),
-        ("rte", RTE, ": holds no examples"),
+        ("rte", RTE, ": has 0 examples; give a file"),
         ("rte", "index\tpremise\tlabel\n0\ta\tb\n", ":2: has no column 'sentence1'; it has index"),
-        ("cola", "gj04\t1\tonly three\n", ":1: has 3 columns, so there is no number 4"),
+        ("cola", "gj04\t1\tonly three\n", ":1: has 3 columns, but column 4 is needed"),
         ("cola", "gj04\t2\t\ttext\n", ":1: the label is '2'; it must be one of 0, 1"),
         ("rte", RTE + "0\ta\tb\t\n", ":2: the label is ''; it must be one of"),
     ],
@@ -39,7 +39,7 @@ def test_labels_that_are_no_numbers(tmp_path, label):
 def test_a_text_that_is_none(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": 3, "score": 1}\n')
     task = tasks.own_task("regression", str(tmp_path / "t.jsonl"), None, None)
-    with pytest.raises(TableError, match=r"t.jsonl:1: 'text' is 3, which is no text"):
+    with pytest.raises(TableError, match=r"t.jsonl:1: 'text' is 3; it must be a text"):
         examples.training_examples(task)
 
 

@@ -45,12 +45,15 @@ def test_manifests_are_found_for_the_files_that_they_list(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"format_version": 2}', r"\.json: format version 2, this program reads 1"),
-        ('{"format_version": 1, "fi', r"\.json: not a whole manifest .*Create the data again"),
-        ('{"format_version": 1}', r"\.json: not a whole manifest \('files'\)"),
-        ("[]", r"\.json: not a whole manifest"),
-        (json.dumps({"format_version": 1, "files": [{"name": "x"}]}), "not a whole manifest"),
-        (json.dumps({"format_version": 1, "files": []}), "not a whole manifest"),
+        ('{"format_version": 2}', r"\.json: the format version is 2, but this program reads 1"),
+        (
+            '{"format_version": 1, "fi',
+            r"is not a complete manifest .*Create the data again",
+        ),
+        ('{"format_version": 1}', r"\.json: is not a complete manifest \('files'\)"),
+        ("[]", r"\.json: is not a complete manifest"),
+        (json.dumps({"format_version": 1, "files": [{"name": "x"}]}), "is not a complete manifest"),
+        (json.dumps({"format_version": 1, "files": []}), "is not a complete manifest"),
     ],
 )
 def test_other_contents_are_refused(tmp_path, content, message):

@@ -239,7 +239,7 @@ def test_wrong_lengths_fail_before_any_step(record_files):
 
 
 def test_unknown_precision():
-    with pytest.raises(ValueError, match="--precision is 'half'; it must be float32 or bfloat16"):
+    with pytest.raises(ValueError, match="precision is 'half'; it must be float32 or bfloat16"):
         input_fn_builder("x", 16, 4, True, precision="half")
 
 

@@ -158,8 +158,8 @@ def test_a_failure_leaves_no_manifest_that_vouches(
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a/x", "b/x"], r"--output_file: .* lie in different directories"),
-        (["a/x", "a/x"], r"--output_file: .* names a file twice"),
+        (["a/x", "b/x"], r"output_files: .* lie in different directories"),
+        (["a/x", "a/x"], r"output_files: .* name a file twice"),
     ],
 )
 def test_unfit_output_files(tmp_path, documents, tokenizer, vocab_file, names, message):
@@ -168,6 +168,6 @@ def test_unfit_output_files(tmp_path, documents, tokenizer, vocab_file, names, m
 
 
 def test_no_instances_is_an_error(tmp_path, tokenizer, vocab_file):
-    with pytest.raises(ValueError, match="0 instances result from 1 documents with 1 tokens"):
+    with pytest.raises(ValueError, match="1 documents with 1 tokens give 0 instances"):
         write([["w0"]], tokenizer, vocab_file, [str(tmp_path / "x.tfrecord")])
     assert os.listdir(tmp_path) == []

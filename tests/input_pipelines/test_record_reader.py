@@ -70,7 +70,7 @@ def test_damaged_lengths_are_found_at_once(raw_file, byte):
 def test_other_files_are_no_record_files(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"This is a text and no TFRecord file.")
-    with pytest.raises(RecordError, match=r"text: record 0 \(byte 0\): .* no TFRecord file"):
+    with pytest.raises(RecordError, match=r"text: record 0 \(byte 0\): .* not a TFRecord file"):
         RecordFiles([str(path)])
 
 

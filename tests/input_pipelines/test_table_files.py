@@ -63,12 +63,12 @@ def test_jsonl(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.xml", b"", "a.xml: the name must end in .tsv, .csv, .jsonl"),
-        ("a.tsv", b"a\tb\nx\xff\t1\n", "a.tsv:2: not UTF-8 at byte 2 of the line"),
+        ("a.xml", b"", "a.xml: the format is unknown; the name must end in .tsv, .csv, .jsonl"),
+        ("a.tsv", b"a\tb\nx\xff\t1\n", "a.tsv:2: is not UTF-8 at byte 2 of the line"),
         ("a.tsv", b"a\tb\ta\n", "a.tsv:1: the header names 'a' twice"),
-        ("a.csv", b'a,b\n"x"y,1\n', "a.csv:2: not CSV"),
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: not JSON"),
-        ("a.jsonl", b"[1]\n", "a.jsonl:1: not a JSON object"),
+        ("a.csv", b'a,b\n"x"y,1\n', "a.csv:2: is not CSV"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: is not JSON"),
+        ("a.jsonl", b"[1]\n", "a.jsonl:1: is not a JSON object"),
     ],
 )
 def test_what_is_no_table_is_named(tmp_path, name, data, message):
@@ -84,7 +84,7 @@ def test_a_missing_file(tmp_path):
 
 def test_a_missing_cell_is_named():
     assert cell("f", 3, {"a": "1"}, "a") == "1"
-    with pytest.raises(TableError, match=r"f:3: has no column 'b'; it has a\. A row cut short"):
+    with pytest.raises(TableError, match=r"f:3: has no column 'b'; it has a\. Is the row trunc"):
         cell("f", 3, {"a": "1"}, "b")
-    with pytest.raises(TableError, match="f:3: has 1 columns, so there is no number 4"):
+    with pytest.raises(TableError, match="f:3: has 1 columns, but column 4 is needed"):
         cell("f", 3, {0: "1"}, 3)

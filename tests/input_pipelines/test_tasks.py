@@ -105,9 +105,9 @@ def test_glue(tmp_path, capsys, name):
         assert as_tuples(examples.prediction_examples(task, split)) == expected_unlabelled
     assert task.metrics[0] == METRICS[name]
     out = capsys.readouterr().out
-    assert ("left out 1 malformed rows" in out) == (name == "qqp")
+    assert ("skipped 1 malformed rows" in out) == (name == "qqp")
     if name == "qqp":
-        assert f"{tmp_path}/train.tsv: left out 1 malformed rows" in out and "lines 3" in out
+        assert f"{tmp_path}/train.tsv: skipped 1 malformed rows" in out and "lines 3" in out
 
 
 def test_mnli_has_two_files_to_evaluate_on_and_to_predict_for():
@@ -138,7 +138,7 @@ def test_xnli_takes_one_language(tmp_path):
     ]
     assert as_tuples(examples.evaluation_examples(task, "")) == [("Hund", "Tier", 1)]
     assert as_tuples(examples.prediction_examples(task, "")) == [("Hund", "Tier", None)]
-    with pytest.raises(TableError, match="holds no examples with language='fr'"):
+    with pytest.raises(TableError, match="has 0 examples with language='fr'"):
         examples.evaluation_examples(tasks.named("xnli", "fr").of(str(tmp_path)), "")
 
 
@@ -161,12 +161,19 @@ def test_columns_are_found_by_the_usual_names(tmp_path):
 
 def test_columns_are_given_by_name(tmp_path):
     text = "topic,body,title\nx,long,short\n"
-    task = own(tmp_path, text, "train.csv", text_a="body", text_b="title", label="topic")
+    task = own(
+        tmp_path,
+        text,
+        "train.csv",
+        text_a_column="body",
+        text_b_column="title",
+        label_column="topic",
+    )
     assert as_tuples(examples.training_examples(task)) == [("long", "short", 0)]
 
 
 def test_columns_are_given_by_number_where_there_is_no_header(tmp_path):
-    task = own(tmp_path, "1\tfirst\n0\tsecond\n", text_a="2", label="1")
+    task = own(tmp_path, "1\tfirst\n0\tsecond\n", text_a_column="2", label_column="1")
     assert as_tuples(examples.training_examples(task)) == [
         ("first", None, 1),
         ("second", None, 0),
@@ -195,10 +202,18 @@ def test_several_labels(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a\tb\n1\t2\n", {}, "none of its columns (a, b) is named text_a, text, sentence1"),
-        ("text\tb\n1\t2\n", {}, "none of its columns (text, b) is named label, labels"),
-        ("text\tlabel\n", {}, "holds no rows"),
-        ("1\tx\n", {"text_a": "2"}, "--text_a_column and --label_column are both needed then"),
+        (
+            "a\tb\n1\t2\n",
+            {},
+            "its columns are a, b, which does not include any of text_a, text, sentence1",
+        ),
+        (
+            "text\tb\n1\t2\n",
+            {},
+            "its columns are text, b, which does not include any of label, labels",
+        ),
+        ("text\tlabel\n", {}, "has 0 rows"),
+        ("1\tx\n", {"text_a_column": "2"}, "Give both text_a_column and label_column"),
     ],
 )
 def test_columns_that_are_not_found(tmp_path, text, options, message):

@@ -29,5 +29,5 @@ def test_cross_entropy_by_hand(tmp_path):
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match=r"a: record 0 .*masked_lm_ids holds 4; it .* 0 to 3"):
         unigram_cross_entropy(write(tmp_path / "a", [([4], [1.0])]), np.ones(4))
-    with pytest.raises(ValueError, match=r"b.*: no masked token in any record"):
+    with pytest.raises(ValueError, match=r"b.*: no record has a masked token"):
         unigram_cross_entropy(write(tmp_path / "b", [([0], [0.0])]), np.ones(4))
