@@ -154,7 +154,11 @@ class TPUEstimator(Estimator):
 
         Returns:
           A `LoweredStep`: to compile for a TPU that is not there, see `compile_report.report`.
+
+        Raises:
+          ValueError: the estimator has use_tpu=False; or the batch cannot be split over the cores.
         """
+        self._check_lowers("lower")
         size = self._batch_sizes[ModeKeys.TRAIN]
         replicas = num_cores // self._cores_per_replica
         if num_cores % self._cores_per_replica or size % replicas:
@@ -179,12 +183,22 @@ class TPUEstimator(Estimator):
           num_batches: batches to write along.
 
         Raises:
-          ValueError: for cores that share more than a batch; see `lowering.export`.
+          ValueError: the estimator has use_tpu=False; or cores share more than a batch, see
+            `lowering.export`.
           lock.InUseError: another process writes in the directory.
         """
+        self._check_lowers("export_training_program")
         job = self._job(ModeKeys.TRAIN)
         with lock.held(directory):
             lowering.export(job, self._input_fn(job, input_fn), num_batches).save(directory)
+
+    def _check_lowers(self, method):
+        if not self._use_tpu:
+            raise ValueError(
+                f"{method} needs an estimator with use_tpu=True: with use_tpu=False the model_fn "
+                "is built by other rules (shapes may be dynamic, and params need no batch_size), "
+                "so that it is not the program that runs on cores"
+            )
 
     @property
     def _cores_per_replica(self):

@@ -289,3 +289,14 @@ def test_variables_can_be_read_once_there_is_a_checkpoint(tmp_path):
     assert estimator.get_variable_value("w") == 2.0
     assert estimator.latest_checkpoint() == f"{tmp_path}/model.ckpt-2"
     assert estimator.eval_dir() == f"{tmp_path}/eval"
+
+
+def test_a_local_estimator_has_no_program_for_cores(tmp_path):
+    """use_tpu=False builds the model by other rules, so its step is not what runs on cores."""
+    estimator = make_estimator(tmp_path, use_tpu=False)
+    with pytest.raises(ValueError, match="lower needs an estimator with use_tpu=True"):
+        estimator.lower(input_fn, num_cores=2)
+    program = tmp_path / "program"
+    with pytest.raises(ValueError, match="export_training_program needs .* use_tpu=True"):
+        estimator.export_training_program(input_fn, str(program))
+    assert not program.exists()
