@@ -89,7 +89,7 @@ BAD_INPUT = [
     ("vocabulary", CLASSIFIER, small_vocabulary, {},
      ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network only"]),
     ("no_vocabulary", CLASSIFIER, no_damage, {"vocab_file": "{data}/train.tsv"},
-     ["--vocab_file: {data}/train.tsv: no line up to the last, 65, holds [PAD], [UNK]"]),
+     ["--vocab_file: {data}/train.tsv: its 65 lines lack [PAD], [UNK]"]),
     ("length", CLASSIFIER, no_damage, {"max_seq_length": 17},
      ["--max_seq_length=17: cannot be more than the network's max_position_embeddings"]),
     ("segments", CLASSIFIER, one_segment, {},

@@ -1,4 +1,4 @@
-"""Text to tokens to ids, and the training of vocabularies."""
+"""Tokenizers, which turn text into tokens and ids, and the training of vocabularies."""
 
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.tokenizer import Tokenizer, is_cased, open_tokenizer

@@ -1,8 +1,8 @@
 """SentencePiece as ALBERT uses it (Lan et al., 2020; google-research/albert, `tokenization.py`).
 
-Text is cleaned up, lower-cased if the model is uncased, and given to the model, which splits it by
-its own rules (unigram or byte-pair). A piece that ends in a digit and a comma is split again, so
-that "2,000," does not become pieces which no other number shares.
+Text is cleaned up, lower-cased if the model is uncased, and split by the model (unigram or
+byte-pair). A piece that ends in a digit and a comma is split again, so that the pieces of "2,000,"
+occur in other numbers too.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ _PAD_PIECES = ("<pad>", "[PAD]")
 
 
 class SentencePieceTokenizer:
-    """Text to SentencePiece's pieces to ids, and back; a `tokenizer.Tokenizer`.
+    """Turns text into SentencePiece's pieces and their ids, and back; a `tokenizer.Tokenizer`.
 
     Attributes:
       vocab_size: number of pieces.
@@ -30,7 +30,7 @@ class SentencePieceTokenizer:
         """Loads a model.
 
         Raises:
-          ValueError: the file is no SentencePiece model, or lacks one of the special tokens.
+          ValueError: the file is not a SentencePiece model, or lacks one of the special tokens.
         """
         self._model = sentencepiece.SentencePieceProcessor()
         try:
@@ -46,6 +46,7 @@ class SentencePieceTokenizer:
         self.pad_id = self._special(model_file, _PAD_PIECES)
 
     def tokenize(self, text: str) -> list[str]:
+        """Splits a text into pieces."""
         pieces: list[str] = []
         for piece in self._model.encode(preprocess(text, self.do_lower_case), out_type=str):
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
@@ -55,19 +56,19 @@ class SentencePieceTokenizer:
         return pieces
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's pieces, without special tokens."""
+        """Returns the ids of a text's pieces, without special tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """A piece that the model does not know gets the id of the unknown piece."""
+        """Returns the ids of pieces; a piece that the model lacks gets the id of `<unk>`."""
         return [self._model.piece_to_id(token) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Raises `IndexError` for an id outside the vocabulary."""
+        """Returns the pieces of ids; raises `IndexError` for an id outside the vocabulary."""
         return [self._model.id_to_piece(int(index)) for index in ids]
 
     def is_continuation(self, token: str) -> bool:
-        """True for a piece that continues a word.
+        """Returns True for a piece that continues a word.
 
         A piece starts a word if a space comes before it, or if it begins with a punctuation sign,
         as special tokens do, or a CJK ideograph, which are words of their own in WordPiece too.
@@ -79,7 +80,7 @@ class SentencePieceTokenizer:
         """Splits "▁9," into pieces of the number, encoded anew, and the comma."""
         pieces = self._model.encode(piece[:-1].replace(WORD_START, ""), out_type=str)
         if piece[0] != WORD_START and pieces and pieces[0][0] == WORD_START:
-            # The model puts a space before all that it encodes; there was none here.
+            # The model puts a space before each text; this piece did not have a space.
             pieces = pieces[1:] if len(pieces[0]) == 1 else [pieces[0][1:], *pieces[1:]]
         return [*pieces, piece[-1]]
 
@@ -89,14 +90,17 @@ class SentencePieceTokenizer:
             if index != self._model.unk_id():
                 return index
         raise ValueError(
-            f"{model_file}: has no piece {' or '.join(spellings)}. Train the model with "
-            "input_pipelines.create_vocabulary, or with these as control symbols"
+            f"{model_file}: does not have the piece {' or '.join(spellings)}. Train the model with "
+            "input_pipelines.create_vocabulary, or with these pieces as control symbols"
         )
 
 
 def preprocess(text: str, do_lower_case: bool = True) -> str:
-    """ALBERT's clean-up: single spaces, `` and '' as quotation marks, NFKD without accents; lower
-    case if asked for. (Accents go from cased text too.)"""
+    """Cleans text up as ALBERT does.
+
+    Spaces become single, `` and '' become quotation marks, and NFKD is applied and accents removed,
+    from cased text too. If `do_lower_case`, the text is lower-cased.
+    """
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
     decomposed = unicodedata.normalize("NFKD", text)
     text = "".join(char for char in decomposed if not unicodedata.combining(char))

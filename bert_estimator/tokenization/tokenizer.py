@@ -1,4 +1,4 @@
-"""The interface of tokenizers, and which one a pair of flags means."""
+"""The interface of tokenizers, and the one way to open a tokenizer."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -6,13 +6,13 @@ from typing import Protocol
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.wordpiece import FullTokenizer
 
-# Published uncased vocabularies hold next to no capitals, cased ones in a third of their words.
+# Published uncased vocabularies have hardly any capitals; cased ones have them in a third of words.
 _MOST_STRAY_CAPITALS = 0.05
 _FEW_WORDS = 1000
 
 
 class Tokenizer(Protocol):
-    """Text to tokens to ids. `FullTokenizer` and `SentencePieceTokenizer` are such.
+    """Turns text into tokens and ids; `FullTokenizer` and `SentencePieceTokenizer` implement it.
 
     Attributes:
       vocab_size: number of ids.
@@ -27,24 +27,29 @@ class Tokenizer(Protocol):
     mask_id: int
     pad_id: int
 
-    def tokenize(self, text: str) -> list[str]: ...
+    def tokenize(self, text: str) -> list[str]:
+        """Splits a text into tokens."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's tokens, without special tokens."""
+        """Returns the ids of a text's tokens, without special tokens."""
 
     def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]: ...
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
 
     def is_continuation(self, token: str) -> bool:
-        """True for a token that continues a word; whole-word masking keeps words together by it."""
+        """Returns True for a token that continues a word, False for one that starts a word.
+
+        Whole-word masking masks a token with the tokens that continue it.
+        """
 
 
 def open_tokenizer(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece.
 
     Raises:
-      ValueError: the file is none such, or was made with the other casing; the message says why.
+      ValueError: the file is not a vocabulary, or was made with the other casing; the message says
+        why.
       OSError: it cannot be read.
     """
     if vocab_file.endswith(".model"):
@@ -56,34 +61,38 @@ def open_tokenizer(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
 
 
 def is_cased(tokens: Iterable[str]) -> bool:
-    """Whether a vocabulary was made of text in its own case: more of its tokens have capitals than
-    the few that stray into one of lower-cased text. Special tokens do not count."""
+    """Returns whether a vocabulary was made of text that was not lower-cased.
+
+    Such a vocabulary has capitals in many tokens; a few capitals stray into vocabularies of
+    lower-cased text too. Special tokens do not count.
+    """
     capitals, letters = _count_capitals(tokens)
     return capitals > _MOST_STRAY_CAPITALS * letters
 
 
 def _count_capitals(tokens: Iterable[str]) -> tuple[int, int]:
-    """Returns the number of tokens with capitals, and of those with letters that have a case."""
+    """Returns (number of tokens with capitals, number of tokens whose letters have a case)."""
     words = [token for token in tokens if not token.startswith(("[", "<"))]
     capitals = sum(word != word.lower() for word in words)
     return capitals, sum(word.upper() != word.lower() for word in words)
 
 
 def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
-    """Capitals in a vocabulary say that its text kept them; small letters alone that it did not.
+    """Refuses a tokenizer whose casing is not the casing that its vocabulary was made with.
 
-    A text prepared in the other way would still be tokenized, into other pieces than those that the
-    network has learnt. A vocabulary of few letters, such as a Chinese one, says nothing.
+    The tokenizer would still work, but would make other pieces than the network has learnt. The
+    check relies on capitals in the vocabulary. A vocabulary without many cased letters, such as a
+    Chinese vocabulary, passes.
     """
     tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
     capitals, letters = _count_capitals(tokens)
     if tokenizer.do_lower_case and is_cased(tokens):
         raise ValueError(
-            f"{vocab_file}: {capitals} of its tokens have capitals: it was made of text in its own "
-            "case. Give do_lower_case=False"
+            f"{vocab_file}: {capitals} of its tokens have capitals, so it was made of text that "
+            "was not lower-cased. Give do_lower_case=False"
         )
     if not tokenizer.do_lower_case and not capitals and letters > _FEW_WORDS:
         raise ValueError(
-            f"{vocab_file}: none of its tokens has a capital: it was made of lower-cased text. "
+            f"{vocab_file}: its tokens do not have capitals, so it was made of lower-cased text. "
             "Give do_lower_case=True"
         )

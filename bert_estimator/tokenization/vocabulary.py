@@ -1,8 +1,7 @@
-"""Training of vocabularies from text: WordPiece's list of tokens, or a SentencePiece model.
+"""Trains vocabularies from text: WordPiece's list of tokens, or a SentencePiece model.
 
-For WordPiece, SentencePiece's byte-pair trainer works on the words that `BasicTokenizer` makes,
-with their counts; its word-initial pieces become WordPiece's plain ones, the others get the prefix
-`##`.
+For WordPiece, SentencePiece's byte-pair trainer gets the words that `BasicTokenizer` makes, with
+their counts. Pieces at the beginning of words become tokens, and other pieces get the prefix `##`.
 """
 
 import collections
@@ -36,14 +35,17 @@ def train_vocabulary(
 ) -> list[str]:
     """Trains a vocabulary of exactly `vocab_size` tokens; deterministic for the same texts.
 
-    The special tokens come first, in the order of `SPECIAL_TOKENS`, so `[PAD]` is 0; then every
-    character which it takes to cover `character_coverage` of the text, in both forms, so that
-    words made of these characters never become `[UNK]`; then pieces by the order of their merges.
+    The tokens are, in this order:
+
+    1. the special tokens, in the order of `SPECIAL_TOKENS`, so `[PAD]` is 0;
+    2. the characters that cover `character_coverage` of the text, with and without `##`, so that
+       words made of these characters never become `[UNK]`;
+    3. pieces, in the order of their merges.
 
     Args:
       texts: sentences, in any order; they are read once.
-      vocab_size: number of tokens, the special ones included.
-      do_lower_case: as for the tokenizer that will use the vocabulary.
+      vocab_size: number of tokens, the special tokens included.
+      do_lower_case: `do_lower_case` of the tokenizer that will use the vocabulary.
       character_coverage: share of the characters of the text, in (0, 1].
 
     Raises:
@@ -55,12 +57,12 @@ def train_vocabulary(
         word_counts.update(basic_tokenizer.tokenize(text))
     alphabet = _alphabet(word_counts, character_coverage)
     if not alphabet:
-        raise ValueError("the text to train a vocabulary from holds no words. Give more text.")
+        raise ValueError("the text to train a vocabulary from does not have words. Give more text.")
     vocab = list(SPECIAL_TOKENS) + alphabet + [CONTINUATION + char for char in alphabet]
     if len(vocab) > vocab_size:
         raise ValueError(
             f"vocab_size is {vocab_size}, but the special tokens and the text's {len(alphabet)} "
-            f"characters take {len(vocab)} already. Raise vocab_size, or lower "
+            f"characters already need {len(vocab)}. Raise vocab_size, or lower "
             f"character_coverage ({character_coverage})."
         )
     seen = set(vocab)
@@ -79,7 +81,7 @@ def train_vocabulary(
 
 
 def write_vocab(vocab: Sequence[str], vocab_file: str) -> None:
-    """Writes one token a line, whole or not at all."""
+    """Writes one token per line, either the complete file or nothing."""
     temporary = vocab_file + ".tmp"
     with open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(token + "\n" for token in vocab)
@@ -98,14 +100,14 @@ def train_sentencepiece(
 
     Args:
       texts: sentences, in any order; they are read once.
-      model_file: where it goes, whole or not at all.
-      vocab_size: number of pieces, the special ones included.
+      model_file: file to write; it gets its name when it is complete.
+      vocab_size: number of pieces, the special pieces included.
       model_type: "unigram" or "bpe".
-      do_lower_case: as for the tokenizer that will use the model.
+      do_lower_case: `do_lower_case` of the tokenizer that will use the model.
       character_coverage: share of the characters of the text that get a piece, at least 0.98.
 
     Raises:
-      ValueError: the text gives no model of this size.
+      ValueError: the text does not give a model of this size.
     """
     model = io.BytesIO()
     lines = (line for line in (preprocess(text, do_lower_case) for text in texts) if line)
@@ -125,14 +127,16 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(f"SentencePiece makes no model of {vocab_size} pieces: {error}") from None
+        raise ValueError(
+            f"vocab_size={vocab_size}: SentencePiece cannot make such a model: {error}"
+        ) from None
     with open(model_file + ".tmp", "wb") as file:
         file.write(model.getvalue())
     os.replace(model_file + ".tmp", model_file)
 
 
 def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[str]:
-    """The most frequent characters that cover a share of the text, by code point."""
+    """Returns the most frequent characters that cover a share of the text, by code point."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in word_counts.items():
         for char in word:
@@ -151,7 +155,7 @@ def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[st
 def _merged_pieces(
     word_counts: collections.Counter[str], alphabet: Sequence[str], number: int
 ) -> list[str]:
-    """At least `number` WordPieces of two characters or more, best first, if the words allow."""
+    """Returns pieces of two characters or more, best first: `number` or more, if possible."""
     known = set(alphabet) - {_WORD_START}
     lines = [
         f"{word}\t{count}"
@@ -166,7 +170,7 @@ def _merged_pieces(
         model_writer=model,
         input_format="tsv",
         model_type="bpe",
-        # Merges that only join the word's start to a character are no pieces of their own.
+        # A merge of the word's start with a character does not give a piece of its own.
         vocab_size=number + 2 * len(alphabet) + 2,
         hard_vocab_limit=False,
         character_coverage=1.0,

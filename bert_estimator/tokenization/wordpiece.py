@@ -1,7 +1,7 @@
 """WordPiece tokenization as google-research/bert does it: cleanup, basic words, then pieces.
 
-The text of a record, a prediction and a published checkpoint's vocabulary meet here, so every step
-follows google-research/bert's `tokenization.py`, including its choices on punctuation and CJK.
+Published checkpoints need exactly these tokens, so every step follows google-research/bert's
+`tokenization.py`, including its treatment of punctuation and CJK.
 """
 
 import functools
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 
-# Results are remembered for this many distinct words: English text has fewer, and the memory of
-# text without end stays bounded.
+# Results are cached for this number of distinct words: English text has fewer, and memory stays
+# bounded for endless text.
 _CACHED_WORDS = 1 << 18
 
-# The blocks of the CJK Unified Ideographs. Hangul, Hiragana and Katakana are written with spaces
-# or as words, and are left to WordPiece.
+# The blocks of the CJK Unified Ideographs. As in google-research/bert, Hangul, Hiragana and
+# Katakana are not split into characters.
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -30,7 +30,7 @@ _CJK_BLOCKS = (
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary, one token a line; the number of a line, from 0, is the token's id.
+    """Reads a vocabulary, one token per line; the number of a line, from 0, is the token's id.
 
     Raises:
       ValueError: the file starts with a byte order mark, is not UTF-8, has an empty or a repeated
@@ -40,7 +40,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     if data.startswith(b"\xef\xbb\xbf"):
         raise ValueError(
             f"{vocab_file}:1: the file starts with a byte order mark, which would become part of "
-            "its first token. Save it as UTF-8 without BOM."
+            "the first token. Save it as UTF-8 without BOM."
         )
     try:
         lines = data.decode("utf-8").split("\n")
@@ -48,8 +48,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{vocab_file}:{line}: byte {error.start} of the file is not UTF-8 ({error.reason}). "
-            "A vocabulary is a UTF-8 text file with one token a line; the name of a SentencePiece "
-            "model must end in .model."
+            "A vocabulary is a UTF-8 text file with one token per line; the name of a "
+            "SentencePiece model must end in .model."
         ) from None
     if lines[-1] == "":
         lines.pop()
@@ -58,27 +58,26 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         token = line.strip()
         if not token:
             raise ValueError(
-                f"{vocab_file}:{index + 1}: empty line. Each line must hold one token, since the "
-                "line number is the token's id."
+                f"{vocab_file}:{index + 1}: the line is empty. Each line must hold one token, "
+                "since the line number is the token's id."
             )
         if token in vocab:
             raise ValueError(
-                f"{vocab_file}:{index + 1}: token {token!r} stands on line {vocab[token] + 1} "
-                "already. Each token must occur once."
+                f"{vocab_file}:{index + 1}: the token {token!r} is on line {vocab[token] + 1} too. "
+                "Each token must occur once."
             )
         vocab[token] = index
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise ValueError(
-            f"{vocab_file}: no line up to the last, {len(vocab)}, holds {', '.join(missing)}. A "
-            f"BERT vocabulary must hold {' '.join(SPECIAL_TOKENS)}; is this a WordPiece "
-            "vocabulary (vocab.txt)?"
+            f"{vocab_file}: its {len(vocab)} lines lack {', '.join(missing)}. A BERT vocabulary "
+            f"must have {' '.join(SPECIAL_TOKENS)}; is this a WordPiece vocabulary (vocab.txt)?"
         )
     return vocab
 
 
 class FullTokenizer:
-    """Text to WordPiece tokens to ids, and back to tokens.
+    """Turns text into WordPiece tokens and their ids, and ids into tokens.
 
     ```
     tokenizer = FullTokenizer("vocab.txt")
@@ -105,34 +104,35 @@ class FullTokenizer:
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
 
     def tokenize(self, text: str) -> list[str]:
+        """Splits a text into tokens."""
         tokens: list[str] = []
         for word in self.basic_tokenizer.tokenize(text):
             tokens.extend(self.wordpiece_tokenizer.pieces(word))
         return tokens
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's tokens, without special tokens."""
+        """Returns the ids of a text's tokens, without special tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Raises `KeyError` for a token outside the vocabulary (`tokenize` never makes one)."""
+        """Returns the ids of tokens; raises `KeyError` for a token outside the vocabulary."""
         return [self.vocab[token] for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Raises `KeyError` for an id outside the vocabulary."""
+        """Returns the tokens of ids; raises `KeyError` for an id outside the vocabulary."""
         return [self.inv_vocab[index] for index in ids]
 
     def is_continuation(self, token: str) -> bool:
-        """True for a token that continues a word; whole-word masking keeps words together by it."""
+        """Returns True for a token that continues a word."""
         return token.startswith(CONTINUATION)
 
 
 class BasicTokenizer:
-    """Cleans text and splits it in words and punctuation signs.
+    """Cleans text and splits it into words and punctuation signs.
 
-    Invalid and control characters go, whitespace of all kinds separates, each CJK ideograph and
-    each punctuation sign stands alone; with `do_lower_case` words are lower-cased and lose their
-    accents (nonspacing marks after canonical decomposition).
+    Invalid characters and control characters are removed. Whitespace of all kinds separates words,
+    and each CJK ideograph and each punctuation sign is a word. If `do_lower_case`, words are
+    lower-cased and lose their accents (nonspacing marks after canonical decomposition).
     """
 
     def __init__(self, do_lower_case: bool = True):
@@ -141,13 +141,14 @@ class BasicTokenizer:
         self._split = functools.lru_cache(_CACHED_WORDS)(self._split_word)
 
     def tokenize(self, text: str) -> list[str]:
+        """Splits a text into words and punctuation signs."""
         tokens: list[str] = []
         for word in text.translate(self._characters).split():
             tokens.extend(self._split(word))
         return tokens
 
     def _split_word(self, word: str) -> tuple[str, ...]:
-        """Splits a word, already free of whitespace, at its punctuation signs."""
+        """Splits a word without whitespace at its punctuation signs."""
         if self.do_lower_case:
             decomposed = unicodedata.normalize("NFD", word.lower())
             word = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
@@ -158,8 +159,8 @@ class BasicTokenizer:
 class WordpieceTokenizer:
     """Splits words into the longest pieces of the vocabulary, greedily from the left.
 
-    Pieces inside a word carry the prefix `##`. A word that cannot be covered, or one longer than
-    `max_input_chars_per_word` characters, becomes `unk_token`.
+    Pieces inside a word have the prefix `##`. A word becomes `unk_token` if pieces cannot cover it,
+    or if it is longer than `max_input_chars_per_word` characters.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class WordpieceTokenizer:
         self.pieces = functools.lru_cache(_CACHED_WORDS)(self._pieces)
 
     def tokenize(self, text: str) -> list[str]:
-        """Tokenizes words separated by whitespace, as `BasicTokenizer` gives them."""
+        """Splits the words of a text that `BasicTokenizer` has separated by whitespace."""
         return [piece for word in text.split() for piece in self.pieces(word)]
 
     def _pieces(self, word: str) -> tuple[str, ...]:
@@ -193,9 +194,9 @@ class WordpieceTokenizer:
 
 
 def is_punctuation(char: str) -> bool:
-    """True for Unicode's punctuation and for every ASCII sign that is no letter, digit or space.
+    """Returns True for Unicode's punctuation and for ASCII signs that are not letters or digits.
 
-    Unicode calls `^`, `$` and the backquote symbols; BERT treats them as punctuation too.
+    Unicode calls `^`, `$` and the backquote symbols, but BERT treats them as punctuation.
     """
     code = ord(char)
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
@@ -204,12 +205,12 @@ def is_punctuation(char: str) -> bool:
 
 
 def is_cjk(char: str) -> bool:
-    """True for the CJK ideographs, each of which BERT takes for a word."""
+    """Returns True for a CJK ideograph, which is a word of its own in BERT."""
     return any(first <= ord(char) <= last for first, last in _CJK_BLOCKS)
 
 
 class _CharacterTable(dict):
-    """`str.translate` table of the cleanup, filled as characters are met."""
+    """A table for `str.translate` that cleans text up; it is filled as characters occur."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -228,7 +229,7 @@ class _CharacterTable(dict):
 
 def _read_bytes(path: str) -> bytes:
     if "://" in path:
-        import tensorflow as tf  # Only for remote files: tokenization alone needs no TensorFlow.
+        import tensorflow as tf  # only for remote files: tokenization itself does not need it
 
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read()

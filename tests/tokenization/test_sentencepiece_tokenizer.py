@@ -1,4 +1,4 @@
-"""SentencePiece as ALBERT uses it; `test_goldens.py` has more strings."""
+"""Tests SentencePiece as ALBERT uses it; `test_goldens.py` has more strings."""
 
 import pytest
 import sentencepiece
@@ -41,7 +41,7 @@ def test_training_is_the_same_every_time(tmp_path):
 
 
 def test_a_size_that_the_text_does_not_give(tmp_path):
-    with pytest.raises(ValueError, match="SentencePiece makes no model of 5000 pieces"):
+    with pytest.raises(ValueError, match="vocab_size=5000: SentencePiece cannot make such a model"):
         train_sentencepiece(TEXTS, str(tmp_path / "a.model"), 5000)
     assert not list(tmp_path.iterdir())
 
@@ -53,7 +53,9 @@ def test_a_model_without_special_tokens_is_refused(tmp_path):
         vocab_size=30,
         minloglevel=2,
     )
-    with pytest.raises(ValueError, match=r"plain\.model: has no piece \[CLS\]\. Train the model"):
+    with pytest.raises(
+        ValueError, match=r"plain\.model: does not have the piece \[CLS\]\. Train the"
+    ):
         SentencePieceTokenizer(str(tmp_path / "plain.model"))
 
 

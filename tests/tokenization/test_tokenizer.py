@@ -1,4 +1,4 @@
-"""Which tokenizer a file means, and whether its casing is that of the text."""
+"""Which tokenizer `open_tokenizer` opens for a file, and how it checks the casing."""
 
 import os
 
@@ -54,7 +54,7 @@ def test_capitals_in_an_uncased_vocabulary_are_refused(tmp_path):
 def test_a_large_vocabulary_without_capitals_is_uncased(tmp_path):
     words = [chr(a) + chr(b) for a in range(97, 123) for b in range(97, 123)]
     few, many = words[:500], [*words, *(word + "x" for word in words)]
-    with pytest.raises(ValueError, match=r"none of its tokens has a capital.*do_lower_case=True"):
+    with pytest.raises(ValueError, match=r"its tokens do not have capitals.*do_lower_case=True"):
         open_tokenizer(vocab_of(tmp_path, many), do_lower_case=False)
     open_tokenizer(vocab_of(tmp_path, few), do_lower_case=False)
     open_tokenizer(vocab_of(tmp_path, [chr(c) for c in range(0x4E00, 0x4E00 + 3000)]), False)

@@ -59,9 +59,9 @@ def test_casing():
 @pytest.mark.parametrize(
     ("texts", "vocab_size", "message"),
     [
-        (TEXTS, 20, r"vocab_size is 20, but .*15 characters take 35 already\. Raise vocab_size"),
+        (TEXTS, 20, r"vocab_size is 20, but .*15 characters already need 35\. Raise vocab_size"),
         (TEXTS, 500, r"vocab_size is 500, but the text \(11 distinct words\) gives only \d+ tok"),
-        ([" ", ""], 50, r"holds no words\. Give more text"),
+        ([" ", ""], 50, r"does not have words\. Give more text"),
     ],
 )
 def test_errors(texts, vocab_size, message):

@@ -103,10 +103,10 @@ def test_load_vocab_numbers_lines(tmp_path):
     ("content", "message"),
     [
         ("\ufeff[PAD]\n", r"vocab\.txt:1: .*byte order mark.*without BOM"),
-        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", r":8: token 'a' stands on line 6"),
-        ("[PAD]\n\n[UNK]\n", r"vocab\.txt:2: empty line"),
-        ("[PAD]\n[UNK]\n[CLS]\na\n", r"vocab\.txt: .*4, holds \[SEP\], \[MASK\]\. "),
-        ("", r"vocab\.txt: .*holds \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", r":8: the token 'a' is on line 6"),
+        ("[PAD]\n\n[UNK]\n", r"vocab\.txt:2: the line is empty"),
+        ("[PAD]\n[UNK]\n[CLS]\na\n", r"vocab\.txt: its 4 lines lack \[SEP\], \[MASK\]\. "),
+        ("", r"vocab\.txt: its 0 lines lack \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
     ],
 )
 def test_load_vocab_refuses(tmp_path, content, message):
