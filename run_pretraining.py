@@ -124,6 +124,7 @@ def open_run(config):
     settings = config.settings()
     if not config.do_train:
         del settings["input_file"]  # google-research/bert evaluates on the records of this flag
+    del settings["vocab_file"]  # a run may get its vocabulary at any time
     directory.check_config(settings)
 
     _tensorflow()
@@ -171,8 +172,14 @@ def open_run(config):
     )
     if config.do_train:
         digest = manifest.digest(records.files)
-        directory.check_config(config.settings(), digest)
-        directory.write_network(bert_config.to_dict(), data and data.vocab_file)
+        directory.check_config(settings, digest)
+        vocab_file = _vocabulary(config, bert_config, records.files)
+        task = {
+            "kind": "pretraining",
+            "do_lower_case": manifest.casing(records.files),
+            "max_seq_length": config.max_seq_length,
+        }
+        directory.write_network(bert_config.to_dict(), vocab_file, task)
         directory.write_config(config.settings(), config.sources, digest)
 
     def input_fn(files, is_training):
@@ -197,6 +204,41 @@ def open_run(config):
         input_fn,
         data and data.token_counts_file,
     )
+
+
+def _vocabulary(config, bert_config, record_files):
+    """Returns the path of the vocabulary to keep with the run, or None if it is not known.
+
+    Raises:
+      FlagError: the vocabulary beside the records is missing or has changed, or --vocab_file does
+        not fit the records or the network.
+    """
+    from bert_estimator import tokenization
+    from input_pipelines import manifest
+
+    if config.vocab_file is None:
+        try:
+            return manifest.find_vocabulary(record_files)
+        except ValueError as error:
+            raise flags.FlagError(f"--input_file: {error}") from None
+    try:
+        size = tokenization.open_tokenizer(config.vocab_file, None).vocab_size
+    except ValueError as error:
+        raise flags.FlagError(f"--vocab_file: {error}") from None
+    flags.check(
+        size <= bert_config.vocab_size,
+        "vocab_file",
+        config.vocab_file,
+        f"has {size} tokens, but the network only {bert_config.vocab_size}; give the vocabulary "
+        "that the records were made with",
+    )
+    flags.check(
+        manifest.vocabularies(record_files) <= {manifest.sha256_of_file(config.vocab_file)},
+        "vocab_file",
+        config.vocab_file,
+        "is not the vocabulary that the records were made with; give that one, or leave it out",
+    )
+    return config.vocab_file
 
 
 def compile_step(config):

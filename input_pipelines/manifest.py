@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ class Manifest:
       token_counts_sha256: hash of that file.
       corpus: facts about the text: at least sha256, documents, sentences and tokens.
       creation: the settings of data creation.
+      vocab_file: name of the copy of the vocabulary beside the files; None in the manifests of
+        earlier versions, which kept no copy.
       format_version: version of this format.
     """
 
@@ -58,6 +61,7 @@ class Manifest:
     token_counts_sha256: str
     corpus: dict[str, Any]
     creation: dict[str, Any]
+    vocab_file: str | None = None
     format_version: int = FORMAT_VERSION
 
 
@@ -72,11 +76,30 @@ def token_counts_path(record_file: str) -> str:
 
 
 def is_companion(path: str) -> bool:
-    """True for the names of manifests and token counts, which are no record files."""
+    """True for the files that lie beside records: manifests, token counts and vocabularies."""
     name = os.path.basename(path)
-    return (name.startswith(_PREFIX) and name.endswith(_SUFFIX)) or (
-        name.startswith(_COUNTS_PREFIX) and name.endswith(_COUNTS_SUFFIX)
+    return (
+        (name.startswith(_PREFIX) and name.endswith(_SUFFIX))
+        or (name.startswith(_COUNTS_PREFIX) and name.endswith(_COUNTS_SUFFIX))
+        or re.fullmatch(r"vocab\.[0-9a-f]{64}\.(txt|model)", name) is not None
     )
+
+
+def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
+    """Copies a vocabulary into the directory of record files, unless it is there already.
+
+    The copy is named by its hash, so that sets of records in one directory share it.
+
+    Returns:
+      (name of the copy, its sha256).
+    """
+    sha256 = sha256_of_file(vocab_file)
+    name = f"vocab.{sha256}{'.model' if vocab_file.endswith('.model') else '.txt'}"
+    path = os.path.join(directory, name)
+    if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
+        tf.io.gfile.copy(vocab_file, path + ".tmp", overwrite=True)
+        tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+    return name, sha256
 
 
 def write_manifest(manifest: Manifest, path: str) -> None:
@@ -142,6 +165,37 @@ def digest(record_files: Sequence[str]) -> str:
 def vocabularies(record_files: Sequence[str]) -> set[str]:
     """Returns the checksums of the vocabularies in the manifests of the files."""
     return {manifest.vocab_sha256 for _, manifest in read_manifests_of(record_files).values()}
+
+
+def find_vocabulary(record_files: Sequence[str]) -> str | None:
+    """Finds the copy of the vocabulary beside record files; None if no manifest names one.
+
+    Raises:
+      ValueError: a copy that a manifest names is missing, or has changed.
+    """
+    for path, manifest in read_manifests_of(record_files).values():
+        if manifest.vocab_file is None:
+            continue
+        vocab_file = os.path.join(os.path.dirname(path), manifest.vocab_file)
+        if not tf.io.gfile.exists(vocab_file):
+            raise ValueError(
+                f"{vocab_file}: is missing, but {path} says that the records were made with it. "
+                "Put it back, beside the records"
+            )
+        if sha256_of_file(vocab_file) != manifest.vocab_sha256:
+            raise ValueError(
+                f"{vocab_file}: has changed since the records were made with it, as {path} says. "
+                "Put the original back, beside the records"
+            )
+        return vocab_file
+    return None
+
+
+def casing(record_files: Sequence[str]) -> bool | None:
+    """Whether the text of record files was lower-cased; None if no manifest says so."""
+    for _, manifest in read_manifests_of(record_files).values():
+        return manifest.do_lower_case
+    return None
 
 
 def read_token_counts(path: str) -> np.ndarray:

@@ -92,7 +92,7 @@ def write_pretraining_records(
     Args:
       documents: documents as sequences of sentences.
       tokenizer: tokenizer of the vocabulary in `vocab_file`.
-      vocab_file: hashed into the manifest.
+      vocab_file: copied beside the output files, and hashed into the manifest.
       output_files: files in one directory, which exists; existing files are replaced.
       settings: the settings of the instances.
       corpus_description: more facts about the text, for the manifest.
@@ -137,12 +137,13 @@ def write_pretraining_records(
         _write_file(map(examples.__getitem__, order[shard :: len(output_files)]), output_file)
         for shard, output_file in enumerate(output_files)
     )
+    kept_vocab_file, vocab_sha256 = manifests.keep_vocabulary(vocab_file, directory)
     creation = dataclasses.asdict(settings)
     manifest = manifests.Manifest(
         max_seq_length=creation.pop("max_seq_length"),
         max_predictions_per_seq=creation.pop("max_predictions_per_seq"),
         vocab_size=tokenizer.vocab_size,
-        vocab_sha256=manifests.sha256_of_file(vocab_file),
+        vocab_sha256=vocab_sha256,
         do_lower_case=tokenizer.do_lower_case,
         num_records=len(examples),
         files=entries,
@@ -150,6 +151,7 @@ def write_pretraining_records(
         token_counts_sha256=manifests.sha256_of_file(counts_path),
         corpus={**corpus.description, **(corpus_description or {})},
         creation=creation,
+        vocab_file=kept_vocab_file,
     )
     manifests.write_manifest(manifest, path)
     return manifest

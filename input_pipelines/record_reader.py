@@ -29,7 +29,8 @@ class RecordError(ValueError):
 def find_record_files(patterns: str | Iterable[str]) -> list[str]:
     """Expands a comma-separated list of file patterns, or a list of them, to record files.
 
-    The files are sorted within each pattern; manifests and token counts are left out.
+    The files are sorted within each pattern; files that `create_pretraining_data` writes beside
+    the records are left out.
 
     Raises:
       ValueError: a pattern does not match any file.

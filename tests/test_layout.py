@@ -105,8 +105,7 @@ ARROWS = {
         "bert_estimator.heads",
         "bert_estimator.tokenization",
         "bert_estimator.tpu",
-        "bert_estimator.command_line.console",
-        "bert_estimator.command_line.flags",
+        "bert_estimator.command_line",
     ],
     "bert_estimator.init_checkpoint": [
         "bert_estimator.interchange",

@@ -13,8 +13,8 @@ from tiny_run import classifier_flags as command
 
 import run_classifier
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import Source, network_variables, open_source, tf1_checkpoint
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.interchange import network_variables, open_source, tf1_checkpoint
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.examples import Example
@@ -225,7 +225,8 @@ def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_nam
         for name, shape in network_variables.encoder_shapes(config).items()
     }
     (tmp_path / "start").mkdir()
-    tf1_checkpoint.write(str(tmp_path / "start"), config, None, weights)
+    source = Source("start", "tf1", {}, weights.get, config=config)
+    tf1_checkpoint.write(str(tmp_path / "start"), source, weights)
     start = dict(init_checkpoint=tmp_path / "start", learning_rate=1e-9, num_train_epochs=0.2)
     flags = command(data, tmp_path / "run", tpu_name=tpu_name, **start)
     assert main([*flags, "--do_train"]) == 0

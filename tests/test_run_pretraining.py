@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.recipes import embedded
+from bert_estimator.tokenization import SPECIAL_TOKENS
 
 SCRIPT = os.path.abspath(run_pretraining.__file__)
 SEED = 12345  # the default of --random_seed
@@ -93,6 +95,11 @@ def main(flags):
             "--input_file=no/*.tfrecord: no file matches 'no/*.tfrecord'",
         ),
         (["--eval_input_file={here}"], "--eval_input_file={here}: needs --input_file and"),
+        (["--vocab_file={here}"], "--vocab_file={here}: needs --input_file and --bert_config_file"),
+        (
+            ["--bert_config_file={here}", "--input_file={here}", "--vocab_file=no.txt"],
+            "--vocab_file=no.txt: there is no such file",
+        ),
         (["--output_dir={here}"], "--output_dir={here}: is a file"),
     ],
 )
@@ -181,6 +188,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "output_dir": str(tmp_path),
         "input_file": f"{data}/train.tfrecord",
         "eval_input_file": None,
+        "vocab_file": None,
         "bert_config_file": f"{data}/bert_config.json",
         "init_checkpoint": None,
         "allow_partial_init": False,
@@ -265,10 +273,49 @@ def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
 
 def test_the_directory_of_a_run_converts(data, finished, tmp_path, capsys):
     assert interchange.main(["interchange", finished[0], str(tmp_path / "hf")]) == 0
-    out = capsys.readouterr().out
-    assert "Weights read back bit for bit" in out and "no vocab.txt beside the source" in out
+    assert "Weights read back bit for bit" in capsys.readouterr().out
+    assert (tmp_path / "hf/vocab.txt").read_text() == (data / "vocab.txt").read_text()
+    tokenizer = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
+    assert (tokenizer["do_lower_case"], tokenizer["model_max_length"]) == (True, 16)
     with open(f"{finished[0]}/bert_config.json", encoding="utf-8") as reader:
         assert BertConfig(**json.load(reader)) == BertConfig(**BERT_CONFIG)
+
+
+def test_the_vocabulary_of_records_without_one_is_given_by_a_flag(data, tmp_path, capsys):
+    """As of google-research/bert's records; for a run that goes on, too."""
+    there, run = tmp_path / "data", tmp_path / "run"
+    there.mkdir()
+    for name in ("train.tfrecord", "bert_config.json"):
+        shutil.copy(data / name, there)
+    assert main([*command(there, run, num_train_steps=2, num_warmup_steps=1), "--do_train"]) == 0
+    assert not (run / "vocab.txt").exists()
+    assert interchange.main(["interchange", str(run), str(tmp_path / "hf")]) == 2
+    assert f"{run}: there is no vocabulary" in capsys.readouterr().err
+    flags = command(there, run, num_train_steps=3, num_warmup_steps=1)
+    assert main([*flags, "--do_train", f"--vocab_file={data}/vocab.txt"]) == 0
+    assert (run / "vocab.txt").read_text() == (data / "vocab.txt").read_text()
+    assert interchange.main(["interchange", str(run), str(tmp_path / "hf")]) == 0
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(data, tmp_path, capsys):
+    for name in ("train.tfrecord", "manifest.train.tfrecord.json", "bert_config.json"):
+        shutil.copy(data / name, tmp_path)
+    flags = [*command(tmp_path, tmp_path / "run"), "--do_train"]
+    (tmp_path / "other.txt").write_text("\n".join([*SPECIAL_TOKENS, *reversed(WORDS)]) + "\n")
+    (tmp_path / "longer.txt").write_text("\n".join([*SPECIAL_TOKENS, *WORDS, "one_more"]) + "\n")
+    (tmp_path / "words.txt").write_text("a\n")
+    for name, message in (
+        ("other.txt", "is not the vocabulary that the records were made with; give that one"),
+        ("longer.txt", "has 46 tokens, but the network only 45; give the vocabulary"),
+        ("words.txt", "no line up to the last, 1, holds [PAD], [UNK]"),
+    ):
+        assert main([*flags, f"--vocab_file={tmp_path / name}"]) == 2
+        error = capsys.readouterr().err
+        assert "run_pretraining.py: --vocab_file" in error and message in error
+    assert main(flags) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"--input_file: .*/vocab\.[0-9a-f]{64}\.txt: is missing, but .* says", error)
+    assert not (tmp_path / "run" / "vocab.txt").exists()
 
 
 def test_initial_weights_come_from_a_checkpoint(data, finished, tmp_path, capsys):

@@ -2,8 +2,9 @@
 
 config.json holds every resolved flag with its source, versions and the command. metrics.jsonl has a
 line for each logged step of training and for each evaluation. curves.svg draws them.
-bert_config.json and vocab.txt (vocab.model where it is SentencePiece's) lie beside the checkpoints,
-as in google-research/bert's archives: whoever opens one needs nothing else.
+bert_config.json and vocab.txt (vocab.model for SentencePiece) lie beside the checkpoints, as in
+google-research/bert's archives, and so does task.json, which says what the network was trained on:
+a reader of the checkpoints needs no other files.
 """
 
 import json
@@ -28,7 +29,10 @@ _MAY_DIFFER = frozenset(
 
 
 # The files that `RunDirectory.write_network` makes.
-NETWORK_FILES = ("bert_config.json", "labels.txt", "vocab.txt", "vocab.model")
+NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
+
+# Where `jobs.best_checkpoint` keeps the best checkpoint of a run, and says which it is.
+BEST_DIRECTORY, BEST_FILE = "best", "best.json"
 
 
 class RunDirectory:
@@ -124,18 +128,18 @@ class RunDirectory:
         }
         _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
 
-    def write_network(self, network, vocab_file=None, labels=()):
-        """Keeps what the checkpoints are of, beside them.
+    def write_network(self, network, vocab_file=None, task=None):
+        """Writes the files that a reader of the checkpoints needs, beside them.
 
         Args:
           network: dict of the keys of bert_config.json.
-          vocab_file: the vocabulary to copy, or None where it is not known.
-          labels: names of the classifier's outputs, for labels.txt, a line each; or none.
+          vocab_file: the vocabulary to copy, or None if it is not known.
+          task: dict for task.json, as `bert_estimator.interchange.network_files` reads it, or None.
 
         Raises:
           FlagError: the directory's checkpoints are of another network.
         """
-        config_file, labels_file, word_piece, sentence_piece = (
+        config_file, task_file, word_piece, sentence_piece = (
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
         if self.holds_checkpoint() and os.path.exists(config_file):
@@ -149,14 +153,14 @@ class RunDirectory:
                         "or another --output_dir"
                     )
         _write_atomically(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
-        if labels:
-            _write_atomically(labels_file, "".join(f"{label}\n" for label in labels))
+        if task is not None:
+            _write_atomically(task_file, json.dumps(task, indent=2) + "\n")
         if vocab_file is not None:
             import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
 
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
             tf.io.gfile.copy(vocab_file, kept + ".tmp", overwrite=True)
-            os.replace(kept + ".tmp", kept)  # whole, even where it is the file that was copied
+            os.replace(kept + ".tmp", kept)  # complete, even if it is the file that was copied
 
     def forget_metrics_after(self, step):
         """Drops the metrics of steps after `step`, which a resumed run writes again; all of them
@@ -245,6 +249,32 @@ def recorded_settings(path):
       FlagError: the file cannot be read.
     """
     return {name: each["value"] for name, each in _recorded(path).get("flags", {}).items()}
+
+
+def path_of_best(path):
+    """Returns the path prefix of the best checkpoint of a run's directory, or None if none was
+    kept."""
+    folder = os.path.join(path, BEST_DIRECTORY)
+    best_file = os.path.join(folder, BEST_FILE)
+    if not os.path.exists(best_file):
+        return None
+    with open(best_file, encoding="utf-8") as reader:
+        name = json.load(reader)["checkpoint"]
+    return name and os.path.join(folder, name)
+
+
+def delivered_best(path):
+    """Returns the path prefix of the checkpoint that the run's predictions and its exported model
+    come from, or None if it is the newest one: if the last training was not told to keep the best
+    checkpoint, the one that an earlier training kept is older than the newest.
+
+    Raises:
+      FlagError: config.json cannot be read.
+    """
+    best = path_of_best(path)
+    settings = recorded_settings(path) if best else {}
+    is_kept = settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience")
+    return best if is_kept else None
 
 
 def _recorded(path):

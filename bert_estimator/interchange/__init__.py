@@ -1,6 +1,6 @@
-"""BERT's weights in the formats people have them in: TF1 checkpoints, and Hugging Face's.
+"""BERT models in the formats that people have: TF1 checkpoints, and Hugging Face's files.
 
-`open_source` reads all of them as one thing: variables under google-research/bert's names.
+`open_source` reads all of them as a `Source`: variables under google-research/bert's names.
 `python -m bert_estimator.interchange SOURCE TARGET` converts one format to the other.
 """
 

@@ -2,12 +2,16 @@
 
     python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased
 
-SOURCE is a TF1 checkpoint's path without .index, a directory, or a zip archive; TARGET a directory
-to make. What was written is read again: its weights must be the source's bit for bit, and the
-logits on a fixed batch the same.
+SOURCE is a TF1 checkpoint's path without .index, a directory, or a zip archive; TARGET is a
+directory to make. Of the directory of a run, the checkpoint is converted that the run's predictions
+and its exported model come from: the best one if the run kept one, else the newest.
+
+The written files are read again: their weights must equal the source's bit for bit, and so must
+the logits on a fixed batch.
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 
@@ -16,7 +20,7 @@ from bert_estimator.command_line.flags import FlagError
 
 
 def run(args):
-    """Converts as the command line says; prints what came of it.
+    """Converts as the command line says, and prints a summary.
 
     Raises:
       FlagError: the source or the target cannot work.
@@ -25,33 +29,47 @@ def run(args):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.bert_config import BertConfig
-    from bert_estimator.interchange import conversion, open_source, weights_table
+    from bert_estimator.interchange import conversion, weights_table
     from bert_estimator.interchange.source import HUGGING_FACE, TF1
 
     console.set_up(tf.get_logger())
     try:
-        source = open_source(args.source)
-        config = source.config
-        if args.bert_config_file:
-            config = BertConfig.from_json_file(args.bert_config_file)
-        if config is None:
-            raise ValueError(
-                f"{args.source}: there is no bert_config.json beside it; give --bert_config_file"
-            )
+        source = _open(args)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
-        vocab_file = args.vocab_file or source.vocab_file
-        differences = conversion.convert(source, config, vocab_file, args.target, to)
+        differences = conversion.convert(source, args.target, to)
     except (ValueError, OSError) as error:
         raise FlagError(str(error)) from None
     rows = [(name, shape, weights_table.RESTORED) for name, shape in source.shapes.items()]
     rows += [(name, "", weights_table.UNUSED) for name in source.left_out]
-    print(weights_table.text(f"{args.source} ({source.format}) -> {args.target} ({to})", rows))
+    # The path of an unpacked archive says nothing to a user.
+    read = args.source if os.path.isfile(args.source) else source.checkpoint or args.source
+    print(weights_table.text(f"{read} ({source.format}) -> {args.target} ({to})", rows))
     print("Weights read back bit for bit. Greatest difference on a fixed batch:")
     for name, difference in differences.items():
         print(f"  {name:20} {difference:g}")
-    if vocab_file is None:
-        print("There is no vocab.txt beside the source, and so none beside the target.")
+
+
+def _open(args):
+    """Returns the `Source` of a command line, with its configuration and its vocabulary."""
+    from bert_estimator.bert_config import BertConfig
+    from bert_estimator.interchange import open_source
+
+    source = open_source(args.source, args.checkpoint)
+    if args.bert_config_file:
+        config = BertConfig.from_json_file(args.bert_config_file)
+        source = dataclasses.replace(source, config=config)
+    if args.vocab_file:
+        source = dataclasses.replace(source, vocab_file=args.vocab_file)
+    if source.config is None:
+        raise ValueError(
+            f"{args.source}: there is no bert_config.json beside it; give --bert_config_file"
+        )
+    if source.vocab_file is None:
+        raise ValueError(
+            f"{args.source}: there is no vocabulary (vocab.txt, or vocab.model for SentencePiece) "
+            "beside it, and a model without one reads no text; give --vocab_file"
+        )
+    return source
 
 
 def main(argv):
@@ -64,9 +82,14 @@ def main(argv):
     )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--to", choices=["tf1", "hf"], help="the other format by default")
-    parser.add_argument("--bert_config_file", help="where none lies beside the source")
-    parser.add_argument("--vocab_file", help="where none lies beside the source")
+    parser.add_argument("--to", choices=["tf1", "hf"], help="write this format, not the other one")
+    parser.add_argument(
+        "--checkpoint",
+        choices=["best", "newest"],
+        help="convert this checkpoint of a run; for any other, give its path as SOURCE",
+    )
+    parser.add_argument("--bert_config_file", help="use this network, not the one beside SOURCE")
+    parser.add_argument("--vocab_file", help="use this vocabulary, not the one beside SOURCE")
     args = parser.parse_args(argv[1:])
     return console.exit_code("interchange", lambda: run(args), "No target was made.")
 

@@ -1,4 +1,4 @@
-"""Zip archives, as google-research/bert's models are published; where they are unpacked."""
+"""Zip archives, in which google-research/bert's models are published, and their unpacking."""
 
 import atexit
 import functools
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import zipfile
 
-# TensorFlow reads files, not members of archives: these are unpacked, and nothing else.
+# TensorFlow reads files, not members of archives: the files with these endings are unpacked.
 _WANTED = (".json", ".txt", ".model", ".index", ".safetensors")
 
 
@@ -20,7 +20,7 @@ def extracted(path):
       The directory in which the model's files lie.
 
     Raises:
-      ValueError: the file is no zip archive, or a damaged one, or holds several models.
+      ValueError: the file is not a zip archive, is damaged, or holds several models.
     """
     stat = os.stat(path)
     return _extracted(path, stat.st_mtime_ns, stat.st_size)
@@ -37,14 +37,14 @@ def temporary_folder():
 def _extracted(path, *_):
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            f"{path}: is no zip archive. Give an archive, a directory, or a checkpoint's path "
+            f"{path}: is not a zip archive. Give an archive, a directory, or a checkpoint's path "
             "without .index or .data"
         )
     folder = temporary_folder()
     try:
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
-            # Beside a model, macOS packs files of its own.
+            # macOS packs files of its own beside a model.
             names = [n for n in names if not n.startswith("__MACOSX/")]
             for name in names:
                 archive.extract(name, folder)  # checks the member's checksum
@@ -53,6 +53,7 @@ def _extracted(path, *_):
     models = sorted({os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))})
     if len(models) > 1:
         raise ValueError(
-            f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of one"
+            f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of "
+            "one model"
         )
     return os.path.join(folder, models[0] if models else "")

@@ -8,36 +8,36 @@ import numpy as np
 from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
 from bert_estimator.interchange.opening import open_source
 from bert_estimator.interchange.source import HUGGING_FACE, TF1
+from bert_estimator.tokenization import open_tokenizer
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
 
 # The weights are copied, not computed: on one machine the logits are the same bit for bit, unless
-# its threads share a sum differently.
+# its threads split a sum differently.
 _TOLERANCE = 1e-5
 
 
-def convert(source, config, vocab_file, target, to):
-    """Writes a model in another format, opens what was written, and compares it with the source.
+def convert(source, target, to):
+    """Writes a model in another format, opens the written files, and compares them with the source.
 
-    The target appears when it is whole and found to be the same, not before.
+    The target appears when it is complete and equal to the source, not before.
 
     Args:
-      source: `Source`.
-      config: `BertConfig` of the source.
-      vocab_file: path, or None.
-      target: a directory that does not exist yet, or an empty one.
+      source: `Source`, with its configuration and its vocabulary.
+      target: a directory that does not exist yet, or that is empty.
       to: one of WRITERS.
 
     Returns:
       output -> greatest absolute difference of the logits on a fixed batch.
 
     Raises:
-      ValueError: the source is no BERT of its configuration, the target is in use, or what was
-        written is not the same.
+      ValueError: the source is not a BERT of its configuration, the vocabulary does not fit it, the
+        target is in use, or the written files differ from the source.
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
-    network_variables.check(config, source.shapes, source.path)
+    network_variables.check(source.config, source.shapes, source.path)
+    tokenizer = _open_tokenizer(source)
     weights = {name: source.read(name) for name in source.shapes}
     for name, value in weights.items():
         if value.dtype != np.float32:
@@ -47,8 +47,8 @@ def convert(source, config, vocab_file, target, to):
     with tempfile.TemporaryDirectory(prefix=f"{name}.partial-", dir=parent) as folder:
         partial = os.path.join(folder, name)  # within, since the outer one is for its owner only
         os.mkdir(partial)
-        WRITERS[to](partial, config, vocab_file, weights, source.labels, source.do_lower_case)
-        differences = compare(config, weights, open_source(partial), target)
+        WRITERS[to](partial, source, weights, tokenizer)
+        differences = compare(source.config, weights, open_source(partial), target)
         os.replace(partial, target)
     return differences
 
@@ -59,14 +59,14 @@ def compare(config, weights, written, target):
     Args:
       config: `BertConfig` of the weights.
       weights: name -> float32 array.
-      written: `Source`.
-      target: what to call it in errors.
+      written: `Source` of the written model.
+      target: name of the written model in errors.
 
     Returns:
       output -> greatest absolute difference.
 
     Raises:
-      ValueError: they are not the same; names what differs.
+      ValueError: the two differ; the text names what differs.
     """
     copies = {name: written.read(name) for name in written.shapes}
     wrong = [
@@ -77,14 +77,29 @@ def compare(config, weights, written, target):
         or not np.array_equal(weights[name], copies[name], equal_nan=True)
     ]
     if wrong:
-        raise ValueError(f"{target}: written, but read back otherwise: {', '.join(wrong)}")
+        raise ValueError(
+            f"{target}: these weights differ from the source's when they are read back: "
+            f"{', '.join(wrong)}"
+        )
     before = logits.compute(config, weights)
     after = logits.compute(written.config, copies)
     differences = {name: float(np.max(np.abs(before[name] - after[name]))) for name in before}
     for name, difference in differences.items():
-        if not difference <= _TOLERANCE:  # a NaN is no agreement
+        if not difference <= _TOLERANCE:  # a NaN does not agree
             raise ValueError(
                 f"{target}: {name} differs from the source's by {difference:g}, which is more than "
                 f"{_TOLERANCE:g}. Nothing was kept"
             )
     return differences
+
+
+def _open_tokenizer(source):
+    """Returns the tokenizer of a source's vocabulary; raises ValueError if it does not fit."""
+    tokenizer = open_tokenizer(source.vocab_file, None)
+    if tokenizer.vocab_size > source.config.vocab_size:
+        raise ValueError(
+            f"{source.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "
+            f"{source.path} has {source.config.vocab_size}; give the vocabulary that it was "
+            "trained with"
+        )
+    return tokenizer

@@ -1,4 +1,4 @@
-"""What a model says to a fixed batch: how two copies of its weights are compared."""
+"""A model's outputs for a fixed batch, by which two copies of its weights are compared."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -25,12 +25,12 @@ def fixed_batch(config):
 
 
 def compute(config, weights, batch=None):
-    """Computes all that a model's weights are enough for, in float32.
+    """Computes all outputs that a model's weights suffice for, in float32.
 
     Args:
       config: `BertConfig`.
       weights: name -> float32 array: an encoder, with or without pooler and heads.
-      batch: as `fixed_batch` returns, which is used by default.
+      batch: a dict like the one that `fixed_batch` returns, which is the default.
 
     Returns:
       A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
@@ -58,7 +58,7 @@ def compute(config, weights, batch=None):
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
         for variable in tf.global_variables():
             if variable.op.name in weights:
-                # The value goes where the initial one would.
+                # Feed the value in place of the initial value.
                 feed = {variable.initializer.inputs[1]: weights[variable.op.name]}
                 session.run(variable.initializer, feed)
         values = session.run(outputs)

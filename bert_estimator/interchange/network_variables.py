@@ -1,4 +1,4 @@
-"""The variables of BERT and its heads: google-research/bert's names, and shapes."""
+"""The variables of BERT and its heads, with google-research/bert's names and their shapes."""
 
 MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
@@ -28,7 +28,7 @@ def encoder_shapes(config):
 
 
 def head_shapes(config, num_labels):
-    """Returns head -> (name -> shape) of the heads there may be.
+    """Returns head -> (name -> shape), for all heads that are known.
 
     Args:
       config: `BertConfig`.
@@ -50,20 +50,20 @@ def head_shapes(config, num_labels):
 
 
 def check(config, shapes, path):
-    """Checks that variables are those of a network, all of them, and of whole heads.
+    """Checks that variables are all the variables of a network and of its heads.
 
-    The pooler may be missing: Hugging Face's masked-LM models have none.
+    The pooler may be missing: Hugging Face's masked-LM models do not have it.
 
     Args:
       config: `BertConfig`.
       shapes: name -> shape of the variables found.
-      path: where, for errors.
+      path: where the variables are, for errors.
 
     Returns:
-      The heads found, a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER.
+      The heads that the variables belong to: a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER.
 
     Raises:
-      ValueError: names every variable that is unknown, missing, or of another shape.
+      ValueError: a variable is unknown, is missing, or has another shape; names all of them.
     """
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     heads = head_shapes(config, num_labels)

@@ -1,4 +1,4 @@
-"""Opening weights wherever they are: a checkpoint's path, a directory, or an archive of one."""
+"""Opening a model wherever it is: a checkpoint's path, a directory, or an archive of one."""
 
 import glob
 import os
@@ -6,18 +6,26 @@ import os
 from bert_estimator.interchange import archive, hugging_face, tf1_checkpoint
 
 
-def open_source(path):
-    """Opens a checkpoint, Google's or Hugging Face's.
+def open_source(path, choice=None):
+    """Opens a model in google-research/bert's format or in Hugging Face's.
 
     Args:
       path: a TF1 checkpoint without .index (`uncased_L-12_H-768_A-12/bert_model.ckpt`); a directory
-        with one, or with Hugging Face's config.json and model.safetensors; or a zip archive of
-        such a directory.
+        with one checkpoint, such as the directory of a run, or with Hugging Face's config.json and
+        model.safetensors; or a zip archive of such a directory.
+      choice: which checkpoint of a run's directory, as for `tf1_checkpoint.find`.
 
     Raises:
-      ValueError: nothing of the kind is there, or it cannot be read; the text says what.
+      ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
+        says what.
     """
-    if tf1_checkpoint.exists(path):
+    is_prefix = tf1_checkpoint.exists(path)
+    if choice is not None and (is_prefix or os.path.isfile(path) or hugging_face.is_model(path)):
+        raise ValueError(
+            f"{path}: is not the directory of a run, so that there is no {choice} checkpoint to "
+            "choose; leave --checkpoint out"
+        )
+    if is_prefix:
         return tf1_checkpoint.open_prefix(path, path)
     folder = path
     if os.path.isfile(path):
@@ -29,7 +37,7 @@ def open_source(path):
         )
     if hugging_face.is_model(folder):
         return hugging_face.open_directory(folder, path)
-    prefix = tf1_checkpoint.find(folder)
+    prefix = tf1_checkpoint.find(folder, choice)
     if prefix is not None:
         return tf1_checkpoint.open_prefix(prefix, path)
     bins = glob.glob(os.path.join(glob.escape(folder), "pytorch_model*.bin"))

@@ -13,7 +13,7 @@ except ImportError:
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-# The stored types that float32 holds exactly.
+# The stored types whose values float32 represents exactly.
 _EXACT = ("F32", "F16", "BF16")
 
 
@@ -24,8 +24,8 @@ def open_directory(folder):
       (shapes: tensor name -> shape, read: function of a name that gives its float32 array).
 
     Raises:
-      ValueError: a file is missing or damaged, or a tensor of a type that float32 does not hold;
-        or the package is not installed.
+      ValueError: a file is missing or damaged, a tensor's type is not exact in float32, or the
+        package is not installed.
     """
     _check_installed()
     shapes, places = {}, {}
@@ -47,12 +47,12 @@ def write(path, tensors):
     """Writes a file.
 
     Args:
-      path: where to.
+      path: the file to write.
       tensors: name -> array.
     """
     _check_installed()
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    # transformers refuses files that do not say which framework's layout they have.
+    # transformers refuses a file that does not name the framework of its layout.
     safetensors.numpy.save_file(contiguous, path, metadata={"format": "pt"})
 
 
@@ -67,7 +67,7 @@ def _files(folder):
         raise ValueError(f"{index}: cannot be read: {error!r}") from None
     for name in names:
         if not os.path.isfile(os.path.join(folder, name)):
-            raise ValueError(f"{index}: names {name}, which is not there")
+            raise ValueError(f"{index}: names {name}, which is missing")
     return [os.path.join(folder, name) for name in names]
 
 
@@ -81,7 +81,7 @@ def _header(path):
                 for name, part in slices.items()
             }
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: is no whole safetensors file: {error}") from None
+        raise ValueError(f"{path}: is not a complete safetensors file: {error}") from None
 
 
 def _check_installed():

@@ -7,29 +7,42 @@ from bert_estimator.bert_config import BertConfig
 
 TF1, HUGGING_FACE = "tf1", "hf"
 
+# What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
+CLASSIFICATION, MULTI_LABEL, REGRESSION = KINDS = ("classification", "multi_label", "regression")
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Weights that can be read, whatever format they are stored in.
+    """A model that can be read, whatever format it is stored in.
 
     Attributes:
-      path: what the user called it.
+      path: what the user called the model.
       format: TF1 or HUGGING_FACE.
       shapes: name -> shape, a list of ints, of each weight, under google-research/bert's names.
       read: function name -> numpy array of that shape.
-      left_out: names of what is there and no weight: optimizer slots, counters, second copies.
-      config: `BertConfig`, or None where none lies beside the weights.
-      vocab_file: path, or None.
-      labels: names of the classifier's outputs in their order; empty where they are not known.
-      do_lower_case: whether text was lower-cased for it; None where nothing beside it says so.
+      checkpoint: path of the TF1 checkpoint that is read, without .index; None for Hugging Face's
+        files.
+      left_out: names of the stored tensors that are not weights: optimizer slots, counters, second
+        copies.
+      config: `BertConfig`, or None if there is no configuration beside the weights.
+      vocab_file: path of the vocabulary, or None if there is no vocabulary beside the weights.
+      labels: names of the classifier's outputs in their order; empty if they are not known.
+      kind: one of KINDS, or None if it is not known or there is no classifier.
+      do_lower_case: whether the model's text is lower-cased; None if nothing beside the weights
+        says so.
+      max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
+        beside the weights says so.
     """
 
     path: str
     format: str
     shapes: dict
     read: Callable
+    checkpoint: str | None = None
     left_out: tuple = ()
     config: BertConfig | None = None
     vocab_file: str | None = None
     labels: tuple = ()
+    kind: str | None = None
     do_lower_case: bool | None = None
+    max_seq_length: int | None = None

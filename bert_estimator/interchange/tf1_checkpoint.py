@@ -1,21 +1,19 @@
 """TF1 checkpoints, as google-research/bert and this project write them."""
 
 import glob
-import json
 import os
-import shutil
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import run_directory
+from bert_estimator.interchange import network_files
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tpu.verbs import checkpoints
 
-CONFIG, VOCABULARY, BASENAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
-SENTENCE_PIECE = "vocab.model"  # as a run keeps it; google-research/bert has no such thing
-LABELS = "labels.txt"  # of run_classifier.py: one a line
-_RUN, _BEST = "config.json", "best.json"  # of run_classifier.py; the second in <its run>/best
+BASENAME = "bert_model.ckpt"
+
+NEWEST, BEST = CHOICES = ("newest", "best")
 
 
 def exists(prefix):
@@ -23,42 +21,57 @@ def exists(prefix):
     return tf.io.gfile.exists(f"{prefix}.index")
 
 
-def find(folder):
-    """Returns the path of a directory's checkpoint, or None without one.
+def find(folder, choice=None):
+    """Returns the path of a directory's checkpoint, or None if the directory has no checkpoint.
 
-    In the directory of a run it is the newest whole one.
+    Args:
+      folder: a directory with one checkpoint, or the directory of a run.
+      choice: which of a run's checkpoints: NEWEST, the newest whole one; BEST, the best one that
+        the run kept; by default the checkpoint that the run's predictions and its exported model
+        come from, which is the best one if the run's last training kept one.
 
     Raises:
-      ValueError: there are several, and nothing says which is meant.
+      ValueError: the directory holds several checkpoints and is not a run's, or `choice` is BEST
+        and the run kept no best checkpoint.
     """
+    if choice == BEST:
+        best = run_directory.path_of_best(folder)
+        if best is None:
+            raise ValueError(
+                f"{folder}: holds no best checkpoint (best/best.json). run_classifier.py "
+                "--keep_best_checkpoint keeps one; --checkpoint=newest converts the newest"
+            )
+        return best
+    if choice is None and (best := run_directory.delivered_best(folder)) is not None:
+        return best
     prefix = checkpoints.newest_whole(folder)
     if prefix is not None:
         return prefix
-    found = [
+    prefixes = [
         p.removesuffix(".index") for p in glob.glob(os.path.join(glob.escape(folder), "*.index"))
     ]
-    if len(found) > 1:
-        names = ", ".join(sorted(os.path.basename(prefix) for prefix in found))
+    if len(prefixes) > 1:
+        names = ", ".join(sorted(os.path.basename(prefix) for prefix in prefixes))
         raise ValueError(f"{folder}: holds several checkpoints; give the path of one of {names}")
-    return found[0] if found else None
+    return prefixes[0] if prefixes else None
 
 
 def open_prefix(prefix, path):
-    """Opens a checkpoint, and what lies beside it.
+    """Opens a checkpoint, and the files beside it.
 
     Args:
       prefix: its path, without .index.
       path: what the user called it.
 
     Raises:
-      ValueError: the checkpoint is damaged, or the configuration beside it is none.
+      ValueError: the checkpoint or a file beside it is damaged.
     """
     try:
         reader = tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
     shapes = reader.get_variable_to_shape_map()
-    weights = {name: shapes[name] for name in sorted(shapes) if not _is_no_weight(name, shapes)}
+    weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
 
     def read(name):
         try:
@@ -66,42 +79,28 @@ def open_prefix(prefix, path):
         except (tf.errors.OpError, LookupError, RuntimeError) as error:
             raise ValueError(f"{path}: {name} cannot be read: {error}") from None
 
-    folder = os.path.dirname(prefix)
-    config = os.path.join(folder, CONFIG)
-    vocabularies = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
     return Source(
         path=path,
         format=TF1,
         shapes=weights,
         read=read,
+        checkpoint=prefix,
         left_out=tuple(sorted(set(shapes) - set(weights))),
-        config=BertConfig.from_json_file(config) if tf.io.gfile.exists(config) else None,
-        vocab_file=next((path for path in vocabularies if tf.io.gfile.exists(path)), None),
-        labels=_read_labels(os.path.join(folder, LABELS)),
-        do_lower_case=_read_casing(folder),
+        **network_files.read(os.path.dirname(prefix)),
     )
 
 
-def write(folder, config, vocab_file, weights, labels=(), do_lower_case=None):
+def write(folder, source, weights, tokenizer=None):
     """Writes a directory as google-research/bert publishes its models.
 
     Args:
       folder: an empty directory.
-      config: `BertConfig`.
-      vocab_file: path to copy the vocabulary from, or None.
-      weights: name -> float32 array.
-      labels: names of the classifier's outputs, or none.
-      do_lower_case: not written: google-research/bert takes it from a flag.
+      source: `Source` of the model, with its configuration.
+      weights: name -> float32 array: the source's weights.
+      tokenizer: not used; Hugging Face's files need it.
     """
-    del do_lower_case
-    if labels:
-        with open(os.path.join(folder, LABELS), "w", encoding="utf-8") as writer:
-            writer.writelines(f"{label}\n" for label in labels)
-    with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
-        writer.write(config.to_json_string())
-    if vocab_file is not None:
-        name = SENTENCE_PIECE if vocab_file.endswith(".model") else VOCABULARY
-        shutil.copyfile(vocab_file, os.path.join(folder, name))
+    del tokenizer
+    network_files.write(folder, source)
     names = sorted(weights)
     with tf.Graph().as_default(), tf.Session() as session:
         values = [tf.placeholder(tf.float32, weights[name].shape) for name in names]
@@ -114,25 +113,6 @@ def write(folder, config, vocab_file, weights, labels=(), do_lower_case=None):
         session.run(save, dict(zip(values, (np.float32(weights[n]) for n in names), strict=True)))
 
 
-def _read_labels(path):
-    if not tf.io.gfile.exists(path):
-        return ()
-    with tf.io.gfile.GFile(path, "r") as reader:
-        return tuple(reader.read().splitlines())
-
-
-def _read_casing(folder):
-    """Returns the --do_lower_case of the run whose directory this is; None where it is no run's."""
-    is_best = tf.io.gfile.exists(os.path.join(folder, _BEST))
-    path = os.path.join(folder, os.pardir if is_best else "", _RUN)
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            value = json.load(reader)["flags"]["do_lower_case"]["value"]
-    except (tf.errors.OpError, ValueError, KeyError, TypeError):  # another program's config.json
-        return None
-    return value if isinstance(value, bool) else None
-
-
-def _is_no_weight(name, shapes):
+def _is_weight(name, shapes):
     """Slots are named after their variable, `<variable>/adam_m`; counters and steps are scalars."""
-    return shapes[name] == [] or name.rpartition("/")[0] in shapes
+    return shapes[name] != [] and name.rpartition("/")[0] not in shapes

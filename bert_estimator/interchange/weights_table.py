@@ -1,4 +1,4 @@
-"""The table of what became of a checkpoint's weights and a model's variables."""
+"""The table that says which weights of a checkpoint and variables of a model were used."""
 
 import collections
 import re
@@ -11,10 +11,10 @@ _ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)
 def text(title, rows):
     """Returns a title, the number of rows of each kind, and a table.
 
-    Variables of several layers that are alike share a line.
+    Variables that differ in their layer's number alone share a line.
 
     Args:
-      title: what the table is of.
+      title: the subject of the table.
       rows: list of (name, shape as a list of ints, one of RESTORED, NEW, INITIALIZED, UNUSED).
     """
     counts = collections.Counter(what for _, _, what in rows)

@@ -11,10 +11,7 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line.run_directory import NETWORK_FILES
-
-_DIRECTORY = "best"
-_FILE = "best.json"
+from bert_estimator.command_line.run_directory import BEST_DIRECTORY, BEST_FILE, NETWORK_FILES
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):
@@ -32,7 +29,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     """
 
     def __init__(self, output_dir, evaluate, patience=0):
-        self._directory = os.path.join(output_dir, _DIRECTORY)
+        self._directory = os.path.join(output_dir, BEST_DIRECTORY)
         self._evaluate = evaluate
         self._patience = patience
         self._state = _read(self._directory)
@@ -86,21 +83,14 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
                 os.remove(os.path.join(self._directory, name))
 
     def _write(self):
-        path = os.path.join(self._directory, _FILE)
+        path = os.path.join(self._directory, BEST_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as writer:
             json.dump(self._state, writer)
         os.replace(path + ".tmp", path)
 
 
-def path_of_best(output_dir):
-    """Returns the path prefix of the best checkpoint of a run, or None if none was kept."""
-    directory = os.path.join(output_dir, _DIRECTORY)
-    name = _read(directory)["checkpoint"]
-    return name and os.path.join(directory, name)
-
-
 def _read(directory):
-    path = os.path.join(directory, _FILE)
+    path = os.path.join(directory, BEST_FILE)
     if not os.path.exists(path):
         return {"value": None, "checkpoint": None, "since": 0, "step": 0}
     with open(path, encoding="utf-8") as reader:

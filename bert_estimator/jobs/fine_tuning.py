@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification, tpu, update
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory, recorded_settings
+from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import script_estimator
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint, path_of_best
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -91,9 +91,7 @@ class FineTuning:
                 )
             )
         start_step = self._estimator.global_step()
-        directory.write_network(
-            self._bert_config.to_dict(), self._data.vocab_file, self._data.labels
-        )
+        directory.write_network(self._bert_config.to_dict(), self._data.vocab_file, self._task())
         directory.write_config(config.settings, config.sources, self._data.digest())
         directory.forget_metrics_after(start_step)
         ended_by = None
@@ -158,14 +156,8 @@ class FineTuning:
         Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
         outputs those of `classification.model_fn_builder`. TensorFlow's graphs have no operation
         for Unicode's normal forms, so text is tokenized outside of it. What that needs goes along,
-        in `assets.extra`, and `serving.predictor` reads it there: the vocabulary, and
-        `task.json`, with the keys
-
-            kind           one of `classification.KINDS`
-            labels         in the order of the outputs' columns
-            is_pair        whether an example is a pair of texts
-            vocab_file     name of the vocabulary beside it; SentencePiece if it ends in .model
-            do_lower_case  whether text is lower-cased
+        in `assets.extra`, and `serving.predictor` reads it there: the vocabulary, and `task.json`,
+        as `_task` makes it.
         """
         config, data = self._config, self._data
         shape = [None, config.max_seq_length]
@@ -174,20 +166,13 @@ class FineTuning:
             ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
             return tpu.serving.ServingInputReceiver(ids, ids)
 
-        vocab_file = os.path.basename(data.vocab_file)
-        task = {
-            "kind": data.kind,
-            "labels": data.labels,
-            "is_pair": data.is_pair,
-            "vocab_file": vocab_file,
-            "do_lower_case": data.do_lower_case,
-        }
+        task = self._task()
         task_file = os.path.join(config.output_dir, "task.json")
         _write_lines(task_file, [json.dumps(task, indent=2)])
         path = self._estimator.export_saved_model(
             os.path.join(config.output_dir, "export"),
             receiver,
-            assets_extra={vocab_file: data.vocab_file, "task.json": task_file},
+            assets_extra={task["vocab_file"]: data.vocab_file, "task.json": task_file},
             checkpoint_path=self._best(),
         )
         print(f"SavedModel: {path.decode()}")
@@ -201,13 +186,29 @@ class FineTuning:
             f"{self._directory.metrics_path}  curves: {self._directory.write_curves()}"
         )
 
+    def _task(self):
+        """Returns the contents of task.json, by which a reader of the weights knows their task:
+
+        kind            one of `classification.KINDS`
+        labels          in the order of the outputs' columns
+        is_pair         whether an example is a pair of texts
+        vocab_file      name of the vocabulary beside it; vocab.model is a SentencePiece model
+        do_lower_case   whether text is lower-cased
+        max_seq_length  the length in tokens to which examples are cut
+        """
+        data = self._data
+        return {
+            "kind": data.kind,
+            "labels": data.labels,
+            "is_pair": data.is_pair,
+            "vocab_file": "vocab.model" if data.vocab_file.endswith(".model") else "vocab.txt",
+            "do_lower_case": data.do_lower_case,
+            "max_seq_length": self._config.max_seq_length,
+        }
+
     def _best(self):
-        """Path of the best checkpoint; None where the last training was not to keep one: what an
-        earlier one kept is older than the newest."""
-        settings = recorded_settings(self._config.output_dir)
-        if settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience"):
-            return path_of_best(self._config.output_dir)
-        return None
+        """Returns the path of the best checkpoint if the run is to deliver it, else None."""
+        return delivered_best(self._config.output_dir)
 
     def _num_train_steps(self):
         """As google-research/bert counts them: a last part of a batch is no step."""

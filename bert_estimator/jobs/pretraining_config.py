@@ -26,6 +26,8 @@ def define_flags():
         ("input_file", "Training records: TFRecord files or patterns, comma-separated. With a "
          "recipe, {max_seq_length} in it stands for the length of the stage."),
         ("eval_input_file", "Records to evaluate on; those of --input_file by default."),
+        ("vocab_file", "Keep this vocabulary with the run. By default it is the one that lies "
+         "beside the records; records made by google-research/bert have none."),
         ("recipe", f"A plan whose values the other flags override: {', '.join(RECIPES)}."),
         ("scale", f"A smaller experiment of the recipe: {', '.join(scale.PRESETS)}, or a fraction "
          "for network, batch and steps."),
@@ -68,6 +70,7 @@ class Config:
     output_dir: str
     input_file: str | None
     eval_input_file: str | None
+    vocab_file: str | None
     bert_config_file: str | None
     init_checkpoint: str | None
     allow_partial_init: bool
@@ -308,6 +311,13 @@ def check(config):
             "needs --input_file and --bert_config_file: the embedded corpus has its own held-out "
             "text",
         )
+        flags.check(
+            config.vocab_file is None,
+            "vocab_file",
+            config.vocab_file,
+            "needs --input_file and --bert_config_file: the embedded corpus has its own vocabulary",
+        )
+    flags.check_file("vocab_file", config.vocab_file)
     for name in ("input_file", "eval_input_file"):
         flags.check_patterns(name, getattr(config, name))
     flags.check_writable_directory("output_dir", config.output_dir)

@@ -5,7 +5,7 @@ import os
 from bert_estimator import sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.interchange import hugging_face
+from bert_estimator.interchange import hugging_face_config
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.step import step_graph
 
@@ -18,8 +18,8 @@ def read_bert_config(config):
     FlagError if it is none such."""
     path = config.bert_config_file
     try:
-        if hugging_face.is_config(path):
-            return hugging_face.read_config(path)
+        if hugging_face_config.is_config(path):
+            return hugging_face_config.read_config(path)
         return BertConfig.from_json_file(path)
     except ValueError as error:
         raise flags.FlagError(f"--bert_config_file: {error}") from None

@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
 
     def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]: ...
 
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]: ...
 
     def is_continuation(self, token: str) -> bool:
         """Returns True for a token that continues a word, False for one that starts a word.
@@ -44,20 +44,29 @@ class Tokenizer(Protocol):
         """
 
 
-def open_tokenizer(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
+def open_tokenizer(vocab_file: str, do_lower_case: bool | None = True) -> Tokenizer:
     """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece.
+
+    Args:
+      vocab_file: the file.
+      do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
 
     Raises:
       ValueError: the file is not a vocabulary, or was made with the other casing; the message says
         why.
       OSError: it cannot be read.
     """
-    if vocab_file.endswith(".model"):
-        tokenizer: Tokenizer = SentencePieceTokenizer(vocab_file, do_lower_case)
-    else:
-        tokenizer = FullTokenizer(vocab_file, do_lower_case)
-    _check_casing(vocab_file, tokenizer)
+    make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
+    tokenizer: Tokenizer = make(vocab_file, do_lower_case is not False)
+    if do_lower_case is not None:
+        _check_casing(vocab_file, tokenizer)
+    elif is_cased(_tokens(tokenizer)):
+        tokenizer = make(vocab_file, False)
     return tokenizer
+
+
+def _tokens(tokenizer: Tokenizer) -> list[str]:
+    return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
 
 
 def is_cased(tokens: Iterable[str]) -> bool:
@@ -84,7 +93,7 @@ def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
     check relies on capitals in the vocabulary. A vocabulary without many cased letters, such as a
     Chinese vocabulary, passes.
     """
-    tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    tokens = _tokens(tokenizer)
     capitals, letters = _count_capitals(tokens)
     if tokenizer.do_lower_case and is_cased(tokens):
         raise ValueError(

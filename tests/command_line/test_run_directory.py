@@ -6,6 +6,7 @@ import xml.etree.ElementTree
 
 import pytest
 
+from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory, svg_curves, versions
 
@@ -138,8 +139,9 @@ def test_the_network_lies_beside_the_checkpoints(tmp_path):
     run.write_network({"vocab_size": 7}, f"{run.path}/vocab.txt")  # its own copy; a new network
     (tmp_path / "pieces.model").write_text("b")
     run.write_network({"vocab_size": 7}, str(tmp_path / "pieces.model"))
-    run.write_network({"vocab_size": 7})
-    assert sorted(os.listdir(run.path)) == ["bert_config.json", "vocab.model", "vocab.txt"]
+    run.write_network({"vocab_size": 7}, task={"labels": ["é\n"]})
+    assert sorted(os.listdir(run.path)) == sorted(run_directory.NETWORK_FILES)
+    assert json.loads((tmp_path / "run/task.json").read_text()) == {"labels": ["é\n"]}
     assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {"vocab_size": 7}
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -24,7 +25,10 @@ def test_names_do_not_match_globs_over_the_records():
     assert manifests.token_counts_path("d/a.tfrecord") == "d/token_counts.a.tfrecord.npy"
     assert manifests.is_companion("d/manifest.a.tfrecord.json")
     assert manifests.is_companion("d/token_counts.a.tfrecord.npy")
+    assert manifests.is_companion(f"d/vocab.{'0a' * 32}.txt")
+    assert manifests.is_companion(f"d/vocab.{'0a' * 32}.model")
     assert not manifests.is_companion("manifest.d/a.tfrecord")
+    assert not manifests.is_companion("d/vocab.records.txt")
 
 
 def test_round_trip(tmp_path):
@@ -40,6 +44,47 @@ def test_manifests_are_found_for_the_files_that_they_list(tmp_path):
     a, b = str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")
     assert manifests.read_manifests_of([a, b]) == {a: (path, MANIFEST)}
     assert manifests.read_manifests_of([b]) == {}
+
+
+def test_a_manifest_of_an_earlier_version_names_no_vocabulary(tmp_path):
+    fields = dataclasses.asdict(MANIFEST)
+    del fields["vocab_file"]
+    (tmp_path / "manifest.a.tfrecord.json").write_text(json.dumps(fields))
+    assert manifests.read_manifest(str(tmp_path / "manifest.a.tfrecord.json")) == MANIFEST
+    files = [str(tmp_path / "a.tfrecord")]
+    assert manifests.find_vocabulary(files) is None
+    assert manifests.casing(files) is False
+    assert manifests.casing([str(tmp_path / "b.tfrecord")]) is None
+
+
+@pytest.mark.parametrize("ending", [".txt", ".model"])
+def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
+    data, own = tmp_path / "data", tmp_path / f"own{ending}"
+    data.mkdir()
+    own.write_bytes(b"words")
+    name, sha256 = manifests.keep_vocabulary(str(own), str(data))
+    assert name == f"vocab.{sha256}{ending}"
+    (data / name).write_bytes(b"cut short")  # as by a program that ended
+    assert manifests.keep_vocabulary(str(own), str(data)) == (name, sha256)
+    assert [path.name for path in data.iterdir()] == [name]
+    assert (data / name).read_bytes() == b"words"
+    for record_file in ("a.tfrecord", "b.tfrecord"):
+        manifest = dataclasses.replace(
+            MANIFEST,
+            files=(manifests.RecordFile(record_file, 3, 90, "11"),),
+            vocab_file=name,
+            vocab_sha256=sha256,
+        )
+        manifests.write_manifest(manifest, str(data / f"manifest.{record_file}.json"))
+    files = [str(data / "a.tfrecord"), str(data / "b.tfrecord")]
+    assert manifests.find_vocabulary(files) == str(data / name)
+    (data / name).write_bytes(b"others")
+    with pytest.raises(ValueError, match=rf"{name}: has changed since the records were made"):
+        manifests.find_vocabulary(files)
+    (data / name).unlink()
+    message = rf"{name}: is missing, but .*manifest.a.tfrecord.json says that the records were"
+    with pytest.raises(ValueError, match=message):
+        manifests.find_vocabulary(files)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
         "token_counts.train-0.tfrecord.npy",
         "train-0.tfrecord",
         "train-1.tfrecord",
+        f"vocab.{manifest.vocab_sha256}.txt",
     ]
+    assert manifest.vocab_file == f"vocab.{manifest.vocab_sha256}.txt"
     assert manifest == manifests.read_manifest(manifests.manifest_path(files[0]))
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (16, 4)
     assert (manifest.vocab_size, manifest.do_lower_case) == (50, True)

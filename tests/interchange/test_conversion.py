@@ -1,5 +1,6 @@
 """Converting, from the command line: what is made, what is printed, and the exit codes."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,10 +13,14 @@ import pytest
 import safetensors.numpy
 
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import conversion, hugging_face, open_source, tf1_checkpoint
-from bert_estimator.tokenization import is_cased
-
-MODEL = fixtures.HERE.parent / "tokenization" / "goldens" / "unigram.model"
+from bert_estimator.interchange import (
+    conversion,
+    hugging_face,
+    hugging_face_config,
+    network_variables,
+    open_source,
+)
+from bert_estimator.tokenization import is_cased, train_sentencepiece
 
 
 def main(*args):
@@ -31,7 +36,7 @@ def test_from_tf1_to_hugging_face(tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    title = f"{fixtures.TF1} (tf1) -> {tmp_path}/hf (hf): 46 restored, 93 unused"
+    title = f"{fixtures.TF1}/bert_model.ckpt (tf1) -> {tmp_path}/hf (hf): 46 restored, 93 unused"
     assert result.stdout.splitlines()[0] == title
     for line in ("masked_lm_logits     0", "next_sentence_logits 0", "pooled_output        0"):
         assert f"  {line}\n" in result.stdout
@@ -48,14 +53,15 @@ def test_from_tf1_to_hugging_face(tmp_path):
 def test_from_hugging_face_to_tf1_and_back(tmp_path, capsys, model):
     assert main(fixtures.DATA / model, tmp_path / "tf1") == 0
     assert main(tmp_path / "tf1", tmp_path / "hf") == 0
-    assert f"{tmp_path}/tf1 (tf1) -> {tmp_path}/hf (hf): " in capsys.readouterr().out
+    title = f"{tmp_path}/tf1/bert_model.ckpt (tf1) -> {tmp_path}/hf (hf): "
+    assert title in capsys.readouterr().out
     before = fixtures.tensors_of(fixtures.DATA / model)
     after = fixtures.tensors_of(tmp_path / "hf")
     assert set(before) == set(after)
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
     configs = [
-        hugging_face.read_config(str(folder / "config.json"))
+        hugging_face_config.read_config(str(folder / "config.json"))
         for folder in (fixtures.DATA / model, tmp_path / "hf")
     ]
     assert configs[0] == configs[1]
@@ -83,12 +89,15 @@ def test_what_lies_elsewhere_is_given_by_flags(tmp_path, capsys):
     message = f"interchange: {prefix}: there is no bert_config.json beside it; give --bert_config"
     assert message in capsys.readouterr().err
     config = f"--bert_config_file={fixtures.TF1}/bert_config.json"
-    assert main(prefix, tmp_path / "hf", config) == 0
-    assert "There is no vocab.txt beside the source" in capsys.readouterr().out
-    assert sorted(os.listdir(tmp_path / "hf")) == ["config.json", "model.safetensors"]
+    for to in ("hf", "tf1"):
+        assert main(prefix, tmp_path / "new", config, f"--to={to}") == 2
+        message = f"interchange: {prefix}: there is no vocabulary (vocab.txt, or vocab.model for "
+        error = capsys.readouterr().err
+        assert message in error and "give --vocab_file" in error
+        assert not (tmp_path / "new").exists()
     vocabulary = f"--vocab_file={fixtures.TF1}/vocab.txt"
-    assert main(prefix, tmp_path / "hf2", config, vocabulary) == 0
-    assert (tmp_path / "hf2" / "vocab.txt").read_text() == (fixtures.TF1 / "vocab.txt").read_text()
+    assert main(prefix, tmp_path / "hf", config, vocabulary) == 0
+    assert (tmp_path / "hf" / "vocab.txt").read_text() == (fixtures.TF1 / "vocab.txt").read_text()
 
 
 def test_a_source_of_another_network_is_refused_and_nothing_is_left(tmp_path, capsys):
@@ -110,7 +119,10 @@ def test_there_is_no_such_source(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ("weight", "written, but read back otherwise: bert/encoder/layer_1/output/dense/kernel"),
+        (
+            "weight",
+            "these weights differ from the source's when they are read back: bert/encoder/la",
+        ),
         ("activation", "sequence_output differs from the source's by "),
     ],
 )
@@ -138,9 +150,9 @@ def test_a_writer_that_errs_is_found_out(tmp_path, capsys, monkeypatch, spoil, m
 def test_weights_of_another_type_are_refused(tmp_path):
     source = open_source(str(fixtures.TF1))
     weights = fixtures.weights_of(source)
-    source.__dict__["read"] = lambda name: np.float64(weights[name])
+    source = dataclasses.replace(source, read=lambda name: np.float64(weights[name]))
     with pytest.raises(ValueError, match="bert/embeddings/LayerNorm/beta is float64, not float32"):
-        conversion.convert(source, source.config, None, str(tmp_path / "tf1"), "tf1")
+        conversion.convert(source, str(tmp_path / "tf1"), "tf1")
 
 
 def test_help_says_how(capsys):
@@ -172,17 +184,91 @@ def test_a_directory_called_partial_is_left_alone(tmp_path):
     assert (tmp_path / "bert").stat().st_mode == (tmp_path / "made").stat().st_mode
 
 
-def make_run(folder, vocabulary=None, **flags):
-    """A run's directory: a checkpoint of a step, its network, vocabulary and config.json."""
+def make_run(folder, vocabulary=None, step=7, **flags):
+    """A run's directory: a checkpoint of a step, whose weights are as many times the fixture's, its
+    network, vocabulary and config.json; no task.json, as earlier versions of this project left it.
+    """
     source = open_source(str(fixtures.TF1))
     folder.mkdir(parents=True)
-    tf1_checkpoint.write(str(folder), source.config, None, fixtures.weights_of(source))
+    weights = {name: step * value for name, value in fixtures.weights_of(source).items()}
+    fixtures.write_tf1(folder, source.config, weights)
+    (folder / "task.json").unlink()
     for path in folder.glob("bert_model.ckpt*"):
-        path.rename(folder / path.name.replace("bert_model.ckpt", "model.ckpt-7"))
+        path.rename(folder / path.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
     if vocabulary is not None:
         shutil.copy(vocabulary, folder / ("vocab" + vocabulary.suffix))
     values = {name: {"value": value, "from": "flag"} for name, value in flags.items()}
     (folder / "config.json").write_text(json.dumps({"flags": values}))
+
+
+def make_best(run, vocabulary):
+    """The best checkpoint of that run: of step 3."""
+    make_run(run / "best", vocabulary, step=3)
+    (run / "best" / "config.json").unlink()
+    best = {"value": 0.5, "checkpoint": "model.ckpt-3", "since": 1, "step": 7}
+    (run / "best" / "best.json").write_text(json.dumps(best))
+
+
+def step_of(converted):
+    """The step of the checkpoint that a directory was converted from."""
+    name = "bert/embeddings/word_embeddings"
+    ratio = open_source(str(converted)).read(name) / open_source(str(fixtures.TF1)).read(name)
+    return round(float(np.median(ratio)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "choice", "step"),
+    [
+        ({}, None, 7),  # a later training was not told to keep the best
+        ({"keep_best_checkpoint": True}, None, 3),
+        ({"early_stopping_patience": 2}, None, 3),
+        ({"keep_best_checkpoint": True}, "newest", 7),
+        ({}, "best", 3),
+    ],
+)
+def test_of_a_run_the_checkpoint_that_it_delivers_is_converted(
+    tmp_path, capsys, flags, choice, step
+):
+    vocabulary = fixtures.TF1 / "vocab.txt"
+    make_run(tmp_path / "run", vocabulary, **flags)
+    make_best(tmp_path / "run", vocabulary)
+    chosen = () if choice is None else (f"--checkpoint={choice}",)
+    assert main(tmp_path / "run", tmp_path / "hf", *chosen) == 0
+    assert step_of(tmp_path / "hf") == step
+    path = tmp_path / "run" / ("best/model.ckpt-3" if step == 3 else "model.ckpt-7")
+    assert capsys.readouterr().out.startswith(f"{path} (tf1) -> ")
+
+
+def test_a_choice_where_there_is_nothing_to_choose_is_refused(tmp_path, capsys):
+    make_run(tmp_path / "run", fixtures.TF1 / "vocab.txt")
+    assert main(tmp_path / "run", tmp_path / "new", "--checkpoint=best") == 2
+    message = f"interchange: {tmp_path}/run: holds no best checkpoint (best/best.json). run_class"
+    assert message in capsys.readouterr().err
+    for source in (fixtures.DATA / "hf_encoder", tmp_path / "run" / "model.ckpt-7"):
+        assert main(source, tmp_path / "new", "--checkpoint=newest") == 2
+        assert f"interchange: {source}: is not the directory of a run" in capsys.readouterr().err
+    assert main(tmp_path / "none", tmp_path / "new", "--checkpoint=newest") == 2
+    assert f"{tmp_path}/none: there is no such checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["multi_label", "classification"])
+def test_runs_of_earlier_versions_convert_with_their_labels_and_kind(tmp_path, kind):
+    """They kept labels.txt, and the rest in the flags of config.json."""
+    vocabulary = fixtures.TF1 / "vocab.txt"
+    make_run(tmp_path / "run", vocabulary, task_kind=kind, max_seq_length=9, do_lower_case=False)
+    config = open_source(str(tmp_path / "run")).config
+    weights = network_variables.encoder_shapes(config)
+    weights.update(network_variables.head_shapes(config, 2)[network_variables.CLASSIFIER])
+    weights = {name: np.ones(shape, np.float32) for name, shape in weights.items()}
+    (tmp_path / "new").mkdir()
+    fixtures.write_tf1(tmp_path / "new", config, weights)
+    for path in (tmp_path / "new").glob("bert_model.ckpt*"):
+        path.rename(tmp_path / "run" / path.name.replace("bert_model.ckpt", "model.ckpt-7"))
+    (tmp_path / "run" / "labels.txt").write_text("a\u2028b\n c\n", encoding="utf-8")
+    assert main(tmp_path / "run", tmp_path / "hf") == 0
+    source = open_source(str(tmp_path / "hf"))
+    assert (source.labels, source.kind) == (("a\u2028b", " c"), kind)
+    assert (source.max_seq_length, source.do_lower_case) == (9, False)
 
 
 def casing(folder):
@@ -191,7 +277,7 @@ def casing(folder):
 
 def test_a_run_of_this_project_converts(tmp_path):
     """Its directory holds checkpoints of steps."""
-    make_run(tmp_path / "run")
+    make_run(tmp_path / "run", fixtures.TF1 / "vocab.txt")
     assert main(tmp_path / "run", tmp_path / "hf") == 0
 
 
@@ -199,11 +285,9 @@ def test_a_run_of_this_project_converts(tmp_path):
 def test_the_casing_is_that_of_the_run(tmp_path, lower):
     """And of the run's best checkpoint; not what the vocabulary would have one think."""
     vocabulary = tmp_path / "words.txt"
-    vocabulary.write_text("[PAD]\n1\n2\n")
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n1\n2\n")
     make_run(tmp_path / "run", vocabulary, do_lower_case=lower)
-    make_run(tmp_path / "run" / "best", vocabulary)
-    (tmp_path / "run" / "best" / "config.json").unlink()
-    (tmp_path / "run" / "best" / "best.json").write_text("{}")
+    make_best(tmp_path / "run", vocabulary)
     assert main(tmp_path / "run", tmp_path / "hf") == 0
     assert main(tmp_path / "run" / "best", tmp_path / "hf_of_best") == 0
     assert main(tmp_path / "hf", tmp_path / "hf_again", "--to=hf") == 0
@@ -226,15 +310,17 @@ def casing_of_words(vocab_file):
 
 
 def test_a_sentencepiece_vocabulary_stays_in_tf1_and_is_refused_elsewhere(tmp_path, capsys):
-    make_run(tmp_path / "run", MODEL)
-    message = "is SentencePiece's, and a BERT of transformers takes a WordPiece vocabulary"
+    model = tmp_path / "pieces.model"
+    train_sentencepiece(["some words of few letters"] * 9, str(model), vocab_size=17)
+    make_run(tmp_path / "run", model)
+    message = "is a SentencePiece model, and transformers would cut text into other pieces"
     assert main(tmp_path / "run", tmp_path / "hf") == 2
     assert f"interchange: {tmp_path}/run/vocab.model: {message}" in capsys.readouterr().err
-    assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={MODEL}") == 2
-    assert f"interchange: {MODEL}: {message}" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["run"]
+    assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={model}") == 2
+    assert f"interchange: {model}: {message}" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["pieces.model", "run"]
     assert main(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 0
-    assert (tmp_path / "tf1" / "vocab.model").read_bytes() == MODEL.read_bytes()
+    assert (tmp_path / "tf1" / "vocab.model").read_bytes() == model.read_bytes()
     assert not (tmp_path / "tf1" / "vocab.txt").exists()
     shutil.make_archive(str(tmp_path / "tf1"), "zip", tmp_path, "tf1")
     assert open_source(str(tmp_path / "tf1.zip")).vocab_file.endswith("/tf1/vocab.model")
@@ -243,5 +329,14 @@ def test_a_sentencepiece_vocabulary_stays_in_tf1_and_is_refused_elsewhere(tmp_pa
 def test_a_vocabulary_that_is_no_text_is_refused(tmp_path, capsys):
     (tmp_path / "vocab.bin").write_bytes(b"\xff\xfe")
     assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={tmp_path}/vocab.bin") == 2
-    message = f"interchange: {tmp_path}/vocab.bin: is no vocabulary, a UTF-8 text file with one"
+    message = f"interchange: {tmp_path}/vocab.bin:1: byte 0 of the file is not UTF-8"
     assert message in capsys.readouterr().err
+
+
+def test_a_vocabulary_larger_than_the_network_is_refused(tmp_path, capsys):
+    words = (fixtures.TF1 / "vocab.txt").read_text() + "one\nmore\n"
+    (tmp_path / "words.txt").write_text(words)
+    assert main(fixtures.TF1, tmp_path / "hf", f"--vocab_file={tmp_path}/words.txt") == 2
+    message = f"{tmp_path}/words.txt: has 42 tokens, but the network of {fixtures.TF1} has 40; give"
+    assert message in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["words.txt"]

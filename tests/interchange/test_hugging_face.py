@@ -1,5 +1,6 @@
 """Hugging Face's BERT, against what transformers wrote and computed."""
 
+import dataclasses
 import json
 
 import fixtures
@@ -7,7 +8,13 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import hugging_face, logits, open_source
+from bert_estimator.interchange import (
+    hugging_face_config,
+    logits,
+    open_source,
+    tf1_checkpoint,
+)
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
 def outputs(folder):
@@ -29,14 +36,14 @@ def test_logits_are_those_of_transformers(model):
 @pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
 def test_what_is_written_is_what_transformers_wrote(model, tmp_path):
     source = open_source(str(fixtures.DATA / model))
-    hugging_face.write(str(tmp_path), source.config, source.vocab_file, fixtures.weights_of(source))
+    fixtures.write_hugging_face(tmp_path, source)
     written, expected = fixtures.tensors_of(tmp_path), fixtures.tensors_of(fixtures.DATA / model)
     assert set(written) == set(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(written[name], value, err_msg=name)
     config = json.loads((tmp_path / "config.json").read_text())
     theirs = json.loads((fixtures.DATA / model / "config.json").read_text())
-    assert hugging_face.read_config(str(tmp_path / "config.json")) == source.config
+    assert hugging_face_config.read_config(str(tmp_path / "config.json")) == source.config
     for key in ("architectures", "id2label", "label2id", "layer_norm_eps", "model_type"):
         assert config.get(key) == theirs.get(key)
     assert (tmp_path / "vocab.txt").read_bytes() == (
@@ -58,19 +65,19 @@ def test_activations_are_translated(tmp_path, theirs, ours, written):
     folder = fixtures.changed(tmp_path, "hf_encoder", hidden_act=theirs)
     source = open_source(str(folder))
     assert source.config.hidden_act == ours
-    hugging_face.write(str(tmp_path), source.config, None, fixtures.weights_of(source))
+    fixtures.write_hugging_face(tmp_path, source)
     assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == written
 
 
 def test_every_activation_has_a_name_there():
     from bert_estimator.bert_config import HIDDEN_ACTS
 
-    assert set(hugging_face._HIDDEN_ACTS) == set(HIDDEN_ACTS)
+    assert set(hugging_face_config.HIDDEN_ACTS) == set(HIDDEN_ACTS)
 
 
 def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    assert hugging_face.read_config(str(tmp_path / "config.json")) == BertConfig(
+    assert hugging_face_config.read_config(str(tmp_path / "config.json")) == BertConfig(
         vocab_size=30522, hidden_act="gelu_erf"
     )
 
@@ -79,10 +86,10 @@ def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
     ("config", "message"),
     [
         ({"hidden_act": "silu"}, "hidden_act='silu' is not known; known are gelu_new, gelu_pytor"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network has 1e-12 only"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network supports 1e-12 only"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
-        ({"model_type": "roberta"}, "model_type='roberta', but the network has 'bert' only"),
-        ({"is_decoder": True}, "is_decoder=True, but the network has False only"),
+        ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert' only"),
+        ({"is_decoder": True}, "is_decoder=True, but the network supports False only"),
         ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),
     ],
 )
@@ -93,7 +100,7 @@ def test_networks_that_cannot_be_built_are_refused(tmp_path, config, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "is missing beside the weights"), ("{", "not JSON: ")]
+    ("text", "message"), [(None, "is missing beside the weights"), ("{", "is not JSON: ")]
 )
 def test_a_configuration_that_is_none(tmp_path, text, message):
     folder = fixtures.changed(tmp_path, "hf_encoder")
@@ -211,32 +218,127 @@ def test_heads_that_no_model_of_transformers_has_together(tmp_path):
     weights["cls/seq_relationship/output_weights"] = np.ones([2, 16], np.float32)
     weights["cls/seq_relationship/output_bias"] = np.ones([2], np.float32)
     with pytest.raises(ValueError, match="heads cls/seq_relationship, output_weights in one model"):
-        hugging_face.write(str(tmp_path), source.config, None, weights)
+        fixtures.write_hugging_face(tmp_path, source, weights)
 
 
 @pytest.mark.parametrize(
     ("words", "recorded", "lower"),
     [
-        (["[PAD]", "été", "##s"], None, True),
-        (["[PAD]", "Summer"], None, False),
-        (["[PAD]", "Привет", "мир"], None, False),
-        (["[PAD]", "A", *(f"a{i}" for i in range(30))], None, True),  # as one that strayed in
-        (["[PAD]", "été"], False, False),
-        (["[PAD]", "A", *(f"a{i}" for i in range(30))], False, False),
+        (["été", "##s"], None, True),
+        (["Summer"], None, False),
+        (["Привет", "мир"], None, False),
+        (["A", *(f"a{i}" for i in range(30))], None, True),  # a capital that strayed in
+        (["été"], False, False),
+        (["A", *(f"a{i}" for i in range(30))], False, False),
     ],
 )
 def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, recorded, lower):
     source = open_source(str(fixtures.DATA / "hf_encoder"))
     vocab_file = tmp_path / "words.txt"
-    vocab_file.write_text("\n".join(words) + "\n", encoding="utf-8")
-    weights = fixtures.weights_of(source)
-    hugging_face.write(
-        str(tmp_path), source.config, str(vocab_file), weights, do_lower_case=recorded
-    )
+    write_vocab([*SPECIAL_TOKENS, *words], str(vocab_file))
+    source = dataclasses.replace(source, vocab_file=str(vocab_file), do_lower_case=recorded)
+    fixtures.write_hugging_face(tmp_path, source)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lower,
+        "model_max_length": 24,
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
     }
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "written"), [(None, 24), (7, 7), (24, 24), (512, 24)], ids=str
+)
+def test_texts_are_cut_to_the_length_trained_on_and_to_the_positions(tmp_path, trained_on, written):
+    source = open_source(str(fixtures.DATA / "hf_encoder"))
+    fixtures.write_hugging_face(tmp_path, dataclasses.replace(source, max_seq_length=trained_on))
+    values = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert values["model_max_length"] == written
+    assert open_source(str(tmp_path)).max_seq_length == written
+
+
+ODD_LABELS = ("LABEL_2", "a\u2028b\nc", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "outputs", "problem_type"),
+    [
+        ("classification", ODD_LABELS, 3, "single_label_classification"),
+        ("multi_label", ODD_LABELS, 3, "multi_label_classification"),
+        ("multi_label", ("alone",), 1, "multi_label_classification"),
+        ("regression", (), 1, "regression"),
+        (None, (), 3, "single_label_classification"),
+        (None, (), 1, "regression"),
+    ],
+)
+def test_the_meaning_of_the_outputs_is_written_and_read(
+    tmp_path, kind, labels, outputs, problem_type
+):
+    """From each format into the other."""
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "tf1").mkdir()
+    source = open_source(str(fixtures.DATA / "hf_classifier"))
+    weights = fixtures.weights_of(source)
+    for name in ("output_weights", "output_bias"):
+        weights[name] = weights[name][:outputs]
+    source = dataclasses.replace(source, kind=kind, labels=labels, do_lower_case=False)
+    tf1_checkpoint.write(str(tmp_path / "tf1"), source, weights)
+    between = open_source(str(tmp_path / "tf1"))
+    assert (between.kind, between.labels, between.do_lower_case) == (kind, labels, False)
+    fixtures.write_hugging_face(tmp_path / "hf", between)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    names = labels or [f"LABEL_{i}" for i in range(outputs)]
+    assert config["problem_type"] == problem_type
+    assert config["id2label"] == {str(i): name for i, name in enumerate(names)}
+    assert config["label2id"] == {name: i for i, name in enumerate(names)}
+    back = open_source(str(tmp_path / "hf"))
+    assert (back.labels, back.do_lower_case) == (labels, False)
+    kinds = {"single_label_classification": "classification", "regression": "regression"}
+    assert back.kind == (kind or kinds[problem_type])
+
+
+def test_labels_in_another_order_than_the_defaults_are_kept(tmp_path):
+    names = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
+    folder = fixtures.changed(tmp_path, "hf_classifier", id2label=names)
+    assert open_source(str(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
+
+
+def test_a_model_without_a_classifier_has_no_labels(tmp_path):
+    meaning = {"id2label": {"0": "a"}, "problem_type": "regression"}
+    folder = fixtures.changed(tmp_path, "hf_encoder", **meaning)
+    source = open_source(str(folder))
+    assert (source.labels, source.kind) == ((), None)
+    (tmp_path / "hf").mkdir()
+    fixtures.write_hugging_face(tmp_path / "hf", source)
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert not {"id2label", "label2id", "problem_type"} & set(written)
+
+
+def test_labels_that_are_not_one_for_each_output_are_refused(tmp_path):
+    source = open_source(str(fixtures.DATA / "hf_classifier"))
+    message = "the classifier has 3 outputs, but 2 labels are beside it: a, b. Correct the labels"
+    with pytest.raises(ValueError, match=message):
+        fixtures.write_hugging_face(tmp_path, dataclasses.replace(source, labels=("a", "b")))
+
+
+def test_the_padding_token_is_the_vocabularys(tmp_path):
+    words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]"]
+    write_vocab(words, str(tmp_path / "words.txt"))
+    source = open_source(str(fixtures.DATA / "hf_encoder"))
+    source = dataclasses.replace(source, vocab_file=str(tmp_path / "words.txt"))
+    fixtures.write_hugging_face(tmp_path, source)
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 4
+
+
+@pytest.mark.parametrize("length", ["512", True, 0, 10**30, None])
+def test_a_length_that_says_nothing_is_not_read(tmp_path, length):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+    assert open_source(str(folder)).max_seq_length is None
 
 
 @pytest.mark.parametrize(
@@ -264,7 +366,7 @@ def test_transformers_loads_what_is_written_here(model, tmp_path):
     source = open_source(str(fixtures.DATA / model))
     # As after training: other weights than transformers ever saw.
     weights = {k: np.float32(1.1) * v for k, v in fixtures.weights_of(source).items()}
-    hugging_face.write(str(tmp_path), source.config, source.vocab_file, weights)
+    fixtures.write_hugging_face(tmp_path, source, weights)
     batch, out = fixtures.DATA / model / "batch.npz", tmp_path / "logits.npz"
     fixtures.transformers("logits", tmp_path, batch, out)
     ours, theirs = outputs(tmp_path), np.load(out)

@@ -69,7 +69,7 @@ def test_damaged_archives(tmp_path):
     path = packed(tmp_path, fixtures.TF1)
     whole = (tmp_path / "model.zip").read_bytes()
     (tmp_path / "model.zip").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=f"^{path}: is no zip archive"):
+    with pytest.raises(ValueError, match=f"^{path}: is not a zip archive"):
         open_source(path)
     place = whole.index(b"bert_model.ckpt.data-00000-of-00001") + 2000
     (tmp_path / "model.zip").write_bytes(whole[:place] + b"?" + whole[place + 1 :])

@@ -55,7 +55,7 @@ def test_a_model_in_several_files(tmp_path):
 def test_a_missing_file_of_several(tmp_path):
     sharded(tmp_path)
     os.remove(tmp_path / "model-00002-of-00002.safetensors")
-    with pytest.raises(ValueError, match=r"index\.json: names model-00002-of-00002.* not there"):
+    with pytest.raises(ValueError, match=r"index\.json: names model-00002-of-00002.* is missing"):
         safetensors_files.open_directory(str(tmp_path))
 
 
@@ -71,7 +71,7 @@ def test_a_file_cut_short(tmp_path, length):
     path = tmp_path / "model.safetensors"
     safetensors.numpy.save_file(TENSORS, path)
     os.truncate(path, length if length >= 0 else path.stat().st_size + length)
-    with pytest.raises(ValueError, match=f"^{path}: is no whole safetensors file: "):
+    with pytest.raises(ValueError, match=f"^{path}: is not a complete safetensors file: "):
         safetensors_files.open_directory(str(tmp_path))
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import hugging_face, open_source, tf1_checkpoint
+from bert_estimator.interchange import open_source, tf1_checkpoint
 
 PREFIX = str(fixtures.TF1 / "bert_model.ckpt")
 
@@ -40,12 +40,9 @@ def test_from_tf1_to_hugging_face_and_back_names_shapes_and_values_are_the_same(
     (tmp_path / "hf").mkdir()
     (tmp_path / "tf1").mkdir()
     source = open_source(str(fixtures.TF1))
-    weights = fixtures.weights_of(source)
-    hugging_face.write(str(tmp_path / "hf"), source.config, source.vocab_file, weights)
+    fixtures.write_hugging_face(tmp_path / "hf", source)
     between = open_source(str(tmp_path / "hf"))
-    tf1_checkpoint.write(
-        str(tmp_path / "tf1"), between.config, between.vocab_file, fixtures.weights_of(between)
-    )
+    tf1_checkpoint.write(str(tmp_path / "tf1"), between, fixtures.weights_of(between))
     back = str(tmp_path / "tf1" / "bert_model.ckpt")
     assert dict(tf.train.list_variables(back)) == published()
     for name in published():
@@ -105,7 +102,7 @@ def test_damaged_checkpoints(tmp_path):
 def test_tensorflow_1_restores_what_is_written_here(tmp_path):
     source = open_source(str(fixtures.TF1))
     weights = fixtures.weights_of(source)
-    tf1_checkpoint.write(str(tmp_path), source.config, source.vocab_file, weights)
+    tf1_checkpoint.write(str(tmp_path), source, weights)
     fixtures.tensorflow_1("list", tmp_path / "bert_model.ckpt", tmp_path / "list.json")
     assert json.loads((tmp_path / "list.json").read_text()) == {
         name: [list(value.shape), float(np.sum(value, dtype=np.float64))]

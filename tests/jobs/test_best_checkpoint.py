@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from bert_estimator.jobs.best_checkpoint import BestCheckpoint, path_of_best
+from bert_estimator.command_line.run_directory import path_of_best
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 
 
 @pytest.fixture

@@ -121,6 +121,6 @@ def test_a_network_of_either_format_is_read(model, act):
 def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "roberta"}')
-    message = f"^--bert_config_file: {path}: model_type='roberta', but the network has 'bert' only"
+    message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
         script_estimator.read_bert_config(types.SimpleNamespace(bert_config_file=str(path)))

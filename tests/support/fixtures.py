@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_estimator import tokenization
+from bert_estimator.interchange import hugging_face, tf1_checkpoint
+from bert_estimator.interchange.source import Source
+
 HERE = pathlib.Path(__file__).parent.parent / "interchange"
 DATA = HERE / "data"
 HUGGING_FACE = ("hf_pretraining", "hf_classifier", "hf_masked_lm", "hf_encoder")
@@ -35,6 +39,19 @@ def changed(tmp_path, model, change_tensors=None, **config):
 
 def weights_of(source):
     return {name: source.read(name) for name in source.shapes}
+
+
+def write_hugging_face(folder, source, weights=None):
+    """Writes a source, or other weights of its network, in Hugging Face's format."""
+    weights = weights_of(source) if weights is None else weights
+    tokenizer = tokenization.open_tokenizer(source.vocab_file, None)
+    hugging_face.write(str(folder), source, weights, tokenizer)
+
+
+def write_tf1(folder, config, weights, **facts):
+    """Writes a checkpoint as it is published; `facts` are fields of `Source`."""
+    source = Source("here", "tf1", {}, weights.get, config=config, **facts)
+    tf1_checkpoint.write(str(folder), source, weights)
 
 
 needs_transformers = pytest.mark.skipif(
