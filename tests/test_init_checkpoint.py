@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import init_checkpoint
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.interchange import hugging_face, network_variables, tf1_checkpoint
+from bert_estimator.interchange import Source, hugging_face, network_variables, tf1_checkpoint
+from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
 
 
 @pytest.fixture
@@ -180,8 +181,11 @@ def spoiled(tmp_path, form, bad):
     weights = {n: generator.normal(size=s).astype(np.float32) for n, s in shapes.items()}
     for name, value in bad.items():
         weights[name][..., 0] = value
-    format_ = {"tf1": tf1_checkpoint, "hf": hugging_face}[form]
-    format_.write(str(tmp_path), config, None, weights)
+    vocab_file = str(tmp_path / "words.txt")
+    write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
+    source = Source("here", form, {}, weights.get, config=config, vocab_file=vocab_file)
+    writer = {"tf1": tf1_checkpoint, "hf": hugging_face}[form]
+    writer.write(str(tmp_path), source, weights, open_tokenizer(vocab_file))
     return str(tmp_path), weights
 
 

@@ -6,10 +6,12 @@ In an environment of its own (pip install torch transformers safetensors):
     python tests/interchange/transformers_oracle.py classifier MODEL_DIRECTORY HIDDEN_ACT
     python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
+    python tests/interchange/transformers_oracle.py pipelines - < REQUESTS.jsonl > ANSWERS.jsonl
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
-with the directory's tokenizer, `logits` computes what its model says to a batch.
+with the directory's tokenizer, `logits` computes what its model says to a batch. `pipelines` runs
+a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
 """
 
 import json
@@ -126,10 +128,21 @@ def logits(directory, batch):
     return {name: value.numpy() for name, value in values.items()}
 
 
+def pipelines():
+    """Answers requests, a line each, until there are no more."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        pipeline = transformers.pipeline(request["task"], request["folder"], device="cpu")
+        answers = [pipeline(each, **request["options"]) for each in request["inputs"]]
+        print(json.dumps(answers), flush=True)
+
+
 if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
     if command == "make":
         make(folder)
+    elif command == "pipelines":
+        pipelines()
     elif command == "classifier":
         classifier(folder, *rest)
     elif command == "ids":
