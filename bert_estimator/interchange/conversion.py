@@ -54,7 +54,7 @@ def convert(source, target, to):
 
 
 def compare(config, weights, written, target):
-    """Compares weights, bit for bit, and logits with those of a model that was written.
+    """Compares the weights, bit for bit, and the logits of a model with a written copy.
 
     Args:
       config: `BertConfig` of the weights.

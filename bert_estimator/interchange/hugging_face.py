@@ -114,8 +114,8 @@ def write(folder, source, weights, tokenizer):
       tokenizer: the tokenizer of the source's vocabulary.
 
     Raises:
-      ValueError: the weights are not those of a BERT with heads that transformers has in one model;
-        the vocabulary is not WordPiece; or the labels are not one for each output.
+      ValueError: the weights are not a BERT with heads that transformers has in one model; the
+        vocabulary is not WordPiece; or there are labels, but not one for each output.
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)

@@ -30,7 +30,7 @@ def compute(config, weights, batch=None):
     Args:
       config: `BertConfig`.
       weights: name -> float32 array: an encoder, with or without pooler and heads.
-      batch: a dict like the one that `fixed_batch` returns, which is the default.
+      batch: a dict with the keys of `fixed_batch`, whose batch is the default.
 
     Returns:
       A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`

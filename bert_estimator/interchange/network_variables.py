@@ -57,7 +57,7 @@ def check(config, shapes, path):
     Args:
       config: `BertConfig`.
       shapes: name -> shape of the variables found.
-      path: where the variables are, for errors.
+      path: the place of the variables, for errors.
 
     Returns:
       The heads that the variables belong to: a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER.

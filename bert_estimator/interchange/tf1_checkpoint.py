@@ -26,8 +26,8 @@ def find(folder, choice=None):
 
     Args:
       folder: a directory with one checkpoint, or the directory of a run.
-      choice: which of a run's checkpoints: NEWEST, the newest whole one; BEST, the best one that
-        the run kept; by default the checkpoint that the run's predictions and its exported model
+      choice: which of a run's checkpoints: NEWEST, the newest whole one; BEST, the best one of
+        those kept; by default the checkpoint that the run's predictions and its exported model
         come from, which is the best one if the run's last training kept one.
 
     Raises:

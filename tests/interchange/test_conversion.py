@@ -253,7 +253,7 @@ def test_a_choice_where_there_is_nothing_to_choose_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["multi_label", "classification"])
 def test_runs_of_earlier_versions_convert_with_their_labels_and_kind(tmp_path, kind):
-    """They kept labels.txt, and the rest in the flags of config.json."""
+    """Such a run has labels.txt, and the rest is in the flags of config.json."""
     vocabulary = fixtures.TF1 / "vocab.txt"
     make_run(tmp_path / "run", vocabulary, task_kind=kind, max_seq_length=9, do_lower_case=False)
     config = open_source(str(tmp_path / "run")).config

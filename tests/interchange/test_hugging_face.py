@@ -278,7 +278,7 @@ ODD_LABELS = ("LABEL_2", "a\u2028b\nc", "")
 def test_the_meaning_of_the_outputs_is_written_and_read(
     tmp_path, kind, labels, outputs, problem_type
 ):
-    """From each format into the other."""
+    """Each format is written from the other."""
     (tmp_path / "hf").mkdir()
     (tmp_path / "tf1").mkdir()
     source = open_source(str(fixtures.DATA / "hf_classifier"))

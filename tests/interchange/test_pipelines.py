@@ -43,7 +43,7 @@ TEXTS = (
 LABELS = ("gewiß, ja", "LABEL_0", "n/a")
 
 # Kind of task -> (label of a row, whether its texts are pairs, --task_kind). Tagging and answers
-# belong here as soon as there are such tasks: their pipelines are "token-classification" and
+# belong here as soon as the project has them: their pipelines are "token-classification" and
 # "question-answering".
 KINDS = {
     "classification": (lambda row: LABELS[row % 3], False, "classification"),
@@ -55,8 +55,8 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def pipeline():
-    """Function (task, model's directory, inputs, **options) -> the pipeline's answers; the oracle's
-    process is started once."""
+    """Returns a function (task, model's directory, inputs, **options) -> the pipeline's answers; the
+    oracle's process is started once."""
     oracle = [os.environ["TRANSFORMERS_PYTHON"], fixtures.HERE / "transformers_oracle.py"]
     with subprocess.Popen(
         [*oracle, "pipelines", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
