@@ -1,12 +1,18 @@
 """What a `model_fn` returns: ModeKeys, EstimatorSpec and TPUEstimatorSpec."""
 
-import collections
 import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
+from bert_estimator.tpu import checks
+from bert_estimator.tpu.checks import checked
+from bert_estimator.tpu.eval_metrics import metric_pairs
 from bert_estimator.tpu.graph_walk import is_computed_from
+
+_HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
 
 class ModeKeys:
@@ -17,155 +23,105 @@ class ModeKeys:
     PREDICT = "infer"
 
 
-class EstimatorSpec(
-    collections.namedtuple(
-        "EstimatorSpec",
-        [
-            "mode",
-            "predictions",
-            "loss",
-            "train_op",
-            "eval_metric_ops",
-            "export_outputs",
-            "training_chief_hooks",
-            "training_hooks",
-            "scaffold",
-            "evaluation_hooks",
-            "prediction_hooks",
-        ],
-    )
-):
-    """Operations and tensors of a model in one mode; TRAIN needs loss and train_op, EVAL loss.
+@checked
+class EstimatorSpec(NamedTuple):
+    """Operations and tensors of a model in one mode.
 
-    Args:
+    TRAIN needs loss and train_op, EVAL needs loss, PREDICT needs predictions.
+
+    Attributes:
+      mode: a `ModeKeys` value. `_replace` cannot change it.
+      predictions: a tensor, or a dict of name -> tensor.
+      loss: a tensor of one element; it becomes a scalar.
+      train_op: the operation (or tensor) of a training step.
+      eval_metric_ops: dict of name -> (value, update operation), or a metric object as in Keras,
+        which becomes such a pair. The value may be a nested structure of tensors.
       export_outputs: dict of signature name -> `serving.ExportOutput`, for PREDICT. One of them
-        is the default signature: the only one, or that of TensorFlow's name for it. None: the
+        is the default signature: the only one, or the one with TensorFlow's name for it. None: the
         predictions.
+      training_chief_hooks, training_hooks, evaluation_hooks, prediction_hooks: lists of
+        `tf.train.SessionRunHook`s; they become tuples.
+      scaffold: a `tf.train.Scaffold`; a new one if None.
 
     Raises:
-      ValueError, TypeError: a field the mode needs is missing or has the wrong type or shape.
+      ValueError, TypeError: a field that the mode needs is missing, or a field has the wrong type
+        or shape, or belongs to another graph than the default one.
     """
 
-    __slots__ = ()
+    mode: str
+    predictions: Any = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metric_ops: dict | None = None
+    export_outputs: dict | None = None
+    training_chief_hooks: Sequence | None = None
+    training_hooks: Sequence | None = None
+    scaffold: tf.train.Scaffold | None = None
+    evaluation_hooks: Sequence | None = None
+    prediction_hooks: Sequence | None = None
 
-    def __new__(
-        cls,
-        mode,
-        predictions=None,
-        loss=None,
-        train_op=None,
-        eval_metric_ops=None,
-        export_outputs=None,
-        training_chief_hooks=None,
-        training_hooks=None,
-        scaffold=None,
-        evaluation_hooks=None,
-        prediction_hooks=None,
-    ):
-        if mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
-            raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {mode!r}")
-        if mode == ModeKeys.TRAIN and train_op is None:
-            raise ValueError("EstimatorSpec: mode TRAIN needs train_op")
-        if mode in (ModeKeys.TRAIN, ModeKeys.EVAL) and loss is None:
-            raise ValueError(f"EstimatorSpec: mode {mode!r} needs loss")
-        if mode == ModeKeys.PREDICT and predictions is None:
-            raise ValueError("EstimatorSpec: mode PREDICT needs predictions")
-        check_metrics(eval_metric_ops, "EstimatorSpec: eval_metric_ops")
-        _check_graph(loss, "loss")
-        _check_graph(train_op, "train_op")
-        _check_graph(predictions, "predictions")
-        _check_graph(eval_metric_ops, "eval_metric_ops")
-        if mode == ModeKeys.PREDICT:
-            export_outputs = model_utils.get_export_outputs(export_outputs, predictions)
-        return super().__new__(
-            cls,
-            mode=mode,
-            predictions={} if predictions is None else predictions,
-            loss=_scalar_loss(loss),
-            train_op=train_op,
-            eval_metric_ops={} if eval_metric_ops is None else eval_metric_ops,
-            export_outputs=export_outputs,
-            training_chief_hooks=_checked_hooks(training_chief_hooks, "training_chief_hooks"),
-            training_hooks=_checked_hooks(training_hooks, "training_hooks"),
-            scaffold=tf.train.Scaffold() if scaffold is None else scaffold,
-            evaluation_hooks=_checked_hooks(evaluation_hooks, "evaluation_hooks"),
-            prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
-        )
-
-    def _replace(self, **kwargs):
-        """As namedtuple's, but the new fields are checked and `mode` cannot change."""
-        if "mode" in kwargs and kwargs["mode"] != self.mode:
-            raise ValueError("EstimatorSpec._replace cannot change the mode")
-        return EstimatorSpec(**{**self._asdict(), **kwargs})
+    def _settled(self, replaced):
+        if replaced is not None and self.mode != replaced.mode:
+            raise ValueError("mode of EstimatorSpec cannot be changed: make another EstimatorSpec")
+        if self.mode not in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT):
+            raise ValueError(f"EstimatorSpec: mode must be a ModeKeys value, not {self.mode!r}")
+        settled = _settled_tensors(self)
+        metrics = metric_pairs(self.eval_metric_ops, "eval_metric_ops")
+        for name, metric in metrics.items():
+            _check_graph(metric, f"eval_metric_ops with {name!r}:")
+        settled["eval_metric_ops"] = metrics
+        if self.mode == ModeKeys.PREDICT:
+            settled["export_outputs"] = model_utils.get_export_outputs(
+                self.export_outputs, settled["predictions"]
+            )
+        if not isinstance(self.scaffold, tf.train.Scaffold | None):
+            raise TypeError(f"scaffold must be tf.train.Scaffold, not {self.scaffold!r}")
+        settled["scaffold"] = tf.train.Scaffold() if self.scaffold is None else self.scaffold
+        for name in ("training_chief_hooks", *_HOOKS):
+            settled[name] = checks.hooks(getattr(self, name), name)
+        return settled
 
 
-class TPUEstimatorSpec(
-    collections.namedtuple(
-        "TPUEstimatorSpec",
-        [
-            "mode",
-            "predictions",
-            "loss",
-            "train_op",
-            "eval_metrics",
-            "export_outputs",
-            "scaffold_fn",
-            "host_call",
-            "training_hooks",
-            "evaluation_hooks",
-            "prediction_hooks",
-        ],
-    )
-):
+@checked
+class TPUEstimatorSpec(NamedTuple):
     """As `EstimatorSpec`, in a form that can be split between a device and its host.
 
-    Args:
+    Attributes:
+      mode, predictions, loss, train_op, export_outputs, training_hooks, evaluation_hooks,
+        prediction_hooks: as those of an `EstimatorSpec`.
       eval_metrics: (metric_fn, list or dict of tensors). The tensors of every step, concatenated
         over the cores along axis 0, are given to `metric_fn` on the host, by position or by
-        keyword; it returns a dict of `tf.metrics`-like pairs.
+        keyword; it returns a dict of pairs as `tf.metrics` has them, or of Keras metrics.
       scaffold_fn: function without arguments that returns a `tf.train.Scaffold`; called on the
         host after the model is built.
       host_call: (host_fn, list or dict of tensors), as eval_metrics, called for every step (or
         every n-th, see `TPUConfig`); `host_fn` returns the operations to run.
 
     Raises:
-      ValueError, TypeError, RuntimeError: a malformed pair, or tensors that do not fit the
-        function's parameters.
+      ValueError, TypeError, RuntimeError: as an `EstimatorSpec`, or for a malformed pair, or for
+        tensors that do not fit the function's parameters.
     """
 
-    __slots__ = ()
+    mode: str
+    predictions: Any = None
+    loss: tf.Tensor | None = None
+    train_op: tf.Operation | tf.Tensor | None = None
+    eval_metrics: tuple | None = None
+    export_outputs: dict | None = None
+    scaffold_fn: Callable | None = None
+    host_call: tuple | None = None
+    training_hooks: Sequence | None = None
+    evaluation_hooks: Sequence | None = None
+    prediction_hooks: Sequence | None = None
 
-    def __new__(
-        cls,
-        mode,
-        predictions=None,
-        loss=None,
-        train_op=None,
-        eval_metrics=None,
-        export_outputs=None,
-        scaffold_fn=None,
-        host_call=None,
-        training_hooks=None,
-        evaluation_hooks=None,
-        prediction_hooks=None,
-    ):
-        for name, pair in (("eval_metrics", eval_metrics), ("host_call", host_call)):
-            if pair is not None:
-                _check_host_pair(pair, name)
-        return super().__new__(
-            cls,
-            mode=mode,
-            predictions=predictions,
-            loss=loss,
-            train_op=train_op,
-            eval_metrics=eval_metrics,
-            export_outputs=export_outputs,
-            scaffold_fn=scaffold_fn,
-            host_call=host_call,
-            training_hooks=_checked_hooks(training_hooks, "training_hooks"),
-            evaluation_hooks=_checked_hooks(evaluation_hooks, "evaluation_hooks"),
-            prediction_hooks=_checked_hooks(prediction_hooks, "prediction_hooks"),
-        )
+    def _settled(self, replaced):
+        for name in ("eval_metrics", "host_call"):
+            if getattr(self, name) is not None:
+                _check_host_pair(getattr(self, name), name)
+        settled = _settled_tensors(self)
+        for name in _HOOKS:
+            settled[name] = checks.hooks(getattr(self, name), name)
+        return settled
 
     def as_estimator_spec(self):
         """Returns the equivalent `EstimatorSpec`: metric_fn, scaffold_fn and host_call are called
@@ -190,23 +146,6 @@ class TPUEstimatorSpec(
             scaffold=self.scaffold_fn() if self.scaffold_fn else None,
             **hooks,
         )
-
-
-def check_metrics(metrics, what):
-    """Checks that metrics are a dict of pairs, or none at all.
-
-    Args:
-      what: what they are, for the message.
-
-    Raises:
-      TypeError: they are something else.
-    """
-    pair = "a (value tensor, update operation) pair as tf.metrics.* returns it"
-    if not isinstance(metrics, dict | None):
-        raise TypeError(f"{what} must be a dict of metrics, each {pair}, not {metrics!r}")
-    for name, metric in (metrics or {}).items():
-        if not (isinstance(metric, tuple) and len(metric) == 2):
-            raise TypeError(f"{what}[{name!r}] must be {pair}, not {metric!r}")
 
 
 def call_host_fn(pair, tensors=None):
@@ -270,19 +209,46 @@ class _FetchEveryStep(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs(self._operations)
 
 
+def _settled_tensors(spec):
+    """Returns the predictions and the loss of a spec as they are kept; checks them and train_op."""
+    if spec.mode == ModeKeys.TRAIN and spec.train_op is None:
+        raise ValueError("Missing train_op: a spec of mode TRAIN needs it")
+    if spec.mode in (ModeKeys.TRAIN, ModeKeys.EVAL) and spec.loss is None:
+        raise ValueError(f"Missing loss: a spec of mode {spec.mode!r} needs it")
+    if spec.mode == ModeKeys.PREDICT and spec.predictions is None:
+        raise ValueError("Missing predictions: a spec of mode PREDICT needs them")
+    if not (isinstance(spec.train_op, tf.Operation | None) or _is_tensor(spec.train_op)):
+        raise TypeError(f"train_op must be Operation or Tensor, not {spec.train_op!r}")
+    _check_graph(spec.train_op, "train_op with")
+    _check_graph(spec.loss, "loss with")
+    if isinstance(spec.predictions, dict):
+        predictions = {f"predictions[{key}]": value for key, value in spec.predictions.items()}
+    else:
+        predictions = {} if spec.predictions is None else {"predictions": spec.predictions}
+    for name, value in predictions.items():
+        if not _is_tensor(value):
+            raise TypeError(f"{name} must be Tensor, not {value!r}")
+        _check_graph(value, f"prediction values with {name}:")
+    return {
+        "predictions": {} if spec.predictions is None else spec.predictions,
+        "loss": _scalar_loss(spec.loss),
+    }
+
+
 def _check_host_pair(pair, name):
-    if not isinstance(pair, (tuple, list)):
-        raise ValueError(f"{name} must be a (function, tensors) pair, not {type(pair).__name__}")
+    what = f"{name} should be a (function, tensors) pair:"
+    if not isinstance(pair, tuple | list):
+        raise ValueError(f"{what} {name} should be tuple or list, not {type(pair).__name__}")
     if len(pair) != 2:
-        raise ValueError(f"{name} must be a (function, tensors) pair, not {len(pair)} elements")
+        raise ValueError(f"{what} {name} should have two elements, not {len(pair)}")
     function, tensors = pair
     if not callable(function):
-        raise TypeError(f"{name}[0] must be a function, not {function!r}")
-    if not isinstance(tensors, (tuple, list, dict)):
+        raise TypeError(f"{what} {name}[0] should be callable, not {function!r}")
+    if not isinstance(tensors, tuple | list | dict):
         raise ValueError(
-            f"{name}[1] must be a list, tuple or dict of tensors, not {type(tensors).__name__}"
+            f"{what} {name}[1] should be tuple or list, or dict, not {type(tensors).__name__}"
         )
-    if isinstance(tensors, (tuple, list)):
+    if isinstance(tensors, tuple | list):
         parameters = inspect.signature(function).parameters.values()
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             return
@@ -290,36 +256,35 @@ def _check_host_pair(pair, name):
         required = [p for p in accepted if p.default is p.empty]
         if not len(required) <= len(tensors) <= len(accepted):
             raise RuntimeError(
-                f"{name}[1] has {len(tensors)} tensors, but {_name(function)}"
-                f"{inspect.signature(function)} takes {len(accepted)}"
+                f"In TPUEstimatorSpec.{name}, length of tensors {len(tensors)} does not match "
+                f"method args of the function {_name(function)}{inspect.signature(function)}, "
+                f"which takes {len(accepted)}"
             )
 
 
-def _checked_hooks(hooks, name):
-    hooks = tuple(hooks or ())
-    for hook in hooks:
-        if not isinstance(hook, tf.train.SessionRunHook):
-            raise TypeError(f"{name} must be tf.train.SessionRunHook objects, not {hook!r}")
-    return hooks
+def _is_tensor(value):
+    """Whether a value is one dense tensor, or a variable."""
+    composite = tf.SparseTensor | tf.RaggedTensor | tf.IndexedSlices
+    return tf.is_tensor(value) and not isinstance(value, composite)
 
 
-def _check_graph(values, name):
+def _check_graph(values, what):
     graph = tf.get_default_graph()
     for value in tf.nest.flatten(values, expand_composites=True):
         if isinstance(value, tf.Tensor | tf.Operation) and value.graph is not graph:
             raise ValueError(
-                f"EstimatorSpec: {name} has {value.name}, which is of another graph than the one "
-                "that model_fn is called in"
+                f'{what} "{value.name}" must be from the default graph, which model_fn is called '
+                "in. It is of another one: build it inside of model_fn, in the same call"
             )
 
 
 def _scalar_loss(loss):
     if loss is None:
         return None
-    if not tf.is_tensor(loss):
-        raise TypeError(f"EstimatorSpec: loss must be a tensor, not {loss!r}")
+    if not _is_tensor(loss):
+        raise TypeError(f"loss must be Tensor, not {loss!r}")
     if loss.shape.num_elements() not in (None, 1):
-        raise ValueError(f"EstimatorSpec: loss must be a scalar, but has shape {loss.shape}")
+        raise ValueError(f"Loss must be scalar, but {loss.name} has shape {loss.shape}")
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
 
 

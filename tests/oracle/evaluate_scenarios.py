@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 from harness import (
     Recorder,
     Told,
+    build,
     dataset,
     event_tags,
     make_estimator,
@@ -112,6 +113,140 @@ def vector_metric(api, folder):
     estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
     results = estimator.evaluate(make_input_fn(), steps=2)
     return {"both": results["both"].tolist(), "tags": event_tags(os.path.join(folder, "eval"))}
+
+
+def keras():
+    """Keras's metrics of the TF1 style: a package of its own since TensorFlow 2.16."""
+    try:
+        import tf_keras
+    except ImportError:
+        return tf.keras
+    return tf_keras
+
+
+def keras_metric_fn(predictions, labels):
+    metrics = {"mean": keras().metrics.Mean(), "sum": keras().metrics.Sum(name="total")}
+    for metric in metrics.values():
+        metric.update_state(predictions)
+    metrics["error"] = keras().metrics.RootMeanSquaredError()
+    metrics["error"].update_state(labels, predictions)
+    return {**metrics, "pair": tf.metrics.mean(predictions)}
+
+
+def with_estimator_spec(api, metrics):
+    """A model_fn that returns an EstimatorSpec with metrics, made by a function of the graph."""
+
+    def model_fn(features, labels, mode, params):
+        graph = build(features, labels, mode)
+        ops = metrics(graph)
+        return api.EstimatorSpec(mode, loss=graph.loss, eval_metric_ops=ops)
+
+    return model_fn
+
+
+@table(tpu_spec={}, estimator_spec={"of_estimator": True})
+def keras_metrics(api, folder, of_estimator=False):
+    """Evaluated twice, before and after a training: nothing of them gets into a checkpoint."""
+
+    def fields(graph):
+        return {"eval_metrics": (keras_metric_fn, [graph.predictions, graph.labels])}
+
+    def of(graph):
+        return keras_metric_fn(graph.predictions, graph.labels)
+
+    model_fn = with_estimator_spec(api, of) if of_estimator else make_model_fn(api, fields=fields)
+    estimator = make_estimator(api, folder, model_fn)
+    collections = Collections()
+    first = estimator.evaluate(make_input_fn(), steps=3, hooks=[collections])
+    make_estimator(api, folder).train(make_input_fn(), steps=1)
+    second = estimator.evaluate(make_input_fn(), steps=3)
+    return {
+        "results": [numbers(first), numbers(second)],
+        "variables": collections.observed,
+        "tags": event_tags(os.path.join(folder, "eval")),
+    }
+
+
+class Collections(tf.train.SessionRunHook):
+    """Notes how many variables there are, by collection."""
+
+    def begin(self):
+        names = [tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.TRAINABLE_VARIABLES]
+        self.observed = {name: len(tf.get_collection(name)) for name in names}
+
+
+@table(
+    not_updated={"make": lambda x: keras().metrics.Mean(name="average")},
+    number={"make": lambda x: 1.0},
+    list={"make": lambda x: [x, x]},
+    triple={"make": lambda x: (x, x, x)},
+)
+def metric_refused(api, folder, make):
+    model_fn = with_estimator_spec(api, lambda graph: {"m": make(graph.loss)})
+    estimator = make_estimator(api, folder, model_fn)
+    phrases = [
+        'Please call update_state(...) on the "average" metric',
+        "Values of eval_metric_ops must be (metric_value, update_op) tuples",
+    ]
+    return outcome(lambda: estimator.evaluate(make_input_fn(), steps=1), phrases)
+
+
+def plainly(value):
+    """A result as JSON values."""
+    if isinstance(value, dict):
+        return {key: plainly(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [type(value).__name__, *(plainly(each) for each in value)]
+    return value.tolist()
+
+
+@table(
+    dict={"nest": lambda a, b: {"a": a, "b": b}},
+    tuple={"nest": lambda a, b: (a, b)},
+    deep={"nest": lambda a, b: {"a": [a, {"b": b}]}},
+)
+def nested_metric(api, folder, nest):
+    def metric(graph):
+        first = tf.metrics.mean(graph.predictions)
+        second = tf.metrics.mean(graph.labels)
+        return {"nested": (nest(first[0], second[0]), (first[1], second[1]))}
+
+    estimator = make_estimator(api, folder, with_estimator_spec(api, metric))
+    results = estimator.evaluate(make_input_fn(), steps=2)
+    return {
+        "results": {key: plainly(results[key]) for key in ("loss", "nested")},
+        "tags": event_tags(os.path.join(folder, "eval")),
+    }
+
+
+class EvalSteps(tf.train.SessionRunHook):
+    """Notes the eval step after each run."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self):
+        (self._step,) = tf.get_collection(tf.GraphKeys.EVAL_STEP)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(int(run_context.session.run(self._step)))
+
+
+@table(of_spec={"of_spec": True}, of_call={"of_spec": False})
+def eval_step(api, folder, of_spec):
+    """Counted from 1, and given to TensorFlow's own hook, which ends the evaluation."""
+    steps = EvalSteps()
+    hooks = [steps, stop_after_n_evals(3)]
+    fields = (lambda graph: {"evaluation_hooks": hooks}) if of_spec else None
+    estimator = make_estimator(api, folder, make_model_fn(api, fields=fields))
+    results = estimator.evaluate(make_input_fn(), steps=8, hooks=None if of_spec else hooks)
+    return {"seen": steps.seen, "results": numbers(results)}
+
+
+def stop_after_n_evals(number):
+    from tensorflow.python.training import evaluation
+
+    return evaluation._StopAfterNEvalsHook(number)
 
 
 @scenario

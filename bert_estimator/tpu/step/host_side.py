@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import errors
+from bert_estimator.tpu.eval_metrics import with_metric_pairs
 from bert_estimator.tpu.spec import (
     EstimatorSpec,
     ModeKeys,
     TPUEstimatorSpec,
     call_scaffold_fn,
-    check_metrics,
 )
 from bert_estimator.tpu.step import infeed, outfeed
 from bert_estimator.tpu.step.inputs import Inputs
@@ -109,8 +109,8 @@ class HostSide:
             self.scalars = scalar_tensors(spec.host_call)
             self.functions.append((function, [] if function.result is None else function.result))
         if mode == ModeKeys.EVAL and spec.eval_metrics is not None:
-            function = self._host_function("eval_metrics", spec.eval_metrics)
-            check_metrics(function.result, "eval_metrics: metric_fn's result")
+            pair = with_metric_pairs(spec.eval_metrics)
+            function = self._host_function("eval_metrics", pair)
             self.metric_values, updates = split_metrics(function.result)
             self.functions.append((function, updates))
         if mode == ModeKeys.PREDICT:

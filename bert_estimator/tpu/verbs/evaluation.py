@@ -9,6 +9,7 @@ from google.protobuf import message
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
@@ -44,7 +45,9 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
 
         def make_hooks(step):
             _check_metric_names(step.metric_values)
-            return [*hooks, *step.spec.evaluation_hooks]
+            given = [*hooks, *step.spec.evaluation_hooks]
+            steps_a_loop = steps if job.tpu_rules else 1
+            return [EvalStepCounter(steps_a_loop, given), *given]
 
         with (
             opened_run(job, step_class, input_fn, path, make_hooks) as run,
@@ -122,7 +125,12 @@ def _write_events(eval_dir, results, checkpoint_path):
     for name, value in results.items():
         if name == tf.GraphKeys.GLOBAL_STEP:
             continue
-        if isinstance(value, bytes):
+        if isinstance(value, dict | tuple | list):
+            tf.logging.warning(
+                "The metric %s is a nested structure: it is returned, and left out of the events.",
+                name,
+            )
+        elif isinstance(value, bytes):
             summary.value.extend(_values_of_text(name, value))
         elif np.ndim(value) == 0 and np.isrealobj(value):
             summary.value.add(tag=name, simple_value=float(value))
@@ -146,7 +154,7 @@ def _values_of_text(name, text):
         values = tf.Summary.FromString(text).value
     if not values:
         tf.logging.warning(
-            "The metric %s is a string that is no serialized summary: it is returned, and left out "
+            "The metric %s is a string, but not a serialized summary: it is returned, and left out "
             "of the events.",
             name,
         )

@@ -487,13 +487,13 @@ def test_a_plain_estimator_spec_trains_and_its_scaffold_is_ignored(tmp_path, war
             "training_chief_hooks are not supported",
         ),
         (lambda s: s._replace(scaffold_fn=lambda: None), ValueError, "scaffold_fn must return"),
-        (lambda s: s._replace(train_op=None), ValueError, "mode TRAIN needs train_op"),
-        (lambda s: s._replace(loss=None), ValueError, "mode 'train' needs loss"),
+        (lambda s: s._replace(train_op=None), ValueError, "Missing train_op: a spec of mode TRAIN"),
+        (lambda s: s._replace(loss=None), ValueError, "Missing loss: a spec of mode 'train'"),
         (lambda s: s.loss, ValueError, r"must return a TPUEstimatorSpec .* not \w*Tensor"),
         (
             lambda s: s._replace(loss=tf.zeros([4])),
             ValueError,
-            r"loss must be a scalar, but has shape \(4,\)",
+            r"Loss must be scalar, but .* has shape \(4,\)",
         ),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.training import evaluation
 from toy import (
     HostLog,
     Visits,
@@ -123,16 +124,16 @@ def test_a_metric_s_scalar_tensor_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda x: {"a": tf.reduce_mean(x)}, r"result\['a'\] must be a \(value tensor, update"),
-        (lambda x: [tf.metrics.mean(x)], r"result must be a dict of metrics, each a \(value"),
-        (lambda x: tf.reduce_mean(x), r"result must be a dict of metrics, each a \(value"),
+        (lambda x: {"a": tf.reduce_mean(x)}, r"result must be \(metric_value, update_op"),
+        (lambda x: [tf.metrics.mean(x)], r"result must be a dict, of a metric by each name, not"),
+        (lambda x: tf.reduce_mean(x), r"result must be a dict, of a metric by each name, not"),
     ],
 )
 def test_what_metric_fn_must_return(tmp_path, cores, returned, message):
     def fields(features, loss):
         return {"eval_metrics": (returned, [features["x"]])}
 
-    with pytest.raises(TypeError, match=f"^eval_metrics: metric_fn's {message}"):
+    with pytest.raises(TypeError, match=f"eval_metrics: metric_fn's {message}"):
         make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
 
 
@@ -213,7 +214,7 @@ def test_a_string_metric_is_written_as_the_summary_it_is(tmp_path, warned):
     assert sorted(tag for _, tag, _ in events(folder)) == ["drawn/0", "drawn/1", "loss", "x"]
     assert scalars(folder, "drawn/1") == [(0, 4.0)]
     assert [text for text in warned() if text.startswith("The metric")] == [
-        f"The metric {name} is a string that is no serialized summary: it is returned, and left "
+        f"The metric {name} is a string, but not a serialized summary: it is returned, and left "
         "out of the events."
         for name in ("note", "nothing")
     ]
@@ -239,3 +240,50 @@ def test_training_and_evaluation_alternate(tmp_path):
         estimator.train(input_fn, steps=2)
         found.append(estimator.evaluate(input_fn, steps=2)["global_step"])
     assert found == [2, 4, 6]
+
+
+@pytest.mark.parametrize("nest", [lambda a, b: {"a": a, "b": b}, lambda a, b: (a, b)])
+def test_a_metric_may_be_nested(tmp_path, cores, nest):
+    def metric_fn(x):
+        first, second = tf.metrics.mean(x), tf.metrics.mean(2 * x)
+        return {"nested": (nest(first[0], second[0]), (first[1], second[1]))}
+
+    def fields(features, loss):
+        return {"eval_metrics": (metric_fn, [features["x"]])}
+
+    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=3)
+    assert results["nested"] == nest(2.0, 4.0)
+    assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
+
+
+class SeesEvalStep(tf.train.SessionRunHook):
+    """Notes the eval step as a hook sees it at a loop's end."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self):
+        (self._step,) = tf.get_collection(tf.GraphKeys.EVAL_STEP)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(int(run_context.session.run(self._step)))
+
+
+def test_the_eval_step_counts_the_steps_of_a_loop(tmp_path, cores):
+    steps, stopping = SeesEvalStep(), evaluation._StopAfterNEvalsHook(3, log_progress=False)
+    estimator = make_estimator(tmp_path)
+    for _ in range(2):  # it begins anew
+        assert estimator.evaluate(input_fn, steps=3, hooks=[steps, stopping])["loss"] == 2.0
+    assert steps.seen == [3, 3]
+    assert "eval_step" not in make_estimator(tmp_path).train(input_fn, steps=1).get_variable_names()
+
+
+def test_a_model_that_counts_evaluations_shares_the_eval_step(tmp_path, cores):
+    def fields(features, loss):
+        evaluation._get_or_create_eval_step()
+        return {}
+
+    steps = SeesEvalStep()
+    estimator = make_estimator(tmp_path, make_model_fn(fields))
+    estimator.evaluate(input_fn, steps=2, hooks=[steps])
+    assert steps.seen == [2]
