@@ -25,14 +25,14 @@ except RuntimeError as error:
 
 @pytest.fixture(scope="session")
 def xla_runtime():
-    """Skips the tests that ask for it where the XLA runtime cannot run."""
+    """Skips the tests that use this fixture if the XLA runtime cannot run."""
     if _MISSING:
         pytest.skip("needs the XLA runtime")
 
 
 @pytest.fixture(scope="session")
 def tpu_compiler(xla_runtime):
-    """As `xla_step`, for tests that compile for TPUs."""
+    """Skips the tests that compile for TPUs if the TPU's compiler is not installed."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("needs the TPU's compiler, libtpu")
 

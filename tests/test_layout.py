@@ -205,7 +205,7 @@ def test_loading_a_script_does_not_load_tensorflow(name):
 
 
 def test_no_circles():
-    """No modules import each other, whether at their top or inside functions."""
+    """There are no modules that import each other, at their top or inside functions."""
     finished, path = set(), []
 
     def visit(module):

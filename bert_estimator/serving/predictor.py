@@ -1,17 +1,17 @@
-"""What an exported model tells of raw texts: the model is opened once and stays warm.
+"""Answers raw texts with an exported model, which is opened once and stays in memory.
 
     python run_classifier.py ... --do_export --output_dir=runs/mrpc
     python -m bert_estimator.serving.predictor runs/mrpc < texts.tsv > answers.jsonl
 
-reads a text a line, or two with a tab between where the task is of pairs, and writes a line of JSON
-for each, in order:
+The command reads a text per line, or two texts with a tab between them if the task is about pairs.
+It writes a line of JSON for each line, in order:
 
     {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}          classification
-    {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.2}}       multi_label: those above 0.5
+    {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.2}}       multi_label: labels above 0.5
     {"number": 3.2}                                                regression
 
-A line is answered as soon as it has arrived, together with those that arrived with it: a program
-may write one, and wait for its answer before it writes the next.
+Lines are answered as soon as they arrive, so a program may write a line, and wait for its answer
+before it writes the next line.
 """
 
 import argparse
@@ -30,14 +30,14 @@ from input_pipelines.features import Features
 
 BATCH_SIZE = 32
 
-_EXPORTS = "export"  # where a run has its exported models
+_EXPORTS = "export"  # the directory of a run's exported models
 _CHUNK_BYTES = 1 << 16
 
 Text = str | tuple[str, str]
 
 
 class Predictor:
-    """An exported classifier for raw texts. Needs TensorFlow alone, no code of the model.
+    """Opens an exported classifier for raw texts. It needs TensorFlow, but no code of the model.
 
     ```
     predictor = Predictor("runs/mrpc")
@@ -47,21 +47,21 @@ class Predictor:
     Calls may come from several threads at a time.
 
     Args:
-      path: an exported model's directory, one that holds such by number, of which the newest is
-        taken, or that of a run with such a one, `export`.
-      batch_size: most texts computed at a time.
+      path: the directory of an exported model; or a directory of exported models by number, whose
+        newest is taken; or the directory of a run, which has its exported models in `export`.
+      batch_size: the most texts that are computed at a time.
 
     Attributes:
       export_dir: the exported model's directory.
       kind: "classification", "multi_label" or "regression".
       labels: the labels in the order of the outputs' columns; empty for regression.
-      is_pair: whether the model's task is of pairs of texts.
-      max_seq_length: tokens of an example; longer ones are cut, as they were in training.
+      is_pair: whether the model's task is about pairs of texts.
+      max_seq_length: tokens of an example; longer examples are cut, as they were in training.
       num_cut: how many texts have been cut so far.
 
     Raises:
-      ValueError: the directory holds no exported model, or one that cannot be fed with texts; the
-        message says what it lacks.
+      ValueError: the directory does not hold an exported model, or the model cannot be fed with
+        texts; the message says what is missing.
     """
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
@@ -76,10 +76,10 @@ class Predictor:
         self.is_pair: bool = task["is_pair"]
         vocab_file = os.path.join(extra, task["vocab_file"])
         if not os.path.isfile(vocab_file):
-            raise ValueError(f"{vocab_file}: the vocabulary is not there. Export the model anew")
+            raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
         self._tokenizer = tokenization.open_tokenizer(vocab_file, task["do_lower_case"])
 
-        # Loaded only now, since it takes seconds: a wrong directory has been reported by here.
+        # TensorFlow takes seconds to load; a wrong directory has been reported before.
         import tensorflow.compat.v1 as tf
 
         self._session = tf.Session(graph=tf.Graph())
@@ -94,38 +94,39 @@ class Predictor:
         self.num_cut = 0
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
-        """The answers to some texts, in their order, as the command line gives them.
-
-        Args, Raises: as `predict`.
+        """Answers texts like the command line; see `predict` for the texts.
 
         Returns:
-          A dict for each text: `label` (classification) or `labels` (multi_label), and
-          `probabilities`, label -> float; or `number` (regression).
-        """
-        found = self.predict(texts)
-        if self.kind == "regression":
-            return [{"number": float(row[0])} for row in found["logits"]]
-        return [self._answer(row) for row in found["probabilities"]]
-
-    def predict(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
-        """The model's outputs for some texts, a row for each, in their order.
-
-        Args:
-          texts: strings, or tuples of two where the model's task is of pairs; any number.
-
-        Returns:
-          `logits` and, but for regression, `probabilities`: float32 [number of texts, number of
-          labels], or [.., 1] for regression.
+          A dict for each text, in order. It has `label` (classification) or `labels` (multi_label),
+          and `probabilities`, label -> float; or only `number` (regression).
 
         Raises:
-          ValueError: a text is no string, a single one where pairs are told of, or the other way
-            round; the message says which.
+          ValueError: as in `predict`.
+        """
+        outputs = self.predict(texts)
+        if self.kind == "regression":
+            return [{"number": float(row[0])} for row in outputs["logits"]]
+        return [self._answer(row) for row in outputs["probabilities"]]
+
+    def predict(self, texts: Iterable[Text]) -> dict[str, np.ndarray]:
+        """Returns the model's outputs for texts, with a row for each text, in order.
+
+        Args:
+          texts: any number of strings, or of tuples of two strings if the task is about pairs.
+
+        Returns:
+          A dict of `logits` and `probabilities`, float32 [number of texts, number of labels]. For
+          regression, only `logits`, [number of texts, 1].
+
+        Raises:
+          ValueError: a text is not a string, or not a pair of strings if the task is about pairs;
+            the message says which text.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
         nothing = np.zeros([0, len(self.labels) or 1], np.float32)
-        found = {name: [nothing] for name in self._outputs}
+        outputs = {name: [nothing] for name in self._outputs}
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
             features = Features(part, self._tokenizer, self.max_seq_length)
@@ -133,11 +134,11 @@ class Predictor:
             batch = features.batch(np.arange(len(part)))
             feeds = {tensor: batch[name] for name, tensor in self._inputs.items()}
             for name, rows in self._session.run(self._outputs, feeds).items():
-                found[name].append(rows)
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+                outputs[name].append(rows)
+        return {name: np.concatenate(parts) for name, parts in outputs.items()}
 
     def close(self) -> None:
-        """Frees the model; it cannot be called any more."""
+        """Closes the model; it cannot be called after that."""
         self._session.close()
 
     def _example(self, number: int, text: Text) -> Example:
@@ -146,8 +147,8 @@ class Predictor:
         if len(parts) != wanted or not all(isinstance(part, str) for part in parts):
             what = "a pair of strings" if self.is_pair else "a string"
             raise ValueError(
-                f"texts[{number}] is {text!r}; it must be {what}: what {self.export_dir} was "
-                "trained on"
+                f"texts[{number}] is {text!r}; it must be {what}, like the texts that "
+                f"{self.export_dir} was trained on"
             )
         return Example(parts[0], parts[1] if self.is_pair else None, None)
 
@@ -160,10 +161,10 @@ class Predictor:
 
 
 def find(path: str) -> str:
-    """The exported model that a path means; see `Predictor`.
+    """Returns the directory of the exported model that a path means; see `Predictor`.
 
     Raises:
-      ValueError: there is none.
+      ValueError: the path does not hold an exported model.
     """
     for folder in (path, os.path.join(path, _EXPORTS)):
         if _is_saved_model(folder):
@@ -173,8 +174,9 @@ def find(path: str) -> str:
         if numbers:
             return os.path.join(folder, max(numbers, key=int))
     raise ValueError(
-        f"{path}: holds no exported model: no saved_model.pb, nor a numbered directory with one, "
-        f"there or in its {_EXPORTS}/. Make one: run_classifier.py --do_export"
+        f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
+        "saved_model.pb, or a numbered directory with a saved_model.pb. Export a model: "
+        "run_classifier.py --do_export"
     )
 
 
@@ -186,8 +188,8 @@ def _read_task(path: str) -> dict[str, Any]:
     """Reads the task.json of an exported model."""
     if not os.path.isfile(path):
         raise ValueError(
-            f"{path}: is not there, and nothing else says how text becomes ids. Export the model "
-            "with run_classifier.py --do_export"
+            f"{path} is missing, which says how text becomes ids. Export the model with "
+            "run_classifier.py --do_export"
         )
     with open(path, encoding="utf-8") as reader:
         return json.load(reader)
@@ -197,13 +199,13 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> None
     """Writes an answer for each line, and flushes it before it waits for more lines.
 
     Args:
-      predictor: what gives the answers.
-      reader: buffered; lines of UTF-8, as the top of this module has them.
-      writer: where the lines of JSON go.
+      predictor: the model.
+      reader: a buffered reader of lines in UTF-8; see the top of this module.
+      writer: the output, for lines of JSON.
 
     Raises:
-      ValueError: a line is not UTF-8, or holds another number of texts than the task's examples;
-        the message gives its number.
+      ValueError: a line is not UTF-8, or has a different number of texts than the task's examples;
+        the message gives the line's number.
     """
     number = 0
     for lines in _arriving(reader):
@@ -217,7 +219,7 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> None
 
 
 def _arriving(reader: BinaryIO) -> Iterator[list[bytes]]:
-    """Lines, as many at a time as can be had without waiting."""
+    """Yields lines, each time as many as are available without waiting."""
     rest = b""
     while chunk := reader.read1(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -232,27 +234,46 @@ def _text(number: int, line: bytes, is_pair: bool) -> Text:
     except UnicodeDecodeError as error:
         raise ValueError(f"line {number}: byte {error.start} is not UTF-8") from None
     if len(parts) != (2 if is_pair else 1):
-        rule = "pairs: two texts a line, with a tab between" if is_pair else "single texts: no tabs"
+        rule = (
+            "pairs: two texts per line, with one tab between"
+            if is_pair
+            else "single texts: no tabs"
+        )
         raise ValueError(
-            f"line {number}: has {len(parts) - 1} tabs, but the model's task is of {rule}"
+            f"line {number} has {len(parts) - 1} tabs, but the model's task is about {rule}"
         )
     return (parts[0], parts[1]) if is_pair else parts[0]
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code: 0, 2 for a model or lines that cannot work, 1 if
-    nobody reads the answers, 130 after Ctrl-C."""
+    """Runs the command; returns its exit code.
+
+    It is 0, or 2 for a model or lines that cannot work, 1 if the reader of the answers is closed,
+    or 130 after Ctrl-C.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m bert_estimator.serving.predictor",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help="a run's directory, or an exported model's")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="standard input by default")
-    parser.add_argument("--batch_size", type=int, default=BATCH_SIZE, help="most texts at a time")
+    parser.add_argument(
+        "model", metavar="MODEL", help="open the model in this directory of a run or of an export"
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="read lines from this file (default: standard input)",
+    )
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=BATCH_SIZE,
+        help="compute at most this many texts at a time (default %(default)s)",
+    )
     args = parser.parse_args(argv[1:])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # That sessions load SavedModels is deprecated, which tells a user of this command nothing.
+    # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         with open(args.file, "rb") if args.file else sys.stdin.buffer as reader:
@@ -264,7 +285,7 @@ def main(argv: list[str]) -> int:
                 file=sys.stderr,
             )
     except BrokenPipeError:
-        # As when `head` has read enough. What is still buffered would fail once more at exit.
+        # For example, `head` has read enough. Flushing the buffer at exit would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -1,14 +1,15 @@
-"""TPUEstimator on today's TensorFlow. Knows nothing of BERT.
+"""TPUEstimator on today's TensorFlow. This package does not know BERT.
 
-Public names are those of `tf.compat.v1.estimator.tpu`, those of `tf.compat.v1.estimator` that its
-programs use (of `tf.compat.v1.estimator.export` in the module `serving`), and what a `model_fn` or
-a host call needs besides: `CrossShardOptimizer`, `cross_replica_sum`, the event writer `summary`.
+It has the names in `tf.compat.v1.estimator.tpu`, and the names in `tf.compat.v1.estimator` that
+programs with TPUEstimator use (the module `serving` has `tf.compat.v1.estimator.export`). Further
+names are for a `model_fn` or a host call: `CrossShardOptimizer`, `cross_replica_sum`, and the event
+writer `summary`.
 """
 
 import importlib
 
-# Loaded when first asked for: an exported program is run by modules of this package where
-# TensorFlow is not installed.
+# A name's module is loaded when the name is first used, because modules of this package also run
+# exported programs without TensorFlow.
 _MODULE_OF = {
     "BestExporter": "exporters",
     "CrossShardOptimizer": "cross_shard_optimizer",

@@ -55,8 +55,10 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def pipeline():
-    """Returns a function (task, model's directory, inputs, **options) -> the pipeline's answers; the
-    oracle's process is started once."""
+    """Starts the oracle's process once; returns a function that asks a pipeline for its answers.
+
+    The function's arguments are (task, model's directory, inputs, **options).
+    """
     oracle = [os.environ["TRANSFORMERS_PYTHON"], fixtures.HERE / "transformers_oracle.py"]
     with subprocess.Popen(
         [*oracle, "pipelines", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

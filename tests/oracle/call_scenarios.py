@@ -21,7 +21,7 @@ from harness import (
 
 
 class Reached(LookupError):
-    """Raised by a function once it is called, where no more than the call is looked at."""
+    """Is raised by a function when it is called, in scenarios that only look at the call."""
 
 
 def reached(*args, **keywords):
@@ -74,7 +74,7 @@ class CallableModel:
     not_callable={"model_fn": "model_fn"},
 )
 def model_fn_signature(api, folder, model_fn, params=None, labels=True):
-    """LookupError: it was called. Otherwise: it was refused."""
+    """A LookupError means that the function was called; otherwise it was refused."""
 
     def call():
         # Made here, not by make_estimator: a model_fn of None must arrive as None.
@@ -177,7 +177,7 @@ def plain_spec_in_evaluation(api, folder):
 
 @scenario
 def as_estimator_spec(api, folder):
-    """What a TPUEstimatorSpec becomes where there is no TPU."""
+    """Shows the spec that a TPUEstimatorSpec becomes without a TPU."""
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
         loss = tf.constant(1.0)
@@ -299,7 +299,7 @@ class CallableInput:
     not_callable={"input_fn": 3},
 )
 def input_fn_signature(api, folder, input_fn):
-    """LookupError: it was called. Otherwise: it was refused."""
+    """A LookupError means that the function was called; otherwise it was refused."""
     estimator = make_estimator(api, folder)
     return outcome(lambda: estimator.train(input_fn))
 

@@ -13,7 +13,7 @@ OF_MASTER = {"master": ["a:1"], "ps": ["b:1", "b:2"], "worker": ["c:1", "c:2", "
 
 
 def task(kind, index, cluster=None, **further):
-    """A TF_CONFIG with a task and, if given, its cluster."""
+    """Returns a TF_CONFIG with a task and, if given, its cluster."""
     return {
         "task": {"type": kind, "index": index},
         **({} if cluster is None else {"cluster": cluster}),

@@ -290,7 +290,7 @@ def between_trainings(api, folder):
 
 @scenario
 def checkpoint_path(api, folder):
-    """An older checkpoint, and one of another directory."""
+    """Evaluates an older checkpoint, and a checkpoint in another directory."""
     estimator = make_estimator(api, folder, config={"save_checkpoints_steps": 2})
     estimator.train(make_input_fn(), steps=4)
     path = os.path.join(folder, "model.ckpt-2")

@@ -92,7 +92,7 @@ def signatures(api, folder, kinds=None, receiver=raw):
 
 @scenario
 def several_without_a_default(api, folder):
-    """Refused by the constructor of the spec, or in the export."""
+    """The constructor of the spec refuses it, or the export does."""
     fields = outputs(api, {"a": "predict", "b": "predict"})
     return outcome(lambda: trained(api, folder, fields).export_saved_model(folder, raw(api)))
 

@@ -159,7 +159,7 @@ def host_call_raises(api, folder):
 
 @scenario
 def no_global_step_update(api, folder):
-    """A train_op which forgets the global step: only the end of the data ends it."""
+    """A train_op does not change the global step, so only the end of the data ends training."""
 
     def model_fn(features, labels, mode, params):
         value = tf.get_variable("w", initializer=INITIAL_WEIGHT)

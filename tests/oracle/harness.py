@@ -77,7 +77,7 @@ def make_input_fn(examples=None, log=None):
 
 
 def build(features, labels, mode):
-    """The toy's graph: its tensors and, in TRAIN, its train_op, under their usual names."""
+    """Builds the toy's graph; returns its tensors and, in TRAIN, its train_op, by name."""
     weight = tf.get_variable("w", initializer=INITIAL_WEIGHT)
     predictions = weight * features["x"]
     targets = 3.0 * features["x"] if labels is None else labels
@@ -97,7 +97,7 @@ def build(features, labels, mode):
 
 
 def make_model_fn(api, log=None, fields=None):
-    """A `model_fn` for the toy.
+    """Returns a `model_fn` for the toy.
 
     Every call appends `(mode, params)` to `log`; `fields(graph)` may return further fields of the
     spec, or others in place of mode, loss and train_op.
@@ -115,7 +115,7 @@ def make_model_fn(api, log=None, fields=None):
 
 
 def make_estimator(api, folder, model_fn=None, config=(), tpu_config=(), **keywords):
-    """A TPUEstimator in local mode; `config` and `tpu_config`: keywords of the two configs."""
+    """Makes a TPUEstimator in local mode; `config` and `tpu_config` are keywords of the configs."""
     run_config = api.RunConfig(
         **{
             "model_dir": folder,
@@ -137,7 +137,7 @@ def make_estimator(api, folder, model_fn=None, config=(), tpu_config=(), **keywo
 
 
 def plain(value):
-    """A value as a JSON value; protos and other objects by the name of their type."""
+    """Converts a value to JSON; protos and other objects become the name of their type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -215,15 +215,15 @@ class Told(tf.train.SessionRunHook):
 
 
 def checkpoint_steps(folder):
-    """The global steps of the checkpoints in a folder, in order."""
+    """Returns the global steps of the checkpoints in a folder, in order."""
     if not os.path.isdir(folder):
         return []
-    found = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(folder))
-    return sorted(int(match.group(1)) for match in found if match)
+    matches = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(folder))
+    return sorted(int(match.group(1)) for match in matches if match)
 
 
 def event_tags(folder):
-    """What the event files of a folder hold: tag -> its steps, in order."""
+    """Reads the event files of a folder; returns tag -> its steps, in order."""
     tags = {}
     for name in sorted(os.listdir(folder)):
         if "tfevents" not in name:
@@ -235,17 +235,17 @@ def event_tags(folder):
 
 
 def weight(estimator):
-    """The weight in the newest checkpoint."""
+    """Returns the weight in the newest checkpoint."""
     return float(estimator.get_variable_value("w"))
 
 
 def global_step(estimator):
-    """The global step in the newest checkpoint."""
+    """Returns the global step in the newest checkpoint."""
     return int(estimator.get_variable_value("global_step"))
 
 
 def numbers(results):
-    """What `evaluate` returned, as JSON values: Python floats, and an int for the step."""
+    """Converts the results of `evaluate` to JSON: Python floats, and an int for the step."""
     return {
         key: int(value) if key == "global_step" else float(value) for key, value in results.items()
     }

@@ -22,7 +22,7 @@ def load(name):
 
 UPSTREAM = load("upstream.json")["scenarios"]
 
-# Where ours does something else on purpose: scenario -> what ours does, and the reason.
+# Scenarios in which ours differs on purpose -> our behaviour, and the reason.
 DIFFERENCES = load("differences.json")
 
 

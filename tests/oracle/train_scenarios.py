@@ -266,7 +266,7 @@ def hook_feeds(api, folder):
 
 @scenario
 def hook_runs_the_session_itself(api, folder):
-    """Two steps in a hook between two steps of the loop: the step limit counts them too."""
+    """A hook runs two steps between two steps of the loop; the step limit counts them too."""
 
     class Extra(tf.train.SessionRunHook):
         def begin(self):

@@ -309,7 +309,7 @@ def run_config_is_read_only(api, folder):
     model_dir_number={"keywords": {"model_dir": 3}, "says": []},
 )
 def constructor(api, folder, keywords, says):
-    """Each with use_tpu=False and with use_tpu=True; no TPU is looked for here."""
+    """Makes a TPUEstimator with use_tpu=False and with use_tpu=True; neither looks for a TPU."""
 
     def make(use_tpu):
         api.TPUEstimator(

@@ -7,14 +7,14 @@ from harness import make_estimator, make_input_fn, make_model_fn, outcome, scena
 
 
 def trained(api, folder):
-    """A model_dir with the checkpoints 0, 2 and 4."""
+    """Makes a model_dir with the checkpoints 0, 2 and 4."""
     path = os.path.join(folder, "source")
     make_estimator(api, path, config={"save_checkpoints_steps": 2}).train(make_input_fn(), steps=4)
     return path
 
 
 def first_weight(api, folder, **keywords):
-    """The weight in the checkpoint of step 0."""
+    """Returns the weight in the checkpoint of step 0."""
     folder = os.path.join(folder, "model")
     make_estimator(api, folder, **keywords).train(make_input_fn(), steps=1)
     return float(tf.train.load_variable(os.path.join(folder, "model.ckpt-0"), "w"))

@@ -18,11 +18,11 @@ from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, wri
 
 ROOT = os.path.dirname(os.path.abspath(run_classifier.__file__))
 WORDS = [*words(20), *(word.upper() for word in words(20))]
-NUMBER = 13  # texts to predict for: no multiple of a batch
+NUMBER = 13  # texts to predict for, which is not a multiple of a batch
 
 
 def texts(number, seed, is_pair=False):
-    """Texts of three words each, w's and W's; or pairs of such."""
+    """Returns texts of three words each, w's and W's, or pairs of these texts."""
     generator = np.random.default_rng(seed)
 
     def text():
@@ -32,7 +32,7 @@ def texts(number, seed, is_pair=False):
 
 
 def run(path, label_of, is_pair, vocab_file, vocab_size, **flags):
-    """Fine-tunes for two steps, predicts and exports; returns the run's directory."""
+    """Trains for two steps, predicts and exports; returns the run's directory."""
     (path / "bert_config.json").write_text(
         json.dumps({**bert_config(0), "vocab_size": vocab_size, "initializer_range": 0.3})
     )
@@ -65,7 +65,7 @@ def run(path, label_of, is_pair, vocab_file, vocab_size, **flags):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Classification of pairs; WordPiece."""
+    """Makes a run for classification of pairs, with WordPiece."""
     path = tmp_path_factory.mktemp("pairs")
     vocab_file = path / "vocab.txt"
     write_vocab([*SPECIAL_TOKENS, *words(20)], str(vocab_file))
@@ -74,7 +74,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """Several labels of a text; SentencePiece."""
+    """Makes a run for several labels of a text, with SentencePiece."""
     path = tmp_path_factory.mktemp("several")
     vocab_file = path / "pieces.model"
     train_sentencepiece(texts(200, 3), str(vocab_file), 24)
@@ -87,7 +87,7 @@ def several(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cased(tmp_path_factory):
-    """A number of a text, in which W1 is another word than w1."""
+    """Makes a run for a number of a text, in which W1 and w1 are different words."""
     path = tmp_path_factory.mktemp("cased")
     vocab_file = path / "cased_words.txt"
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(vocab_file))
@@ -161,12 +161,12 @@ def test_longer_texts_are_cut_and_counted(of_pairs):
     ("given", "message"),
     [
         ("a text", "texts must be a list of texts, not the one text 'a text'"),
-        ([("a", "b"), "c"], r"texts\[1\] is 'c'; it must be a pair of strings: what .* was tr"),
+        ([("a", "b"), "c"], r"texts\[1\] is 'c'; it must be a pair of strings, like the texts"),
         ([("a", None)], r"texts\[0\] is \('a', None\); it must be a pair of strings"),
         ([("a", "b", "c")], r"texts\[0\] is \('a', 'b', 'c'\); it must be a pair"),
     ],
 )
-def test_texts_that_are_no_pairs(of_pairs, given, message):
+def test_texts_that_are_not_pairs(of_pairs, given, message):
     with pytest.raises(ValueError, match=message):
         of_pairs(given)
 
@@ -195,13 +195,13 @@ def test_directories_that_cannot_work(pairs, tmp_path):
             Predictor(str(path))
 
     for path in (tmp_path, tmp_path / "no"):
-        refuses(path, rf"^{path}: holds no exported model: no saved_model\.pb, .* --do_export")
+        refuses(path, rf"^{path} does not hold an exported model: .* saved_model\.pb.* --do_export")
     copy = tmp_path / "copy"
     shutil.copytree(find(str(pairs)), copy)
     (copy / "assets.extra" / "vocab.txt").rename(tmp_path / "vocab.txt")
-    refuses(copy, r"assets\.extra/vocab\.txt: the vocabulary is not there. Export the model anew")
+    refuses(copy, r"assets\.extra/vocab\.txt: the vocabulary is missing. Export the model again")
     (copy / "assets.extra" / "task.json").unlink()
-    refuses(copy, r"assets\.extra/task\.json: is not there, and nothing else says how text becom")
+    refuses(copy, r"assets\.extra/task\.json is missing, which says how text becomes ids")
     with pytest.raises(ValueError, match="batch_size=0: must be positive"):
         Predictor(str(pairs), 0)
 
@@ -228,8 +228,8 @@ def test_a_file_of_lines(pairs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (b"a\tb\nc\n", "line 2: has 0 tabs, but the model's task is of pairs: two texts a line"),
-        (b"a\tb\tc\n", "line 1: has 2 tabs, but the model's task is of pairs"),
+        (b"a\tb\nc\n", "line 2 has 0 tabs, but the model's task is about pairs: two texts"),
+        (b"a\tb\tc\n", "line 1 has 2 tabs, but the model's task is about pairs"),
         (b"a\tb\nc\t\xff\n", "line 2: byte 2 is not UTF-8"),
     ],
 )
@@ -240,13 +240,15 @@ def test_lines_that_cannot_work(pairs, tmp_path, capsys, lines, message):
 
 
 def test_a_pair_in_a_line_where_the_task_has_single_texts(cased):
-    with pytest.raises(ValueError, match="line 1: has 1 tabs, but the model's task is of single t"):
+    with pytest.raises(
+        ValueError, match="line 1 has 1 tabs, but the model's task is about single t"
+    ):
         answer_lines(Predictor(str(cased)), io.BytesIO(b"a\tb\n"), io.StringIO())
 
 
 def test_a_command_that_cannot_work(pairs, tmp_path, capsys):
     assert main(tmp_path) == 2
-    assert f"predictor: {tmp_path}: holds no exported model" in capsys.readouterr().err
+    assert f"predictor: {tmp_path} does not hold an exported model" in capsys.readouterr().err
     assert main(pairs, tmp_path / "no") == 2
     assert f"predictor: [Errno 2] No such file or directory: '{tmp_path}/no'" in (
         capsys.readouterr().err
@@ -255,7 +257,7 @@ def test_a_command_that_cannot_work(pairs, tmp_path, capsys):
 
 @pytest.fixture
 def process(pairs):
-    """The command, waiting for lines."""
+    """Starts the command, which waits for lines."""
     with subprocess.Popen(
         [sys.executable, "-m", "bert_estimator.serving.predictor", str(pairs)],
         cwd=ROOT,

@@ -43,7 +43,7 @@ def write_pretraining_data(path):
 
 
 def huge_weight(path):
-    """The records in a file without manifest; the loss of one of step 7 is beyond float32."""
+    """Copies the records to a file without manifest; a loss of step 7 is beyond float32."""
 
     def change(features):
         features["masked_lm_weights"].float_list.value[0] = 3e38

@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a tiny network, data and flags for it, what a run leaves."""
+"""A tiny network with data and flags, and readers of a run's results, for tests of whole runs."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def words(number):
 
 
 def bert_config(number_of_words, **changes):
-    """A network of one narrow layer over these words."""
+    """Returns the configuration of a network with one narrow layer over these words."""
     return {
         "vocab_size": number_of_words + len(SPECIAL_TOKENS),
         "hidden_size": 16,
@@ -74,7 +74,7 @@ def copy_records(source, target, changes):
 
 
 def pairs(number, seed):
-    """Pairs of texts over `words(30)`; the label is whether the first one is of words below w15."""
+    """Yields pairs of texts over `words(30)`, labelled by whether the first is below w15."""
     generator = np.random.default_rng(seed)
     for _ in range(number):
         is_low = generator.integers(2)
@@ -85,14 +85,17 @@ def pairs(number, seed):
 
 
 def write_pairs(path, rows):
-    """Writes rows as of `pairs` into a TSV file."""
+    """Writes rows of `pairs` into a TSV file."""
     lines = ["sentence1\tsentence2\tlabel", *("\t".join(row) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
 
 
 def pretraining_flags(data, output_dir, **changes):
-    """Flags of a short run_pretraining.py on a directory with `train.tfrecord` and
-    `bert_config.json`; a change to None leaves the flag out."""
+    """Returns the flags of a short run_pretraining.py.
+
+    The directory `data` has `train.tfrecord` and `bert_config.json`. A change to None leaves the
+    flag out.
+    """
     values = {
         "input_file": data / "train.tfrecord",
         "bert_config_file": data / "bert_config.json",
@@ -113,7 +116,7 @@ def pretraining_flags(data, output_dir, **changes):
 
 
 def classifier_flags(data, output_dir, **changes):
-    """The same for run_classifier.py, on `train.tsv`, `dev.tsv`, `vocab.txt` and the network."""
+    """Does the same for run_classifier.py, with `train.tsv`, `dev.tsv` and `vocab.txt`."""
     values = {
         "train_file": data / "train.tsv",
         "eval_file": data / "dev.tsv",
@@ -133,30 +136,30 @@ def classifier_flags(data, output_dir, **changes):
 
 
 def steps_of(output_dir):
-    """The steps of the checkpoints in a directory."""
+    """Returns the steps of the checkpoints in a directory."""
     names = os.listdir(output_dir)
-    found = [name[len("model.ckpt-") : -len(".index")] for name in names if name.endswith(".index")]
-    return sorted(map(int, found))
+    steps = [name[len("model.ckpt-") : -len(".index")] for name in names if name.endswith(".index")]
+    return sorted(map(int, steps))
 
 
 def training_metrics(output_dir):
-    """The logged steps of training, without how fast they were."""
+    """Returns the log records of training, without timings."""
     return [without_timing(record) for record in metrics_of(output_dir) if "loss" in record]
 
 
 def without_timing(record):
-    """A record of metrics.jsonl without how fast it came."""
+    """Returns a record of metrics.jsonl without timings."""
     timed = ("per_sec", "input_wait", "eta_secs")
     return {name: value for name, value in record.items() if not name.endswith(timed)}
 
 
 def metrics_of(output_dir):
-    """The records of metrics.jsonl."""
+    """Returns the records of metrics.jsonl."""
     with open(os.path.join(output_dir, "metrics.jsonl"), encoding="utf-8") as reader:
         return [json.loads(line) for line in reader]
 
 
 def variables_of(output_dir, step):
-    """All variables of a checkpoint: weights, slots, the step."""
+    """Returns all variables of a checkpoint: weights, slots, the step."""
     reader = tf.train.load_checkpoint(os.path.join(output_dir, f"model.ckpt-{step}"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

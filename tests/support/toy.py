@@ -1,4 +1,4 @@
-"""A model whose numbers say which step they are of, its data, and observers of its training.
+"""A model whose numbers name their step, with its data, and observers of its training.
 
 Step k = 1, 2, ... gets a batch of values k, has the loss k and leaves the weight `w` at k.
 """
@@ -23,24 +23,24 @@ QUICK.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 def batches(first=1, last=10**6, batch_size=BATCH_SIZE):
-    """Batches first, ..., last: {"x": float32 [B] of the batch's number}."""
+    """Returns the batches first, ..., last: {"x": float32 [B], filled with the batch's number}."""
     return tf.data.Dataset.range(first, last + 1).map(
         lambda i: {"x": tf.fill([batch_size], tf.cast(i, tf.float32))}
     )
 
 
 def input_fn(params):
-    """The data of the steps from where training starts."""
+    """Returns the data from the step at which training starts."""
     return batches(params["context"].global_step + 1, batch_size=params["batch_size"])
 
 
 def ending_at(last):
-    """An input_fn whose data ends after the batch of step `last`."""
+    """Returns an input_fn whose data ends after the batch of step `last`."""
     return lambda params: batches(params["context"].global_step + 1, last)
 
 
 def py_input_fn(function):
-    """An input_fn whose batch k is what the Python function returns for k."""
+    """Returns an input_fn whose batch k is the Python function's result for k."""
 
     def called(params):
         def batch(i):
@@ -53,7 +53,7 @@ def py_input_fn(function):
 
 
 def make_model_fn(fields=None, w_after=None, loss=None):
-    """A model_fn.
+    """Returns a model_fn.
 
     Args:
       fields: function of (features, loss) that returns further fields of the spec.
@@ -79,7 +79,7 @@ def make_model_fn(fields=None, w_after=None, loss=None):
 
 
 def make_estimator(folder, model_fn=None, **keywords):
-    """A TPUEstimator under TPU rules; each keyword goes to the class that knows it."""
+    """Makes a TPUEstimator under TPU rules; each keyword goes to the class that has it."""
     tpu_keywords = {k: keywords.pop(k) for k in tpu.TPUConfig._fields if k in keywords}
     own = ("use_tpu", "train_batch_size", "eval_batch_size", "eval_on_tpu", "params",
            "predict_batch_size", "units_per_example", "warm_start_from", "batch_axis",
@@ -139,7 +139,7 @@ class Visits(tf.train.SessionRunHook):
 
 
 class HostLog:
-    """A host function, with the values of every call in `values`, in order."""
+    """Is a host function, which keeps the values of every call in `values`, in order."""
 
     def __init__(self, fails_at=None, secs=0.0):
         self.values = []
@@ -163,9 +163,9 @@ class HostLog:
 
 
 def checkpoint_steps(folder):
-    """The global steps of the checkpoints in a folder, in order."""
-    found = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(folder))
-    return sorted(int(match[1]) for match in found if match)
+    """Returns the global steps of the checkpoints in a folder, in order."""
+    matches = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(folder))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def weight_at(folder, step, name="w"):
@@ -173,7 +173,7 @@ def weight_at(folder, step, name="w"):
 
 
 def events(folder):
-    """All summary values of a folder's event files: (step, tag, value proto), by step."""
+    """Returns all summary values of a folder's event files: (step, tag, value proto), by step."""
     found = []
     for name in sorted(os.listdir(folder)):
         if "tfevents" in name:
@@ -183,7 +183,7 @@ def events(folder):
 
 
 def scalars(folder, tag):
-    """(step, value) of one tag, of v1 and v2 summaries alike."""
+    """Returns the (step, value) pairs of one tag, in v1 and v2 summaries."""
     return [
         (step, float(tf.make_ndarray(v.tensor)) if v.HasField("tensor") else v.simple_value)
         for step, name, v in events(folder)
@@ -192,7 +192,7 @@ def scalars(folder, tag):
 
 
 def wait_until(condition, secs=5.0):
-    """Waits for a condition that another thread brings about; fails if it does not."""
+    """Waits until another thread makes a condition true; fails if it takes too long."""
     end = time.monotonic() + secs
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -297,6 +297,6 @@ def test_a_local_estimator_has_no_program_for_cores(tmp_path):
     with pytest.raises(ValueError, match="lower needs an estimator with use_tpu=True"):
         estimator.lower(input_fn, num_cores=2)
     program = tmp_path / "program"
-    with pytest.raises(ValueError, match="export_training_program needs .* use_tpu=True"):
+    with pytest.raises(ValueError, match=r"export_training_program needs .* use_tpu=True"):
         estimator.export_training_program(input_fn, str(program))
     assert not program.exists()

@@ -7,6 +7,7 @@ import threading
 
 from bert_estimator.tpu.program import hosts
 
+# The `Interrupts` that the main thread is in, with the innermost last.
 _entered = []
 
 
