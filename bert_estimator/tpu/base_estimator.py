@@ -44,6 +44,8 @@ class Estimator:
       ValueError: for arguments that cannot work, before anything is built.
     """
 
+    _is_ours = True  # each class of which that is true may override what the one above it has
+
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
     ):
@@ -107,7 +109,7 @@ class Estimator:
         """
         self._check_trains()
         self._check_call(ModeKeys.TRAIN, steps, max_steps)
-        hooks = _checked_hooks(hooks)
+        hooks = list(checks.hooks(hooks, "hooks"))
         for listener in saving_listeners or ():
             if not isinstance(listener, tf.train.CheckpointSaverListener):
                 raise TypeError(
@@ -128,7 +130,7 @@ class Estimator:
           name: results go to `model_dir/eval_<name>` rather than `model_dir/eval`.
         """
         self._check_call(ModeKeys.EVAL, steps)
-        hooks = _checked_hooks(hooks)
+        hooks = list(checks.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.EVAL)
         return evaluation.evaluate(
             job,
@@ -158,7 +160,7 @@ class Estimator:
           yield_single_examples: False yields a batch of predictions at a time.
         """
         self._check_call(ModeKeys.PREDICT)
-        hooks = _checked_hooks(hooks)
+        hooks = list(checks.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.PREDICT)
         return prediction.predict(
             job,
@@ -370,23 +372,23 @@ def _with_model_dir(config, model_dir):
 
 
 def _check_members(kind):
-    """Checks that a subclass overrides nothing; TPUEstimator is one that does."""
-    if kind is Estimator or kind.__name__ == "TPUEstimator":
-        return
-    overridden = [
-        name
-        for name in vars(kind)
-        if hasattr(Estimator, name) and not name.startswith("__") and name not in _MAY_BE_OVERRIDDEN
-    ]
-    if overridden:
-        raise ValueError(
-            f"{kind.__name__} overrides {sorted(overridden)}: a subclass of an estimator may "
-            f"override {', '.join(_MAY_BE_OVERRIDDEN)} only. Give what differs to the constructor"
-        )
-
-
-def _checked_hooks(hooks):
-    for hook in hooks or ():
-        if not isinstance(hook, tf.train.SessionRunHook):
-            raise TypeError(f"hooks must be tf.train.SessionRunHook objects, not {hook!r}")
-    return list(hooks or ())
+    """Checks that none of a user's classes, up to ours, overrides a member of an estimator."""
+    for each in kind.__mro__:
+        if vars(each).get("_is_ours"):
+            return
+        if each.__name__ == "TPUEstimator":
+            continue  # a script's own copy of TPUEstimator, which upstream lets override anything
+        overridden = [
+            name
+            for name, value in vars(each).items()
+            if hasattr(Estimator, name)
+            and not name.startswith("__")
+            and name not in _MAY_BE_OVERRIDDEN
+            and value is not getattr(Estimator, name)
+        ]
+        if overridden:
+            raise ValueError(
+                "Subclasses of Estimator cannot override members of Estimator: "
+                f"{each.__name__} overrides {', '.join(sorted(overridden))}. Allowed are "
+                f"{', '.join(_MAY_BE_OVERRIDDEN)}. Give what differs to the constructor"
+            )

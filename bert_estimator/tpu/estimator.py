@@ -68,6 +68,8 @@ class TPUEstimator(Estimator):
       ValueError, TypeError: for arguments that cannot work, before anything is built.
     """
 
+    _is_ours = True
+
     def __init__(
         self,
         model_fn=None,

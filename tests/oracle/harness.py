@@ -8,7 +8,9 @@ The model is a regression with one float32 weight `w`, initially 0.5, on data th
 touches: x runs through 1/8, 2/8, ... 8/8 and starts again, y = 3x, the loss is the mean square.
 """
 
+import contextlib
 import functools
+import logging
 import os
 import re
 from types import SimpleNamespace
@@ -249,6 +251,22 @@ def numbers(results):
     return {
         key: int(value) if key == "global_step" else float(value) for key, value in results.items()
     }
+
+
+@contextlib.contextmanager
+def warnings_of_tensorflow():
+    """Gives a list that collects what TensorFlow's logger is warned of."""
+    texts = []
+    logger, handler = logging.getLogger("tensorflow"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: texts.append(record.getMessage())
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    try:
+        yield texts
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def outcome(call, says=()):

@@ -14,6 +14,7 @@ from harness import (
     plain,
     scenario,
     table,
+    warnings_of_tensorflow,
 )
 
 
@@ -119,6 +120,23 @@ def tensors_as_input(api, folder):
 
     predictions = make(api, folder).predict(input_fn)
     return [values(next(predictions))["y"] for _ in range(5)]
+
+
+@table(
+    tensors={"input_fn": lambda: tf.constant([1.0, 2.0])},
+    dataset={"input_fn": lambda: tf.data.Dataset.from_tensors(tf.constant([1.0, 2.0])).repeat()},
+)
+def endless(api, folder, input_fn):
+    """Estimator warns of tensors alone."""
+
+    def model_fn(features, mode):
+        return api.EstimatorSpec(mode, predictions=features * tf.get_variable("w", initializer=2.0))
+
+    predictions = api.Estimator(model_fn, config=api.RunConfig(model_dir=folder)).predict(input_fn)
+    with warnings_of_tensorflow() as texts:
+        found = [float(next(predictions)) for _ in range(3)]
+    phrase = "Input graph does not use tf.data.Dataset or contain a QueueRunner"
+    return {"found": found, "warned": any(phrase in text for text in texts)}
 
 
 @table(newest={"steps": None}, earlier={"steps": 2})

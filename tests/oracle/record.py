@@ -39,6 +39,7 @@ def upstream():
             name: getattr(tf.estimator, name)
             for name in (
                 "BestExporter",
+                "Estimator",
                 "EvalSpec",
                 "Exporter",
                 "FinalExporter",

@@ -403,6 +403,12 @@ def metric_fn(value):
     training_chief_hooks={"fields": lambda loss: {"training_chief_hooks": []}},
     eval_metric_ops={"fields": lambda loss: {"eval_metric_ops": {}}},
     scaffold={"fields": lambda loss: {"scaffold": None}},
+    no_loss={"fields": lambda loss: {"loss": None}},
+    loss_number={"fields": lambda loss: {"loss": 1.0}},
+    train_op_number={"fields": lambda loss: {"train_op": 1}},
+    no_train_op={"fields": lambda loss: {"mode": "train"}},
+    predictions_list={"fields": lambda loss: {"predictions": [loss]}},
+    no_predictions={"fields": lambda loss: {"mode": "infer"}},
     unknown_mode={"fields": lambda loss: {"mode": "tune"}},
 )
 def spec(api, folder, fields):
@@ -412,8 +418,76 @@ def spec(api, folder, fields):
         keywords = {"mode": "eval", "loss": loss, **fields(loss)}
         return outcome(
             lambda: api.TPUEstimatorSpec(**keywords),
-            says=["eval_metrics", "host_call", "training_chief_hooks", "eval_metric_ops"],
+            says=[
+                *["eval_metrics", "host_call", "training_chief_hooks", "eval_metric_ops"],
+                *["should be tuple or list", "should have two elements", "should be callable"],
+                *["does not match method args of the function", "should be tuple or list, or dict"],
+                *SPEC_PHRASES,
+            ],
         )
+
+
+@table(
+    loss_number={"fields": lambda x: {"loss": 1.0}},
+    loss_list={"fields": lambda x: {"loss": [x]}},
+    loss_operation={"fields": lambda x: {"loss": x.op}},
+    loss_vector={"fields": lambda x: {"loss": tf.zeros([2])}},
+    loss_of_one={"fields": lambda x: {"loss": tf.zeros([1])}},
+    loss_of_unknown_shape={"fields": lambda x: {"loss": tf.placeholder(tf.float32)}},
+    no_loss={"fields": lambda x: {"loss": None}},
+    no_train_op={"fields": lambda x: {"mode": "train"}},
+    no_predictions={"fields": lambda x: {"mode": "infer"}},
+    train_op_number={"fields": lambda x: {"train_op": 1}},
+    train_op_list={"fields": lambda x: {"train_op": [x.op]}},
+    train_op_tensor={"fields": lambda x: {"train_op": x}},
+    predictions_number={"fields": lambda x: {"predictions": 1}},
+    predictions_list={"fields": lambda x: {"predictions": [x]}},
+    predictions_of_numbers={"fields": lambda x: {"predictions": {"a": 1}}},
+    predictions_of_arrays={"fields": lambda x: {"predictions": {"a": np.ones(2)}}},
+    predictions_of_lists={"fields": lambda x: {"predictions": {"a": [x]}}},
+    predictions_of_operations={"fields": lambda x: {"predictions": {"a": x.op}}},
+    predictions_sparse={"fields": lambda x: {"predictions": {"a": tf.sparse.eye(2)}}},
+    predictions_variable={"fields": lambda x: {"predictions": {"a": tf.Variable(1.0)}}},
+    metrics_list={"fields": lambda x: {"eval_metric_ops": [("a", (x, x))]}},
+    metric_tensor={"fields": lambda x: {"eval_metric_ops": {"a": x}}},
+    metric_list={"fields": lambda x: {"eval_metric_ops": {"a": [x, x]}}},
+    metric_value_number={"fields": lambda x: {"eval_metric_ops": {"a": (1.0, x)}}},
+    metric_update_none={"fields": lambda x: {"eval_metric_ops": {"a": (x, None)}}},
+    metric_update_operation={"fields": lambda x: {"eval_metric_ops": {"a": (x, x.op)}}},
+    scaffold_class={"fields": lambda x: {"scaffold": tf.train.Scaffold}},
+    scaffold_number={"fields": lambda x: {"scaffold": 1}},
+    chief_hook={"fields": lambda x: {"training_chief_hooks": ["hook"]}},
+    hooks_number={"fields": lambda x: {"training_hooks": 1}},
+    prediction_hook={"fields": lambda x: {"prediction_hooks": [tf.train.SessionRunHook]}},
+)
+def estimator_spec(api, folder, fields):
+    """What the constructor of EstimatorSpec refuses by itself."""
+    with tf.Graph().as_default():
+        tensor = tf.constant(1.0)
+        keywords = {"mode": "eval", "loss": tensor, **fields(tensor)}
+        return outcome(lambda: api.EstimatorSpec(**keywords), says=SPEC_PHRASES)
+
+
+SPEC_PHRASES = [
+    *["Missing loss", "Missing train_op", "Missing predictions", "loss must be Tensor"],
+    *["Loss must be scalar", "train_op must be Operation or Tensor", "predictions must be Tensor"],
+    *["predictions[a] must be Tensor", "eval_metric_ops must be a dict"],
+    *["Values of eval_metric_ops must be (metric_value, update_op) tuples"],
+    *["scaffold must be tf.train.Scaffold", "All hooks must be SessionRunHook instances"],
+    *["must be from the default graph", "mode of EstimatorSpec cannot be changed"],
+]
+
+
+@table(
+    mode={"fields": {"mode": "train"}},
+    same_mode={"fields": {"mode": "eval"}},
+    no_loss={"fields": {"loss": None}},
+    loss_number={"fields": {"loss": 1.0}},
+)
+def estimator_spec_replace(api, folder, fields):
+    with tf.Graph().as_default():
+        value = api.EstimatorSpec("eval", loss=tf.constant(1.0))
+        return outcome(lambda: value._replace(**fields), says=SPEC_PHRASES)
 
 
 @table(
@@ -430,7 +504,7 @@ def spec_of_another_graph(api, folder, mode, fields):
         keywords = {"loss": here, "predictions": {"x": here}, "train_op": here.op}
         return outcome(
             lambda: api.EstimatorSpec(mode, **{**keywords, **fields(elsewhere)}),
-            says=["loss", "graph"],
+            says=["loss", "graph", "must be from the default graph"],
         )
 
 

@@ -40,7 +40,9 @@ class Inputs:
         Raises:
           ValueError: names the first tensor whose shape is not fully known.
         """
-        for path, tensor in _leaves("features", self.features) + _leaves("labels", self.labels):
+        for path, tensor in named_leaves("features", self.features) + named_leaves(
+            "labels", self.labels
+        ):
             if not isinstance(tensor, tf.Tensor):
                 raise ValueError(
                     f"{path} is a {type(tensor).__name__}: with use_tpu=True every input must be a "
@@ -56,8 +58,8 @@ class Inputs:
     def names(self):
         """Returns a name for each tensor, in order: of a dict of features its keys, else what a
         program would write, such as "labels" or "features[0]"."""
-        paths = [path for path, _ in _leaves("features", self.features)]
-        paths += [path for path, _ in _leaves("labels", self.labels)]
+        paths = [path for path, _ in named_leaves("features", self.features)]
+        paths += [path for path, _ in named_leaves("labels", self.labels)]
         return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
 
     def placeholders(self):
@@ -124,7 +126,7 @@ def _has_other_data(operation):
     return operation.op_def.is_stateful and not is_handle and not reads_variable
 
 
-def _leaves(path, structure):
+def named_leaves(path, structure):
     """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
     if structure is None:
         return []
@@ -134,4 +136,4 @@ def _leaves(path, structure):
         items = [(f"{path}[{i}]", value) for i, value in enumerate(structure)]
     else:
         return [(path, structure)]
-    return [leaf for name, value in items for leaf in _leaves(name, value)]
+    return [leaf for name, value in items for leaf in named_leaves(name, value)]

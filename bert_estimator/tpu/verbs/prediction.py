@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
 from bert_estimator.tpu.step.infeed import EndOfInput
+from bert_estimator.tpu.step.inputs import named_leaves
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
@@ -55,8 +56,7 @@ def _predictions(
 ):
     path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "predicting with")
     job = dataclasses.replace(job, model_fn=_predicting(job, predict_keys))
-    if job.tpu_rules:
-        input_fn = _padded(job, input_fn)
+    input_fn = _padded(job, input_fn) if job.tpu_rules else _warning_of_endless(job, input_fn)
 
     def make_hooks(step):
         return [*hooks, *step.spec.prediction_hooks]
@@ -141,7 +141,9 @@ def _check_device_predictions(predictions, batch_size):
         )
     for key, value in predictions.items():
         shape = tf.convert_to_tensor(value).shape
-        if shape.rank is None or shape.rank == 0 or shape[0] != batch_size:
+        # A list of ints: Dimension(None), as TF1's behaviour has it, is equal to no number, and
+        # different from none.
+        if not shape.rank or shape.as_list()[0] != batch_size:
             raise ValueError(
                 f"predictions[{key!r}] has shape {shape}: with use_tpu=True its first dimension "
                 f"must be known, and the batch of one core ({batch_size})"
@@ -165,9 +167,11 @@ def _padded(job, input_fn):
         size = job.input_batch_size
 
         def pad(*element):
-            features, _ = call.split_features_and_labels(
+            features, labels = call.split_features_and_labels(
                 element[0] if len(element) == 1 else element
             )
+            _check_labels(labels)
+            _check_labels(labels)
             leaves = tf.nest.flatten(features)
             for leaf in leaves:
                 if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
@@ -201,6 +205,32 @@ def _padded(job, input_fn):
         return data
 
     return padded_input_fn
+
+
+def _check_labels(labels):
+    """Checks labels that are dropped as a program would take them: only the batch may vary."""
+    for path, label in named_leaves("labels", labels):
+        dense = isinstance(label, tf.Tensor) and label.shape.rank
+        if not dense or not label.shape[1:].is_fully_defined():
+            raise ValueError(
+                f"{path} is {label}: with use_tpu=True all shapes must be static, but for the "
+                "first dimension, which is the batch. predict does not need labels: leave them out"
+            )
+
+
+def _warning_of_endless(job, input_fn):
+    """Returns the input_fn, which warns if what it returns has no end."""
+
+    def warning_input_fn(mode, params, config):
+        returned = call.call_input_fn(input_fn, mode, params, config, job.tpu_params)
+        if not call.is_dataset(returned) and not tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
+            tf.logging.warning(
+                "Input graph does not use tf.data.Dataset or contain a QueueRunner. That means "
+                "predict yields forever: the same batch again and again. Return a Dataset"
+            )
+        return returned
+
+    return warning_input_fn
 
 
 def _real_rows(predictions):

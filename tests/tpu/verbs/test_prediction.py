@@ -229,3 +229,88 @@ class TestTpuRules:
 
         with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec in mode 'infer'"):
             next(make(tmp_path, plain).predict(input_fn))
+
+
+def test_endless_tensors_are_warned_of(tmp_path, warned):
+    def model_fn(features, mode):
+        return tpu.EstimatorSpec(mode, predictions=features + tf.get_variable("w", [1]))
+
+    config = tpu.RunConfig(model_dir=str(tmp_path))
+    estimator = tpu.Estimator(model_fn, config=config)
+    next(estimator.predict(lambda: tf.constant([1.0, 2.0])))
+    assert [text for text in warned() if "predict yields forever" in text]
+    next(estimator.predict(lambda: tf.data.Dataset.from_tensors(tf.constant([1.0]))))
+    assert len([text for text in warned() if "predict yields forever" in text]) == 1
+
+
+@pytest.fixture(params=["session", "rehearse:2"])
+def device(request):
+    if request.param == "session":
+        return {}
+    request.getfixturevalue("xla_runtime")
+    return {"master": request.param}
+
+
+@pytest.fixture(params=[True, False])
+def tensorshape(request):
+    """Shapes as TF2 has them, or as TF1, whose Dimension(None) compares as None."""
+    if not request.param:
+        tf.disable_v2_tensorshape()
+    yield
+    tf.enable_v2_tensorshape()
+
+
+def unknown(tensor):
+    return tf.placeholder_with_default(tensor, None)
+
+
+def unknown_rows(tensor):
+    return tf.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
+
+
+@pytest.mark.usefixtures("tensorshape")
+@pytest.mark.parametrize("hide", [unknown, unknown_rows])
+class TestUnknownShapes:
+    """Each gets its error by name, whatever runs it."""
+
+    def test_of_predictions(self, tmp_path, device, hide):
+        def model_fn(features, mode, params):
+            return tpu.TPUEstimatorSpec(mode, predictions={"y": hide(features["x"])})
+
+        with pytest.raises(ValueError, match=r"predictions\['y'\] has shape .* must be known"):
+            next(make(tmp_path, model_fn, **device).predict(input_fn))
+
+    @pytest.mark.parametrize("what", ["features", "labels"])
+    def test_of_what_input_fn_gives(self, tmp_path, device, hide, what):
+        def input_fn(params):
+            features, labels = {"x": tf.ones([4])}, {"y": tf.ones([4])}
+            if what == "features":
+                features = {"x": hide(features["x"])}
+            else:
+                labels = {"y": hide(labels["y"])}
+            return features, labels
+
+        def model_fn(features, labels, mode, params):
+            loss = tf.reduce_mean(features["x"] - labels["y"]) * tf.get_variable("w", [])
+            return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=tf.no_op())
+
+        estimator = make(tmp_path, model_fn, **device)
+        name = {"features": "x", "labels": "y"}[what]
+        for call in (estimator.train, estimator.evaluate):
+            with pytest.raises(
+                ValueError, match=rf"{what}\['{name}'\] has shape .* must be static"
+            ):
+                call(input_fn, steps=1)
+
+
+@pytest.mark.usefixtures("tensorshape")
+def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, device):
+    def input_fn(params):
+        def dynamic(features, label):
+            return features, {"y": tf.py_func(lambda x: x, [label], tf.int64)}
+
+        data = tf.data.Dataset.range(4).map(lambda i: ({"x": tf.cast(i, tf.int32)}, i))
+        return data.batch(4).map(dynamic)
+
+    with pytest.raises(ValueError, match=r"labels\['y'\] is .*all shapes must be static, but for"):
+        next(make(tmp_path, **device).predict(input_fn))
