@@ -91,11 +91,11 @@ class PretrainingFeatures:
         """Checks that a record is an example whose features have the right kinds and lengths.
 
         Args:
-          record: what is stored in the record.
-          location: where it lies, for the message.
+          record: the serialized example.
+          location: the file and the place of the record, for the message.
 
         Raises:
-          RecordError: the record is not such an example.
+          RecordError: a feature is missing, or has another kind or length.
         """
         features = _parsed(record, location).features.feature
         for name, feature in self._features.items():
@@ -142,8 +142,8 @@ def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> Non
     TensorFlow's parser would find out too, but its message quotes bytes, which nobody can read.
 
     Args:
-      serialized: what is stored in the records.
-      locations: where each of them lies.
+      serialized: the content of the records.
+      locations: the files and places of the records, for the message.
 
     Raises:
       RecordError: a record is not an example; the message names the first.

@@ -81,9 +81,9 @@ def input_fn_builder(
         spec, padding = checks.spec(), checks.zeros()
 
         def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Returns the serialized examples of a batch, their record numbers and where they lie.
+            """Returns the serialized examples of a batch, their numbers and their locations.
 
-            A number of -1 is padding.
+            The number of padding is -1.
             """
             numbers = order.record_numbers(int(batch_number))
             real = numbers[numbers >= 0]
@@ -175,7 +175,7 @@ def deployment(context: Any) -> tuple[int, int, int]:
     """Returns (step at which training starts, number of this invocation, number of invocations).
 
     Args:
-      context: `params["context"]` of an `input_fn`, or None if there is none.
+      context: `params["context"]` of an `input_fn`, or None.
     """
     if context is None:
         return 0, 0, 1

@@ -1,4 +1,4 @@
-"""The bag-of-words baseline: learns what words tell, and nothing of their order."""
+"""Tests that the bag-of-words baseline learns from words, but not from their order."""
 
 import numpy as np
 import sklearn.linear_model

@@ -56,14 +56,14 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
 )
 def test_what_cannot_work_is_named_and_the_code_is_2(tmp_path, arguments, message):
     (tmp_path / "a").write_text("a text\n")
-    done = create(*(each.format(tmp_path) for each in arguments))
+    done = create(*(argument.format(tmp_path) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"create_vocabulary: {message.format(tmp_path)}"), done.stderr
     assert os.listdir(tmp_path) == ["a"]
 
 
 def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
-    """Such as a disk that is full."""
+    """The disk may be full, for instance."""
 
     def write(vocab, vocab_file):
         raise OSError(errno.ENOSPC, "No space left on device", vocab_file)
@@ -76,7 +76,7 @@ def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
             patched.setattr(flags, f"DEFINE_{kind}", define)
         create_vocabulary.define_flags()
         patched.setattr(create_vocabulary, "write_vocab", write)
-        (tmp_path / "a").write_text("\n\n".join("\n".join(each) for each in documents))
+        (tmp_path / "a").write_text("\n\n".join("\n".join(document) for document in documents))
         argv = [f"--input_file={tmp_path}/a", f"--vocab_file={tmp_path}/v", "--vocab_size=80"]
         assert create_vocabulary.main(["program", *argv]) == 1
     message = "create_vocabulary: [Errno 28] No space left on device"

@@ -164,7 +164,7 @@ def test_short_sequences(tokenizer):
 
 @pytest.mark.parametrize("document", [[[5, 6, 7, 8]], [[5, 6, 7, 8], [9, 10]]])
 def test_a_short_document_alone_keeps_its_text(tokenizer, document):
-    # There is no other text: what is called next is next.
+    # Without other text, a segment that is labelled as the next one is the next one.
     instances = list(create_training_instances([document], tokenizer, settings()))
     assert instances
     for instance in instances:

@@ -191,8 +191,8 @@ def example(max_seq_length):
 def test_a_record_of_another_kind_is_named(tmp_path, record, message):
     path = str(tmp_path / "mixed.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        for each in (example(16), example(16), record):
-            writer.write(each)
+        for serialized in (example(16), example(16), record):
+            writer.write(serialized)
     offset = int(record_offsets(path)[2])
     message = rf"mixed\.tfrecord: record 2 \(byte {offset}\){message}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

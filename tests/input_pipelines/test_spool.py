@@ -19,7 +19,7 @@ def test_strings():
 def test_documents():
     documents = [[[5, 6], [7]], [[2**31 - 1]], []]
     spooled = SpooledDocuments(documents)
-    assert [len(each) for each in spooled] == [2, 1, 0]
+    assert [len(document) for document in spooled] == [2, 1, 0]
     assert spooled[0][1:] == [[7]]
     with pytest.raises(IndexError, match="document 3 of 3"):
         spooled[3]
@@ -27,6 +27,6 @@ def test_documents():
         spooled[0][2]
     assert not SpooledDocuments([])
     for _ in range(2):
-        assert [[list(sentence) for sentence in each] for each in spooled] == documents
+        assert [[list(sentence) for sentence in document] for document in spooled] == documents
     # Ids are Python's numbers, which instances are made of.
     assert type(spooled[0][0][0]) is int

@@ -1,4 +1,4 @@
-"""A task's data: what is read, and what tells it from other data."""
+"""Tests which files of a task are read, and how its data is told from other data."""
 
 import dataclasses
 

@@ -61,7 +61,7 @@ def test_wordpiece_takes_the_longest_match_first():
     assert tokenizer.tokenize("unaffable") == ["una", "##ffa", "##ble"]
     # "una" is taken although "un" and "##able" would do.
     assert tokenizer.tokenize("unable a") == ["una", "##ble", "a"]
-    # After "una" nothing matches: the whole word is unknown, not its rest.
+    # No piece matches after "una", so the whole word is unknown, not only its rest.
     assert tokenizer.tokenize("unax a") == ["[UNK]", "a"]
     assert tokenizer.tokenize("") == []
 
