@@ -10,7 +10,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, lock, warm_start
+from bert_estimator.tpu import call, checks, lock, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import hosts
