@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 
-import run_classifier
 from benchmarks.main_job import ROOT, machine
+from bert_estimator.choices import EMBEDDED_TASKS
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "classifier.csv")
 COLUMNS = [
@@ -74,9 +74,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--tasks", nargs="+", default=run_classifier.EMBEDDED_TASKS, help="run these tasks"
-    )
+    parser.add_argument("--tasks", nargs="+", default=EMBEDDED_TASKS, help="run these tasks")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
     )

@@ -41,6 +41,7 @@ import tempfile
 import types
 
 from benchmarks import torch_bert
+from bert_estimator import atomic_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "gpu.csv")
@@ -115,8 +116,8 @@ def make_state(directory):
         elif variable["trainable"] and variable["name"].endswith("gamma"):
             value += 1
         values[variable["name"]] = value
-    np.savez(path + ".part.npz", **values)
-    os.replace(path + ".part.npz", path)
+    with atomic_file.writer(path, "wb") as writer:
+        np.savez(writer, **values)
 
 
 def time_exported(directory, steps, tpu_name):

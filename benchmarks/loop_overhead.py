@@ -24,8 +24,9 @@ import time
 import tensorflow.compat.v1 as tf
 
 from benchmarks import main_job
-from bert_estimator import pretraining, tpu
+from bert_estimator import pretraining, tpu, update
 from bert_estimator.bert_config import PRESETS, BertConfig
+from bert_estimator.choices import PRECISIONS
 from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from input_pipelines import default_data, pretraining_input
@@ -111,9 +112,10 @@ def pretraining_job(arguments, directory):
     )
     model_dir = os.path.join(directory, "model")
     model_fn = pretraining.model_fn_builder(
-        BertConfig.preset(arguments.network, _VOCAB_SIZE), "lamb", 1e-4, 10**6, 10**3,
-        precision_name=arguments.precision, summary_dir=model_dir,
-    )  # fmt: skip
+        BertConfig.preset(arguments.network, _VOCAB_SIZE),
+        update.UpdateRule("lamb", 1e-4, 10**6, 10**3, summary_dir=model_dir),
+        precision=arguments.precision,
+    )
     estimator = tpu.TPUEstimator(
         model_fn,
         config=tpu.RunConfig(
@@ -167,7 +169,7 @@ def main():
     parser.add_argument(
         "--precision",
         default="float32",
-        choices=pretraining_input.PRECISIONS,
+        choices=PRECISIONS,
         help="compute in this precision",
     )
     parser.add_argument("--steps", type=int, default=8, help="set the steps of a loop")

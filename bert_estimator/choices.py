@@ -2,3 +2,12 @@
 
 # The keys of `optimization.OPTIMIZERS`, in the order in which help and errors list them.
 OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
+
+# What a network computes in.
+PRECISIONS = ("float32", "bfloat16")
+
+# What the labels of a task are: one of several for an example, any number of several, or a number.
+TASK_KINDS = ("classification", "multi_label", "regression")
+
+# The tasks made from the text that comes with Python: the keys of `embedded_task.TASKS`.
+EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")

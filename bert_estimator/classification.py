@@ -20,10 +20,10 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import init_checkpoint, metrics, modeling, precision, tpu, update
+from bert_estimator import metrics, modeling, tpu, update
+from bert_estimator.init_checkpoint import scaffold_fn
 from bert_estimator.layers.dropout import Dropout
-
-KINDS = ("classification", "multi_label", "regression")
+from bert_estimator.precision import scope, to_float32
 
 _DROPOUT = 0.1
 
@@ -33,7 +33,7 @@ class Head:
     """What is to be told of an example.
 
     Attributes:
-      kind: one of KINDS.
+      kind: one of `choices.TASK_KINDS`.
       num_labels: L; 1 for regression.
       metrics: names of `metrics.METRICS`, those of this kind.
       class_weights: L factors of the examples' losses by their label, for classification; None is
@@ -51,11 +51,11 @@ def model_fn_builder(
     head,
     rule=None,
     *,
-    precision_name="float32",
+    precision="float32",
     recompute=False,
     use_one_hot_embeddings=False,
     random_seed=0,
-    initial_checkpoint=None,
+    init_checkpoint=None,
     allow_partial_init=False,
 ):
     """Returns the `model_fn` for `TPUEstimator`.
@@ -68,13 +68,13 @@ def model_fn_builder(
     Args:
       bert_config: `BertConfig`.
       head: `Head`.
-      rule: `update.UpdateRule`; None where nothing is trained.
-      precision_name: "float32" or "bfloat16": what the network computes in.
+      rule: `update.UpdateRule`; None if nothing is trained.
+      precision: "float32" or "bfloat16": what the network computes in.
       recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
       random_seed: seed of dropout.
-      initial_checkpoint: checkpoint whose weights training starts from, or None; the head starts
-        anew where it has none. See `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether any variable may start anew, or stay unused.
+      init_checkpoint: checkpoint whose weights training starts from, or None; the head is
+        initialized if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
+      allow_partial_init: whether any variable may be initialized, or stay unused.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -83,12 +83,12 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
     )
 
-    def scaffold_fn(**options):
-        return init_checkpoint.scaffold_fn(
-            initial_checkpoint,
+    def initial_weights(**options):
+        return scaffold_fn(
+            init_checkpoint,
             bert_config,
             new_head="output_weights|output_bias",
-            allow_partial=allow_partial_init,
+            allow_partial_init=allow_partial_init,
             **options,
         )
 
@@ -97,10 +97,10 @@ def model_fn_builder(
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
-                return _loss_fn(make_model, head, precision_name, features, random_seed, step)
+                return _loss_fn(make_model, head, precision, features, random_seed, step)
 
-            return rule.train_spec(make_loss_fn, features, scaffold_fn())
-        logits = _logits(make_model, head, precision_name, features, None)
+            return rule.train_spec(make_loss_fn, features, initial_weights())
+        logits = _logits(make_model, head, precision, features, None)
         if mode == tpu.ModeKeys.PREDICT:
             return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
         losses = _losses(head, logits, features["label_ids"])
@@ -116,24 +116,25 @@ def model_fn_builder(
             loss=update.global_mean(losses, weights * _class_weights(head, features)),
             eval_metrics=(_metric_fn(head), tensors),
             # For the evaluation before the first step; a checkpoint outranks it.
-            scaffold_fn=scaffold_fn(log=tf.logging.debug),
+            scaffold_fn=initial_weights(log=tf.logging.debug),
         )
 
     return model_fn
 
 
-def layerwise_rate_scale(decay, num_hidden_layers):
+def layerwise_rate_scale(layerwise_lr_decay, num_hidden_layers):
     """Layer-wise learning-rate decay, as in ELECTRA (Clark et al., 2020, section 3.1 and its code).
 
     Args:
-      decay: the factor from one layer to the one below it, such as 0.8; 1 for none.
+      layerwise_lr_decay: the factor from one layer to the one below it, such as 0.8; 1 for none.
       num_hidden_layers: of the network.
 
     Returns:
-      The function of a variable's name that gives its factor: 1 for the pooler and the head,
-      decay^2 for the last layer, one more decay a layer down to the embeddings.
+      None for 1; else the function of a variable's name that gives its factor: 1 for the pooler and
+      the head, layerwise_lr_decay^2 for the last layer, one more factor a layer down to the
+      embeddings.
     """
-    if decay == 1.0:
+    if layerwise_lr_decay == 1.0:
         return None
 
     def rate_scale(name):
@@ -142,14 +143,14 @@ def layerwise_rate_scale(decay, num_hidden_layers):
             depth = int(layer[1]) + 1
         else:
             depth = 0 if "/embeddings/" in name else num_hidden_layers + 2
-        return decay ** (num_hidden_layers + 2 - depth)
+        return layerwise_lr_decay ** (num_hidden_layers + 2 - depth)
 
     return rate_scale
 
 
-def _logits(make_model, head, precision_name, features, dropout):
+def _logits(make_model, head, precision, features, dropout):
     """float32 [B, L]."""
-    with precision.scope(precision_name):
+    with scope(precision):
         model = make_model(
             is_training=dropout is not None,
             input_ids=features["input_ids"],
@@ -170,7 +171,7 @@ def _logits(make_model, head, precision_name, features, dropout):
                 "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
             )
         logits = tf.matmul(pooled, weights, transpose_b=True)
-    return tf.nn.bias_add(precision.to_float32(logits), bias)
+    return tf.nn.bias_add(to_float32(logits), bias)
 
 
 def _predictions(head, logits):
@@ -198,7 +199,7 @@ def _class_weights(head, features):
     return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
 
 
-def _loss_fn(make_model, head, precision_name, features, random_seed, step):
+def _loss_fn(make_model, head, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     weights = update.example_weights(features)
     num_examples = update.global_sum(weights)
@@ -209,7 +210,7 @@ def _loss_fn(make_model, head, precision_name, features, random_seed, step):
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
-        logits = _logits(make_model, head, precision_name, micro_features, dropout)
+        logits = _logits(make_model, head, precision, micro_features, dropout)
         label_ids = micro_features["label_ids"]
         micro_weights = update.example_weights(micro_features)
         losses = _losses(head, logits, label_ids) * micro_weights

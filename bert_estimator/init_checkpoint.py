@@ -1,4 +1,4 @@
-"""Starting from another model's weights (`--init_checkpoint`), and saying exactly what happened."""
+"""Starting from another model's weights, and saying exactly what happened."""
 
 import re
 
@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
-from bert_estimator.command_line.flags import FlagError
+from bert_estimator.errors import ArgumentError
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
 # Two networks whose variables have the same shapes can still differ in these.
@@ -14,10 +14,10 @@ _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 def scaffold_fn(
-    checkpoint,
+    init_checkpoint,
     bert_config=None,
     new_head=None,
-    allow_partial=False,
+    allow_partial_init=False,
     log=tf.logging.info,
 ):
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
@@ -27,27 +27,28 @@ def scaffold_fn(
     first step. A checkpoint in the model's own directory outranks these initial values.
 
     Args:
-      checkpoint: what `interchange.open_source` opens: a checkpoint's path, a directory or a zip
-        archive, Google's or Hugging Face's; or None.
-      bert_config: `BertConfig` of the model, compared with the checkpoint's where that has one.
+      init_checkpoint: what `interchange.open_source` opens: a checkpoint's path, a directory or a
+        zip archive, Google's or Hugging Face's; or None.
+      bert_config: `BertConfig` of the model, compared with the checkpoint's if the checkpoint has a
+        configuration.
       new_head: regular expression of whole names of variables that may start anew, such as
         r"output_(weights|bias)": the head of a new task.
-      allow_partial: whether any variable may start anew or stay unused (--allow_partial_init).
+      allow_partial_init: whether any variable may start anew or stay unused.
       log: function (format, text) that gets the table of what was initialized from where.
 
     Returns:
-      None where `checkpoint` is None. The scaffold's `init_fn` raises a FlagError before the first
-      step that names the weights that are not finite.
+      None if `init_checkpoint` is None. The function raises ArgumentError if the checkpoint does
+      not fit the model; the scaffold's `init_fn` raises it if weights are not finite.
     """
-    if checkpoint is None:
+    if init_checkpoint is None:
         return None
 
     def initialize():
-        source = open_source(checkpoint)
+        source = open_source(init_checkpoint)
         check_config(source, bert_config)
         variables = {v.op.name: v for v in tf.trainable_variables()}
         shapes = {name: v.shape.as_list() for name, v in variables.items()}
-        rows = match(source, shapes, new_head, allow_partial)
+        rows = match(source, shapes, new_head, allow_partial_init)
         others = len(tf.global_variables()) - len(variables)
         rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
 
@@ -58,77 +59,83 @@ def scaffold_fn(
                 try:
                     value = source.read(name)
                 except ValueError as error:
-                    raise FlagError(f"--init_checkpoint: {error}") from None
+                    raise ArgumentError("init_checkpoint", str(error)) from None
                 if not np.all(np.isfinite(value)):
                     bad.append(name)
                 # The value goes where the initial one would.
                 initializer = variables[name].initializer
                 session.run(initializer, {initializer.inputs[1]: value})
             if bad:
-                raise FlagError(
-                    f"--init_checkpoint={checkpoint}: these weights are not finite: "
-                    f"{', '.join(bad)}. Training cannot start from them; use an earlier checkpoint"
+                raise ArgumentError(
+                    "init_checkpoint",
+                    f"these weights are not finite: {', '.join(bad)}. Training cannot start from "
+                    "them; use an earlier checkpoint",
+                    init_checkpoint,
                 )
-            log("%s", text(f"Initial weights from {checkpoint}", rows))
+            log("%s", text(f"Initial weights from {init_checkpoint}", rows))
 
         return tf.train.Scaffold(init_fn=load)
 
     return initialize
 
 
-def open_source(checkpoint):
+def open_source(init_checkpoint):
     """Opens a checkpoint as `interchange.open_source` does.
 
     Raises:
-      FlagError: it cannot be opened; the text says why.
+      ArgumentError: it cannot be opened; the text says why.
     """
     try:
-        return interchange.open_source(checkpoint)
+        return interchange.open_source(init_checkpoint)
     except ValueError as error:
-        raise FlagError(f"--init_checkpoint: {error}") from None
+        raise ArgumentError("init_checkpoint", str(error)) from None
 
 
 def check_config(source, bert_config):
     """Checks what the shapes of variables do not show.
 
     Raises:
-      FlagError: the checkpoint comes with a configuration, and it is of another network.
+      ArgumentError: the checkpoint comes with the configuration of another network.
     """
     if bert_config is None or source.config is None:
         return
     for key in _NOT_IN_SHAPES:
         ours, theirs = getattr(bert_config, key), getattr(source.config, key)
         if ours != theirs:
-            raise FlagError(
-                f"--init_checkpoint={source.path} is of a network with {key}={theirs!r}, "
-                f"--bert_config_file says {ours!r}; change it there"
+            raise ArgumentError(
+                "init_checkpoint",
+                f"is of a network with {key}={theirs!r}, but the configuration of the network has "
+                f"{ours!r}; change it there",
+                source.path,
             )
 
 
-def match(source, shapes, new_head=None, allow_partial=False):
+def match(source, shapes, new_head=None, allow_partial_init=False):
     """Compares a checkpoint with a model.
 
     What is unused in the checkpoint may be a head that the model lacks. Weights under a scope that
-    the model has, as of layers that it lacks, are a mistake.
+    the model has, such as the weights of further layers, are a mistake.
 
     Args:
       source: `interchange.Source`.
       shapes: name -> shape of the model's trainable variables.
-      new_head, allow_partial: as in `scaffold_fn`.
+      new_head, allow_partial_init: as in `scaffold_fn`.
 
     Returns:
       The rows of the table: list of (name, shape, RESTORED, NEW or UNUSED).
 
     Raises:
-      FlagError: names every variable that does not match and is not allowed to; or no variable is
-        in the checkpoint.
+      ArgumentError: a variable does not match and must; the text names all of these variables. Or
+        no variable is in the checkpoint.
     """
     fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
     unused = [name for name in source.shapes if name not in fitting]
     if not fitting and not set(shapes) & set(source.shapes):
-        raise FlagError(
-            f"--init_checkpoint={source.path} holds none of the model's {len(shapes)} variables. "
-            f"The model's begin with {sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}"
+        raise ArgumentError(
+            "init_checkpoint",
+            f"does not hold any of the model's {len(shapes)} variables. The model's begin with "
+            f"{sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}",
+            source.path,
         )
     scopes = {name.split("/")[0] for name in shapes if "/" in name}
     problems = []
@@ -142,12 +149,14 @@ def match(source, shapes, new_head=None, allow_partial=False):
     for name in unused:
         if name not in shapes and name.split("/")[0] in scopes:
             problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
-    if problems and not allow_partial:
-        raise FlagError(
-            f"--init_checkpoint={source.path} does not fit --bert_config_file:\n  "
+    if problems and not allow_partial_init:
+        raise ArgumentError(
+            "init_checkpoint",
+            "does not fit the configuration of the network:\n  "
             + "\n  ".join(problems)
-            + "\nUse the configuration it was made with; or --allow_partial_init, to start these "
-            "variables anew and leave those of the checkpoint unused"
+            + "\nUse the configuration that the checkpoint was made with; or allow_partial_init, "
+            "to initialize these variables anew and leave the checkpoint's others unused",
+            source.path,
         )
     slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
     return [

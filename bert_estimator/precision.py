@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
-PRECISIONS = ("float32", "bfloat16")
+from bert_estimator.choices import PRECISIONS
 
 
 @contextlib.contextmanager

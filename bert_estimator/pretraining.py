@@ -12,28 +12,22 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import heads, init_checkpoint, modeling, precision, tpu, update
+from bert_estimator import heads, modeling, tpu, update
+from bert_estimator.init_checkpoint import scaffold_fn
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.precision import scope, to_float32
 
 
 def model_fn_builder(
     bert_config,
-    optimizer,
-    learning_rate,
-    num_train_steps,
-    num_warmup_steps,
+    rule=None,
     *,
-    precision_name="float32",
-    micro_batch_size=None,
+    precision="float32",
     recompute=False,
     use_one_hot_embeddings=False,
     random_seed=0,
-    initial_checkpoint=None,
+    init_checkpoint=None,
     allow_partial_init=False,
-    summary_dir=None,
-    decay_power=1.0,
-    legacy_schedule_jump=False,
-    optimizer_options=None,
 ):
     """Returns the `model_fn` for `TPUEstimator`.
 
@@ -42,20 +36,15 @@ def model_fn_builder(
     the global batch first, so that gradients of cores and micro-batches need only be summed.
 
     Args:
-      bert_config: `modeling.BertConfig`.
-      optimizer: a key of `optimization.OPTIMIZERS`.
-      learning_rate: the peak, reached after `num_warmup_steps`; 0 at `num_train_steps`.
-      precision_name: "float32" or "bfloat16": what the network computes in.
-      micro_batch_size: rows of a core's batch computed at a time; None: all of them.
+      bert_config: `BertConfig`.
+      rule: `update.UpdateRule`; None if nothing is trained.
+      precision: "float32" or "bfloat16": what the network computes in.
       recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
       random_seed: seed of dropout.
-      initial_checkpoint: checkpoint whose weights training starts from, or None; see
+      init_checkpoint: checkpoint whose weights training starts from, or None; see
         `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether variables that it lacks may start anew, and others stay unused.
-      summary_dir: where the host call writes its events; None: no host call.
-      decay_power: power of the schedule's decay; 1 is linear.
-      legacy_schedule_jump: google-research/bert's schedule, which jumps at the end of warm-up.
-      optimizer_options: dict of further arguments of the optimizer's class.
+      allow_partial_init: whether variables that it lacks may be initialized, and others of it stay
+        unused.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -63,41 +52,30 @@ def model_fn_builder(
         recompute=recompute,
         use_one_hot_embeddings=use_one_hot_embeddings,
     )
-    rule = update.UpdateRule(
-        optimizer,
-        learning_rate,
-        num_train_steps,
-        num_warmup_steps,
-        micro_batch_size=micro_batch_size,
-        decay_power=decay_power,
-        legacy_schedule_jump=legacy_schedule_jump,
-        optimizer_options=optimizer_options or {},
-        summary_dir=summary_dir,
-    )
 
-    def scaffold_fn(**options):
-        return init_checkpoint.scaffold_fn(
-            initial_checkpoint, bert_config, allow_partial=allow_partial_init, **options
+    def initial_weights(**options):
+        return scaffold_fn(
+            init_checkpoint, bert_config, allow_partial_init=allow_partial_init, **options
         )
 
     def model_fn(features, labels, mode, params):
         del labels, params
         if mode == tpu.ModeKeys.EVAL:
-            tensors = _per_position(make_model, precision_name, features, None)
+            tensors = _per_position(make_model, precision, features, None)
             return tpu.TPUEstimatorSpec(
                 mode,
                 loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
                 eval_metrics=(metric_fn, tensors),
                 # For the evaluation before the first step; a checkpoint outranks it.
-                scaffold_fn=scaffold_fn(log=tf.logging.debug),
+                scaffold_fn=initial_weights(log=tf.logging.debug),
             )
         if mode != tpu.ModeKeys.TRAIN:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
         def make_loss_fn(step):
-            return _loss_fn(make_model, precision_name, features, random_seed, step)
+            return _loss_fn(make_model, precision, features, random_seed, step)
 
-        return rule.train_spec(make_loss_fn, features, scaffold_fn())
+        return rule.train_spec(make_loss_fn, features, initial_weights())
 
     return model_fn
 
@@ -125,9 +103,9 @@ def metric_fn(
     }
 
 
-def _per_position(make_model, precision_name, features, dropout):
+def _per_position(make_model, precision, features, dropout):
     """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP."""
-    with precision.scope(precision_name):
+    with scope(precision):
         model = make_model(
             is_training=dropout is not None,
             input_ids=features["input_ids"],
@@ -137,8 +115,8 @@ def _per_position(make_model, precision_name, features, dropout):
         )
         masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
         next_sentence_logits = heads.next_sentence_logits(model)
-    masked_lm_logits = precision.to_float32(masked_lm_logits)
-    next_sentence_logits = precision.to_float32(next_sentence_logits)
+    masked_lm_logits = to_float32(masked_lm_logits)
+    next_sentence_logits = to_float32(next_sentence_logits)
     masked_lm_ids = tf.reshape(features["masked_lm_ids"], [-1])
     labels = tf.reshape(features["next_sentence_labels"], [-1])
     return {
@@ -157,7 +135,7 @@ def _per_position(make_model, precision_name, features, dropout):
     }
 
 
-def _loss_fn(make_model, precision_name, features, random_seed, step):
+def _loss_fn(make_model, precision, features, random_seed, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     num_masked = update.global_sum(_masked_lm_weights(features))
     num_examples = update.global_sum(update.example_weights(features))
@@ -165,7 +143,7 @@ def _loss_fn(make_model, precision_name, features, random_seed, step):
 
     def loss_fn(micro_features, first_row):
         dropout = Dropout(random_seed, step, core_first_row + first_row)
-        tensors = _per_position(make_model, precision_name, micro_features, dropout)
+        tensors = _per_position(make_model, precision, micro_features, dropout)
 
         def share(values, weights, total):
             return tf.reduce_sum(tf.cast(values, tf.float32) * weights) / total

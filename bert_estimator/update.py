@@ -23,7 +23,7 @@ class UpdateRule:
       num_train_steps: the step at which the learning rate reaches 0.
       num_warmup_steps: the step at which the learning rate reaches its peak.
       micro_batch_size: rows of a core's batch that are computed at a time; None means all rows.
-      decay_power: the power of the polynomial decay; 1 is linear.
+      learning_rate_decay_power: the power of the polynomial decay; 1 is linear.
       legacy_schedule_jump: whether to use google-research/bert's schedule, which jumps at the end
         of warm-up.
       optimizer_options: further arguments of the optimizer.
@@ -37,7 +37,7 @@ class UpdateRule:
     num_train_steps: int
     num_warmup_steps: int
     micro_batch_size: int | None = None
-    decay_power: float = 1.0
+    learning_rate_decay_power: float = 1.0
     legacy_schedule_jump: bool = False
     optimizer_options: dict = dataclasses.field(default_factory=dict)
     rate_scale: object = None
@@ -100,8 +100,8 @@ class UpdateRule:
             self.learning_rate,
             self.num_train_steps,
             self.num_warmup_steps,
-            power=self.decay_power,
-            legacy_jump=self.legacy_schedule_jump,
+            learning_rate_decay_power=self.learning_rate_decay_power,
+            legacy_schedule_jump=self.legacy_schedule_jump,
         )
 
     def _rate_by_name(self, rate):

@@ -12,7 +12,7 @@ from input_pipelines.pretraining_input import deployment, prefetched
 
 
 def input_fn_builder(
-    features: Features, is_training: bool, seed: int = 0
+    features: Features, is_training: bool, random_seed: int = 0
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -23,7 +23,7 @@ def input_fn_builder(
     Args:
       features: the examples.
       is_training: True for training, False for evaluation and prediction.
-      seed: seed of the order of training.
+      random_seed: seed of the order of training.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `Features.batch` describes,
@@ -38,7 +38,11 @@ def input_fn_builder(
         start, invocation, num_invocations = deployment(params.get("context"))
 
         order = BatchOrder(
-            len(features), batch_size, seed if is_training else None, invocation, num_invocations
+            len(features),
+            batch_size,
+            random_seed if is_training else None,
+            invocation,
+            num_invocations,
         )
 
         def read(batch_number: np.int64) -> list[np.ndarray]:

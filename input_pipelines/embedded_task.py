@@ -17,6 +17,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
+from bert_estimator.choices import EMBEDDED_TASKS
 from input_pipelines import embedded_corpus
 from input_pipelines.examples import Example
 
@@ -116,12 +117,9 @@ def summary() -> EmbeddedTask:
     )
 
 
-TASKS: dict[str, Callable[[], EmbeddedTask]] = {
-    "word_order": word_order,
-    "sentence_order": sentence_order,
-    "neighbours": neighbours,
-    "summary": summary,
-}
+TASKS: dict[str, Callable[[], EmbeddedTask]] = dict(
+    zip(EMBEDDED_TASKS, (word_order, sentence_order, neighbours, summary), strict=True)
+)
 
 
 def _of_corpus(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.choices import PRECISIONS
 from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_features import (
     PretrainingFeatures,
@@ -16,15 +17,13 @@ from input_pipelines.pretraining_features import (
     open_pretraining_records,
 )
 
-PRECISIONS = ("float32", "bfloat16")
-
 
 def input_fn_builder(
     input_files: str | Iterable[str],
     max_seq_length: int,
     max_predictions_per_seq: int,
     is_training: bool,
-    seed: int = 0,
+    random_seed: int = 0,
     precision: str = "float32",
     vocab_size: int | None = None,
     type_vocab_size: int | None = None,
@@ -41,7 +40,7 @@ def input_fn_builder(
       max_seq_length: F.
       max_predictions_per_seq: P.
       is_training: True for training, False for evaluation.
-      seed: seed of the order of training.
+      random_seed: seed of the order of training.
       precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
       type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
@@ -71,7 +70,7 @@ def input_fn_builder(
         order = BatchOrder(
             records.num_records,
             batch_size,
-            seed if is_training else None,
+            random_seed if is_training else None,
             invocation,
             num_invocations,
         )

@@ -107,9 +107,12 @@ TASKS = {
     "wnli": Task(_PAIR, ("0", "1"), ("accuracy",)),
 }  # fmt: skip
 
+# What `named` takes.
+TASK_NAMES = (*TASKS, "xnli")
+
 
 def named(name: str, language: str) -> Task:
-    """Returns a task of GLUE, or XNLI in a language, by its name."""
+    """Returns a task of GLUE, or XNLI in a language, by its name, one of TASK_NAMES."""
     return xnli(language) if name == "xnli" else TASKS[name]
 
 

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification, tpu, update
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.choices import TASK_KINDS
 from bert_estimator.tpu.replica import Replica
 
 B, F = 4, 6
@@ -70,7 +71,7 @@ def numpy_losses(kind, logits, labels):
     return (logits[:, 0] - labels) ** 2
 
 
-@pytest.mark.parametrize("kind", classification.KINDS)
+@pytest.mark.parametrize("kind", TASK_KINDS)
 def test_evaluation(kind):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.EVAL)
@@ -89,7 +90,7 @@ def test_evaluation(kind):
         assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
 
 
-@pytest.mark.parametrize("kind", classification.KINDS)
+@pytest.mark.parametrize("kind", TASK_KINDS)
 def test_predictions(kind):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.PREDICT)
@@ -127,7 +128,7 @@ def no_head_dropout(monkeypatch):
     monkeypatch.setattr(classification, "_DROPOUT", 0.0)
 
 
-@pytest.mark.parametrize("kind", classification.KINDS)
+@pytest.mark.parametrize("kind", TASK_KINDS)
 def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dropout):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.EVAL)
@@ -153,7 +154,7 @@ def test_what_saves_memory_or_time_changes_no_number(option):
         np.testing.assert_allclose(other_weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", classification.KINDS)
+@pytest.mark.parametrize("kind", TASK_KINDS)
 def test_micro_batches_equal_the_batch(kind):
     loss, report, weights = train_once(kind)
     other_loss, other_report, other_weights = train_once(kind, micro_batch_size=2)
@@ -206,16 +207,16 @@ def test_a_batch_whose_labels_have_no_weight_has_no_loss():
     assert all(np.isfinite(value).all() for value in weights.values())
 
 
-@pytest.mark.parametrize("precision_name", ["float32", "bfloat16"])
-def test_the_border_of_precision(precision_name):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_border_of_precision(precision):
     rule = update.UpdateRule("lamb", 0.01, 10, 0)
     with tf.Graph().as_default() as graph:
-        spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision_name=precision_name)
+        spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision=precision)
         assert spec.loss.dtype == tf.float32
         assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
         products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
         found = {op.outputs[0].dtype.name for op in products}
-        assert found == {precision_name}
+        assert found == {precision}
 
 
 def test_dropout_is_on_in_training_alone():

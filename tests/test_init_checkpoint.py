@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import init_checkpoint
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line.flags import FlagError
+from bert_estimator.errors import ArgumentError
 from bert_estimator.interchange import Source, hugging_face, network_variables, tf1_checkpoint
 from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
 
@@ -87,7 +87,8 @@ def test_a_checkpoint_of_the_models_own_outranks_it_and_no_table_is_printed(chec
     lines = []
     with tf.Graph().as_default():
         model()
-        scaffold = init_checkpoint.scaffold_fn(checkpoint, allow_partial=True, log=lines.append)()
+        options = {"allow_partial_init": True, "log": lines.append}
+        scaffold = init_checkpoint.scaffold_fn(checkpoint, **options)()
         values = values_after(scaffold, own)
     np.testing.assert_array_equal(values["bert/kernel"], np.zeros([2, 3]))
     assert lines == []
@@ -95,59 +96,60 @@ def test_a_checkpoint_of_the_models_own_outranks_it_and_no_table_is_printed(chec
 
 def test_another_shape_is_an_error(checkpoint):
     message = (
-        f"--init_checkpoint={checkpoint} does not fit --bert_config_file:\n"
+        f"init_checkpoint={checkpoint}: does not fit the configuration of the network:\n"
         "  bert/kernel: [2, 4] in the model, [2, 3] in the checkpoint\n"
         "  output_bias: [3] in the model, not in the checkpoint\n"
-        "Use the configuration it was made with; or --allow_partial_init, to start these"
+        "Use the configuration that the checkpoint was made with; or allow_partial_init, to"
     )
     with tf.Graph().as_default():
         model(kernel_shape=(2, 4))
-        with pytest.raises(FlagError, match=f"^{re.escape(message)}"):
+        with pytest.raises(ArgumentError, match=f"^{re.escape(message)}"):
             init_checkpoint.scaffold_fn(checkpoint)()
-        values = values_after(init_checkpoint.scaffold_fn(checkpoint, allow_partial=True)())
+        values = values_after(init_checkpoint.scaffold_fn(checkpoint, allow_partial_init=True)())
     np.testing.assert_array_equal(values["bert/kernel"], np.zeros([2, 4]))
 
 
 def test_a_head_of_another_shape_is_no_new_head(checkpoint):
     shapes = {"bert/kernel": [2, 3], "head/bias": [4]}
-    with pytest.raises(FlagError, match=r"head/bias: \[4\] in the model, \[3\] in the checkpoint"):
+    message = r"head/bias: \[4\] in the model, \[3\] in the checkpoint"
+    with pytest.raises(ArgumentError, match=message):
         match(checkpoint, shapes, new_head="head/.*")
 
 
 def test_a_new_variable_is_an_error_unless_it_is_the_new_head(checkpoint):
     shapes = {"bert/kernel": [2, 3], "output_bias": [3]}
-    message = r"fit --bert_config_file:\n  output_bias: \[3\] in the model, not in the checkpoint\n"
+    message = r"of the network:\n  output_bias: \[3\] in the model, not in the checkpoint\n"
     for new_head in (None, "bias", "output_weights"):
-        with pytest.raises(FlagError, match=message):
+        with pytest.raises(ArgumentError, match=message):
             match(checkpoint, shapes, new_head=new_head)
     rows = match(checkpoint, shapes, new_head="output_.*")
     assert ("output_bias", [3], "new") in rows
-    assert rows == match(checkpoint, shapes, allow_partial=True)
+    assert rows == match(checkpoint, shapes, allow_partial_init=True)
 
 
 def test_weights_of_a_part_that_the_model_has_must_be_used(checkpoint):
     shapes = {"bert/kernel": [2, 3], "head/weights": [3, 3]}
     message = r"  head/bias: \[3\] in the checkpoint, not in the model\nUse"
-    with pytest.raises(FlagError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         match(checkpoint, shapes, new_head="head/weights")
-    rows = match(checkpoint, shapes, allow_partial=True)
+    rows = match(checkpoint, shapes, allow_partial_init=True)
     assert ("head/bias", [3], "unused") in rows
 
 
 def test_a_checkpoint_of_something_else_is_an_error(checkpoint):
     message = (
-        rf"--init_checkpoint={checkpoint} holds none of the model's 1 variables. The model's "
+        rf"init_checkpoint={checkpoint}: does not hold any of the model's 1 variables. The model's "
         r"begin with \['other/kernel'\], the checkpoint's with \['bert/kernel', 'head/bias'\]"
     )
-    for allow_partial in (False, True):
-        with pytest.raises(FlagError, match=message):
-            match(checkpoint, {"other/kernel": [2, 3]}, allow_partial=allow_partial)
+    for allow_partial_init in (False, True):
+        with pytest.raises(ArgumentError, match=message):
+            match(checkpoint, {"other/kernel": [2, 3]}, allow_partial_init=allow_partial_init)
 
 
 def test_what_cannot_be_opened_is_an_error_of_the_flag(tmp_path):
     with (
         tf.Graph().as_default(),
-        pytest.raises(FlagError, match=r"^--init_checkpoint: .*holds neit"),
+        pytest.raises(ArgumentError, match=r"^init_checkpoint: .*holds neit"),
     ):
         init_checkpoint.scaffold_fn(str(tmp_path))()
 
@@ -155,16 +157,16 @@ def test_what_cannot_be_opened_is_an_error_of_the_flag(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_attention_heads": 4}, "num_attention_heads=12, --bert_config_file says 4"),
-        ({"hidden_act": "relu"}, "hidden_act='gelu', --bert_config_file says 'relu'"),
+        ({"num_attention_heads": 4}, "num_attention_heads=12, but the configuration of .* has 4"),
+        ({"hidden_act": "relu"}, "hidden_act='gelu', but the configuration of .* has 'relu'"),
     ],
 )
 def test_a_network_that_differs_in_what_no_shape_shows(checkpoint, tmp_path, change, message):
     (tmp_path / "bert_config.json").write_text('{"vocab_size": 9}')
     with tf.Graph().as_default():
         model()
-        init_checkpoint.scaffold_fn(checkpoint, BertConfig(9), allow_partial=True)()
-        with pytest.raises(FlagError, match=f"{checkpoint} is of a network with {message}"):
+        init_checkpoint.scaffold_fn(checkpoint, BertConfig(9), allow_partial_init=True)()
+        with pytest.raises(ArgumentError, match=f"{checkpoint}: is of a network with {message}"):
             init_checkpoint.scaffold_fn(checkpoint, BertConfig(9, **change))()
 
 
@@ -200,12 +202,12 @@ def test_weights_that_are_not_finite_are_named_before_the_first_step(tmp_path, f
         with tf.Graph().as_default():
             for name in chosen:
                 tf.get_variable(name, weights[name].shape)
-            return values_after(init_checkpoint.scaffold_fn(path, allow_partial=True)())
+            return values_after(init_checkpoint.scaffold_fn(path, allow_partial_init=True)())
 
-    with pytest.raises(FlagError) as raised:
+    with pytest.raises(ArgumentError) as raised:
         values(names)
     assert str(raised.value) == (
-        f"--init_checkpoint={path}: these weights are not finite: {BERT}gamma, {BERT}beta. "
+        f"init_checkpoint={path}: these weights are not finite: {BERT}gamma, {BERT}beta. "
         "Training cannot start from them; use an earlier checkpoint"
     )
     (found,) = values(["bert/pooler/dense/bias"]).values()

@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.util import event_pb2
 
-from bert_estimator import modeling, optimization, precision, pretraining, tpu
+from bert_estimator import modeling, optimization, precision, pretraining, tpu, update
 from bert_estimator.tpu.replica import Replica
 from input_pipelines.record_reader import RecordFiles
 
@@ -73,9 +73,14 @@ def weights():
 
 
 def build(features, mode=tpu.ModeKeys.TRAIN, config=RELU, optimizer="lamb", **options):
-    """The spec of a batch in the default graph; options are those of `model_fn_builder`."""
+    """The spec of a batch in the default graph; options are those of `UpdateRule` and of
+    `model_fn_builder`."""
     tf.train.get_or_create_global_step()
-    model_fn = pretraining.model_fn_builder(config, optimizer, RATE, STEPS, WARMUP, **options)
+    of_rule = {f.name for f in dataclasses.fields(update.UpdateRule)} & set(options)
+    rule = update.UpdateRule(
+        optimizer, RATE, STEPS, WARMUP, **{name: options.pop(name) for name in of_rule}
+    )
+    model_fn = pretraining.model_fn_builder(config, rule, **options)
     features = {
         name: value if tf.is_tensor(value) else tf.constant(value)
         for name, value in features.items()
@@ -158,7 +163,7 @@ def test_precision_of_the_complete_training_graph(kind, optimizer, micro_batch_s
             features,
             config=CONFIG,
             optimizer=optimizer,
-            precision_name=kind,
+            precision=kind,
             micro_batch_size=micro_batch_size,
             summary_dir="unused",
         )
@@ -198,7 +203,7 @@ def test_precision_of_the_complete_training_graph(kind, optimizer, micro_batch_s
 @pytest.mark.parametrize("kind", precision.PRECISIONS)
 def test_precision_of_the_evaluation_graph(kind):
     with tf.Graph().as_default() as graph:
-        spec = build(make_batch(0), tpu.ModeKeys.EVAL, config=CONFIG, precision_name=kind)
+        spec = build(make_batch(0), tpu.ModeKeys.EVAL, config=CONFIG, precision=kind)
         products = [node for node in nodes(graph) if "MatMul" in node.op]
         assert len(products) == 8 + 1 + 3
         assert {tf.as_dtype(node.attr["T"].type) for node in products} == {tf.as_dtype(kind)}
@@ -278,7 +283,7 @@ def test_cast_features_give_the_same_loss_exactly(mode):
     cast = dict(
         features, masked_lm_weights=features["masked_lm_weights"].astype(ml_dtypes.bfloat16)
     )
-    found = [losses_of(f, mode, precision_name="bfloat16") for f in (features, cast)]
+    found = [losses_of(f, mode, precision="bfloat16") for f in (features, cast)]
     assert found[0] == found[1]
 
 
@@ -526,7 +531,7 @@ def test_host_call_writes_each_steps_report(tmp_path):
     records = []
     estimator = tpu.TPUEstimator(
         model_fn=pretraining.model_fn_builder(
-            RELU, "lamb", RATE, STEPS, WARMUP, summary_dir=model_dir
+            RELU, update.UpdateRule("lamb", RATE, STEPS, WARMUP, summary_dir=model_dir)
         ),
         config=tpu.RunConfig(
             model_dir=model_dir,

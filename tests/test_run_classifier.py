@@ -12,9 +12,12 @@ from tiny_run import bert_config, metrics_of, pairs, steps_of, variables_of, wor
 from tiny_run import classifier_flags as command
 
 import run_classifier
+from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, network_variables, open_source, tf1_checkpoint
 from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.jobs import classification_config
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.examples import Example
@@ -44,9 +47,9 @@ def data(tmp_path_factory):
     return path
 
 
-def main(flags):
+def main(arguments):
     """Runs the script in this process."""
-    return run_classifier.main(["run_classifier.py", *flags])
+    return run_classifier.main(["run_classifier.py", *arguments])
 
 
 # Flags
@@ -68,7 +71,7 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--num_train_epochs=0"], "--num_train_epochs=0.0: must be positive"),
         (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
         (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
-        (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, none below 0"),
+        (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, not below 0"),
         (
             ["--task_kind=ranking", "--train_file={here}", *OWN],
             "--task_kind=ranking: must be one of classification, multi_lab",
@@ -114,7 +117,7 @@ def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
 def test_help_names_every_flag(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in run_classifier.define_flags():
+    for name in flags.define(classification_config.ClassificationConfig):
         assert f"--{name}" in out or f"--[no]{name}" in out
 
 
@@ -146,8 +149,9 @@ def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):
 def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def resolve(*flags):
-        return run_classifier.resolve(["run_classifier.py", *flags])
+    def resolve(*arguments):
+        (config,) = classification_config.resolve(["run_classifier.py", *arguments])
+        return config
 
     config = resolve()
     assert (config.embedded, config.init_checkpoint, config.vocab_file) == (True, None, None)
@@ -159,7 +163,7 @@ def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, mon
     config = resolve()
     assert config.init_checkpoint == "runs/pretraining/model.ckpt-7"
     assert config.vocab_file == "runs/pretraining/data/vocab.txt"
-    assert config.sources["init_checkpoint"] == "embedded default"
+    assert config.sources["init_checkpoint"] == provenance.EMBEDDED
     assert resolve("--init_checkpoint=").init_checkpoint is None
 
 

@@ -17,8 +17,11 @@ from tiny_run import bert_config, metrics_of, steps_of, variables_of, words, wri
 from tiny_run import pretraining_flags as command
 
 import run_pretraining
+from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
 from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.jobs import pretraining_config
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 
@@ -37,9 +40,9 @@ def data(tmp_path_factory):
     return path
 
 
-def main(flags):
+def main(arguments):
     """Runs the script in this process."""
-    return run_pretraining.main(["run_pretraining.py", *flags])
+    return run_pretraining.main(["run_pretraining.py", *arguments])
 
 
 # Flags
@@ -52,7 +55,7 @@ def main(flags):
         (["--num_train_steps=ten"], "--num_train_steps=ten: must be a whole number"),
         (["--learning_rate=x"], "--learning_rate=x: must be a number"),
         (["--use_tpu=perhaps"], "--use_tpu=perhaps: must be true or false"),
-        (["data.tfrecord"], "'data.tfrecord' is no flag: flags are written --name=value"),
+        (["data.tfrecord"], "'data.tfrecord' is not a flag: flags are written --name=value"),
         (["--train_batch_size=-8"], "--train_batch_size=-8: must be positive"),
         (["--max_seq_length=0"], "--max_seq_length=0: must be positive"),
         (["--max_predictions_per_seq=0"], "--max_predictions_per_seq=0: must be positive"),
@@ -140,13 +143,13 @@ def test_help_names_every_flag(capsys, flag):
     assert main([flag]) == 0
     out = capsys.readouterr().out
     assert "python run_pretraining.py --use_tpu --precision=bfloat16" in out
-    for name in run_pretraining.define_flags():
+    for name in flags.define(pretraining_config.PretrainingConfig):
         assert f"--{name}" in out or f"--[no]{name}" in out
 
 
-def resolve(tmp_path, *flags):
-    argv = ["run_pretraining.py", f"--output_dir={tmp_path}", *flags]
-    (config,) = run_pretraining.resolve(argv)
+def resolve(tmp_path, *arguments):
+    argv = ["run_pretraining.py", f"--output_dir={tmp_path}", *arguments]
+    (config,) = pretraining_config.resolve(argv)
     return config
 
 
@@ -174,9 +177,9 @@ def test_without_data_the_embedded_plan_is_the_default(tmp_path):
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.optimizer == "lamb"
     assert config.precision == "float32"
-    assert config.sources["learning_rate"] == "flag"
-    assert config.sources["optimizer"] == "embedded default"
-    assert config.sources["precision"] == "default"
+    assert config.sources["learning_rate"] == provenance.FLAG
+    assert config.sources["optimizer"] == provenance.EMBEDDED
+    assert config.sources["precision"] == provenance.DEFAULT
 
 
 def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data):
@@ -307,7 +310,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(data, tmp_path, capsys):
     for name, message in (
         ("other.txt", "is not the vocabulary that the records were made with; give that one"),
         ("longer.txt", "has 46 tokens, but the network only 45; give the vocabulary"),
-        ("words.txt", "no line up to the last, 1, holds [PAD], [UNK]"),
+        ("words.txt", "A BERT vocabulary must have [PAD] [UNK]"),
     ):
         assert main([*flags, f"--vocab_file={tmp_path / name}"]) == 2
         error = capsys.readouterr().err
@@ -341,7 +344,7 @@ def test_initial_weights_of_another_network_are_refused(data, finished, tmp_path
     }
     assert main(command(data, tmp_path / "new", **changes)) == 2
     err = capsys.readouterr().err
-    assert f"--init_checkpoint={finished[0]}/model.ckpt-10 does not fit --bert_config_file:" in err
+    assert f"--init_checkpoint={finished[0]}/model.ckpt-10: does not fit the configuration" in err
     assert "intermediate/dense/kernel: [16, 48] in the model, [16, 32] in the checkpoint" in err
 
 

@@ -7,7 +7,8 @@ import sys
 import threading
 import traceback
 
-from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line import flags
+from bert_estimator.errors import ArgumentError
 
 # Lines of TensorFlow that tell a user of a script nothing.
 _CHATTER = re.compile(
@@ -31,6 +32,33 @@ _SELF_EXPLAINING = (
 _LOCKED_OUT = "InUseError"
 
 
+def main(script, argv, description, config_class, job):
+    """Runs a script, or prints its help.
+
+    Args:
+      script: the script's name, for messages.
+      argv: the command line.
+      description: the text before the flags in the help.
+      config_class: the dataclass whose fields are the flags; `flags.field` makes them.
+      job: function without arguments that does what the command line asks for.
+
+    Returns:
+      The exit code that `exit_code` returns.
+    """
+    if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
+        print(description, flags.define(config_class).get_help(), sep="\n")
+        return 0
+    return exit_code(script, job)
+
+
+def load_tensorflow():
+    """Loads TensorFlow, which takes seconds, and sets its logger up."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow.compat.v1 as tf
+
+    set_up(tf.get_logger())
+
+
 def set_up(logger):
     """Makes a logger print its information as plain lines, and its warnings with their level."""
     logger.setLevel(logging.INFO)
@@ -51,14 +79,17 @@ def exit_code(script, body, when_stopped="The same command goes on from the last
       when_stopped: what Ctrl-C leaves, in a sentence.
 
     Returns:
-      0 if the body ran to its end; 2 for a `FlagError`, or if another process writes in the same
-      directory; 130 after Ctrl-C, 143 after SIGTERM; 1 for
-      any other failure, after its message, or its traceback where that is the explanation.
+      0 if the body ran to its end; 2 for a `FlagError` or an `ArgumentError`, or if another process
+      writes in the same directory; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other failure,
+      after its message if the message explains the failure, else after its traceback.
     """
     try:
         body()
-    except FlagError as error:
+    except flags.FlagError as error:
         print(f"{script}: {error}", file=sys.stderr)
+        return 2
+    except ArgumentError as error:
+        print(f"{script}: --{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{script}: stopped. {when_stopped}", file=sys.stderr)

@@ -14,7 +14,9 @@ import re
 import sys
 from importlib import metadata
 
+from bert_estimator import atomic_file
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.provenance import Origin, Source
 
 # These may differ between runs that go on in one directory: how long, how often reported, where.
 _MAY_DIFFER = frozenset(
@@ -95,8 +97,9 @@ class RunDirectory:
         if before["value"] is None and name == "init_checkpoint":
             # It has a default, which is another than it was; empty means none.
             return "Give --init_checkpoint= with nothing after it"
-        # The stage before it gives that of a recipe's stage.
-        is_flag = before["value"] is not None and ": stage " not in before["from"]
+        # A stage's checkpoint is not a flag: the stage before it gives it.
+        is_stage = Source.parse(before["from"]).origin is Origin.STAGE
+        is_flag = before["value"] is not None and not is_stage
         return "Use that value" if is_flag else "Leave the flag out"
 
     def _is_same_path(self, one, other):
@@ -114,19 +117,20 @@ class RunDirectory:
 
         Args:
           settings: dict of flag name -> resolved value.
-          sources: dict of flag name -> where its value came from.
+          sources: dict of flag name -> the `provenance.Source` of its value.
           records: what tells the training records from others.
         """
         config = {
             "flags": {
-                name: {"value": value, "from": sources[name]} for name, value in settings.items()
+                name: {"value": value, "from": str(sources[name])}
+                for name, value in settings.items()
             },
             "command": [os.path.basename(sys.executable), *sys.argv],
             "records": records,
             "versions": versions(),
             "cores": os.cpu_count(),
         }
-        _write_atomically(self._config_path, json.dumps(config, indent=2) + "\n")
+        _write(self._config_path, json.dumps(config, indent=2) + "\n")
 
     def write_network(self, network, vocab_file=None, task=None):
         """Writes the files that a reader of the checkpoints needs, beside them.
@@ -152,15 +156,16 @@ class RunDirectory:
                         f"{key}={before[key]!r}, not {value!r}. Use that value to go on with it, "
                         "or another --output_dir"
                     )
-        _write_atomically(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
+        _write(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
         if task is not None:
-            _write_atomically(task_file, json.dumps(task, indent=2) + "\n")
+            _write(task_file, json.dumps(task, indent=2) + "\n")
         if vocab_file is not None:
             import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
 
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
-            tf.io.gfile.copy(vocab_file, kept + ".tmp", overwrite=True)
-            os.replace(kept + ".tmp", kept)  # complete, even if it is the file that was copied
+            # The file may be the run's own copy.
+            with tf.io.gfile.GFile(vocab_file, "rb") as reader, atomic_file.writer(kept, "wb") as w:
+                w.write(reader.read())
 
     def forget_metrics_after(self, step):
         """Drops the metrics of steps after `step`, which a resumed run writes again; all of them
@@ -201,7 +206,7 @@ class RunDirectory:
         return records
 
     def _write_metrics(self, records):
-        _write_atomically(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
+        _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
     def write_curves(self):
         """Draws loss and learning rate over the steps into curves.svg; returns its path."""
@@ -237,7 +242,7 @@ class RunDirectory:
                 },
             ),
         ]
-        _write_atomically(path, svg_curves(panels))
+        _write(path, svg_curves(panels))
         return path
 
 
@@ -284,6 +289,8 @@ def _recorded(path):
     try:
         with open(config_path, encoding="utf-8") as reader:
             config = json.load(reader)
+        for each in config["flags"].values():
+            Source.parse(each["from"])
         if all("value" in each for each in config["flags"].values()):
             return config
         error = "a flag without a value"
@@ -304,6 +311,11 @@ def versions():
         except metadata.PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _write(path, text):
+    with atomic_file.writer(path) as writer:
+        writer.write(text)
 
 
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
@@ -366,10 +378,3 @@ def _panel(curves, top):
             f'fill="{colour}">{name}</text>'
         )
     return parts
-
-
-def _write_atomically(path, text):
-    temporary = path + ".tmp"
-    with open(temporary, "w", encoding="utf-8") as writer:
-        writer.write(text)
-    os.replace(temporary, path)

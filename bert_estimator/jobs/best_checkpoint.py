@@ -11,6 +11,7 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import atomic_file
 from bert_estimator.command_line.run_directory import BEST_DIRECTORY, BEST_FILE, NETWORK_FILES
 
 
@@ -25,13 +26,14 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
       output_dir: the directory of the run.
       evaluate: function without arguments that evaluates the newest checkpoint and returns
         (its metric, larger is better, a float, NaN below all others; its path).
-      patience: how many evaluations in a row may bring no better one before training ends; 0: any.
+      early_stopping_patience: training ends after this many evaluations in a row without a better
+        metric; 0: never.
     """
 
-    def __init__(self, output_dir, evaluate, patience=0):
+    def __init__(self, output_dir, evaluate, early_stopping_patience=0):
         self._directory = os.path.join(output_dir, BEST_DIRECTORY)
         self._evaluate = evaluate
-        self._patience = patience
+        self._patience = early_stopping_patience
         self._state = _read(self._directory)
 
     @property
@@ -83,10 +85,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
                 os.remove(os.path.join(self._directory, name))
 
     def _write(self):
-        path = os.path.join(self._directory, BEST_FILE)
-        with open(path + ".tmp", "w", encoding="utf-8") as writer:
+        with atomic_file.writer(os.path.join(self._directory, BEST_FILE)) as writer:
             json.dump(self._state, writer)
-        os.replace(path + ".tmp", path)
 
 
 def _read(directory):

@@ -1,51 +1,26 @@
-"""`--compile_only`: a run's training step compiled for a TPU that need not be there.
-
-And the flag `--export_program`, for the step to run where TensorFlow is not installed.
-"""
+"""`--compile_only`: a run's training step compiled for a TPU that need not be there."""
 
 import dataclasses
 import json
 import math
 import os
 
-from absl import flags as absl_flags
-
-from bert_estimator import sharding
+from bert_estimator import atomic_file, sharding
 from bert_estimator.command_line import flags
 
-# minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3 chips; that is this
-# share of their 123 TFLOP/s.
+# "Large batch optimization for deep learning: training BERT in 76 minutes" (You et al., 2019)
+# trained BERT-Large in 76.19 minutes on 1024 TPU v3 chips: this is the share of their 123 TFLOP/s.
 _SHARE_OF_PEAK_OF_THE_PAPER = 0.283
 
 _MOST_TIMES_THE_CORES = 8
 
-FLAGS = ("compile_only", "tpu_topology", "suggest", "export_program")
-
-
-def define_flags(values):
-    """Defines these flags in an `absl.flags.FlagValues`."""
-    for name, text in (
-        ("compile_only", "Compile the training step for --tpu_topology, say what it needs, end."),
-        ("suggest", "With --compile_only: where the step does not fit, compile what may."),
-    ):
-        absl_flags.DEFINE_boolean(name, False, text, flag_values=values)
-    for name, text in (
-        ("tpu_topology", "TPU to compile for, which need not be there, such as v3:32x32."),
-        ("export_program", "Write the training step there, to run without TensorFlow, and end."),
-    ):
-        absl_flags.DEFINE_string(name, None, text, flag_values=values)
-
 
 def check(config):
-    """Checks these flags, before TensorFlow is loaded."""
-    if config.export_program:
-        flags.check(
-            config.use_tpu and not config.compile_only,
-            "export_program",
-            config.export_program,
-            "needs --use_tpu, and goes without --compile_only",
-        )
-        flags.check_writable_directory("export_program", config.export_program)
+    """Checks --compile_only and the flags that go with it, before TensorFlow is loaded.
+
+    Raises:
+      FlagError: a flag is missing, or has no effect.
+    """
     if not config.compile_only:
         for name in ("tpu_topology", "suggest"):
             value = getattr(config, name)
@@ -68,12 +43,13 @@ def check(config):
     )
 
 
-def run(config, lower):
+def run(config, lower, num_train_steps):
     """Compiles the training step, prints what the compiler says, and writes it as JSON.
 
     Args:
-      config: the script's configuration.
+      config: the script's `JobConfig`.
       lower: function of a configuration and a number of cores that returns a `LoweredStep`.
+      num_train_steps: the steps of the training.
 
     Returns:
       Whether the step fits the memory of a core.
@@ -94,11 +70,10 @@ def run(config, lower):
         cores % per_replica == 0, "num_cores_per_replica", per_replica, f"must divide {source}"
     )
     replicas = cores // per_replica
-    flags.check_divides(
-        config,
+    config.check_divides(
         replicas,
         source if per_replica == 1 else f"{source}, {per_replica} a replica",
-        ["train_batch_size"],
+        ("train_batch_size",),
     )
     flags.check(shards in (None, cores), "num_tpu_cores", shards, f"must be left out: {source}")
 
@@ -114,11 +89,11 @@ def run(config, lower):
 
     found = report({})
     print("\n".join(found.lines()), flush=True)
-    result = {**found.as_dict(), "num_train_steps": config.num_train_steps}
+    result = {**found.as_dict(), "num_train_steps": num_train_steps}
     if found.fits:
-        result |= _times(found, config.num_train_steps)
+        result |= _times(found, num_train_steps)
         print(
-            f"training: {config.num_train_steps} steps, at least {result['least_step_secs']:.3g} s "
+            f"training: {num_train_steps} steps, at least {result['least_step_secs']:.3g} s "
             f"each, {_duration(result['least_total_secs'])} in all; at "
             f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, what the LAMB paper's run of BERT-Large "
             f"reached on TPU v3, {_duration(result['total_secs_at_share_of_the_paper'])}"
@@ -126,7 +101,7 @@ def run(config, lower):
     else:
         result["remedies"] = list(_remedies(config, replicas, found, report))
     path = _path(config)
-    with open(path, "w", encoding="utf-8") as writer:
+    with atomic_file.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
     print(f"report: {path}")
@@ -134,10 +109,10 @@ def run(config, lower):
 
 
 def print_total(configs):
-    """Prints what the stages of a recipe take together, from the reports of their directories.
+    """Prints how long the stages of a recipe take together, by the reports in their directories.
 
     Args:
-      configs: the configurations of stages that fit.
+      configs: the configurations of the stages, all of which fit.
     """
     reports = []
     for config in configs:
@@ -186,23 +161,24 @@ def _remedies(config, replicas, found, report):
 
 
 def _times_too_big(found):
-    """How many times the room for it all but weights and state takes; it grows with the batch."""
+    """Returns how many times too big everything is except for weights and state; it grows with
+    the batch."""
     state = found.memory["weights"] + found.memory["optimizer_state"]
     return (found.memory["total"] - state) / max(found.usable_hbm - state, 1)
 
 
 def _changes(config, replicas, times_too_big):
-    """Returns lists of (flags, changed settings): of each list, the first that fits is enough."""
+    """Returns lists of (flags, changed settings). The first entry of a list that fits is enough."""
     changes = []
-    # The first try of what divides the batch: not so often as the numbers say, since the compiler
-    # saves memory where it is short.
+    # The batch is first divided into fewer parts than the numbers say, since the compiler saves
+    # memory when it is short of it.
     least = max(2, 2 ** math.floor(math.log2(times_too_big)))
     if config.precision == "float32":
         changes.append([("--precision=bfloat16", {"precision": "bfloat16"})])
     if not config.recompute:
         changes.append([("--recompute", {"recompute": True})])
     if config.optimizer != "adafactor":
-        options = {"lamb_bias_correction": False, "bfloat16_first_moments": False}
+        options = dict.fromkeys(config.OPTIMIZER_FLAGS, False)  # only other optimizers have them
         changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **options})])
     share = config.train_batch_size // replicas
     rows = min(config.micro_batch_size or share, share)
@@ -215,7 +191,7 @@ def _changes(config, replicas, times_too_big):
     while factor <= _MOST_TIMES_THE_CORES and config.train_batch_size % (factor * replicas) == 0:
         batch = config.train_batch_size // factor
         if batch // replicas % min(rows, batch // replicas) == 0:
-            # What a core needs does not depend on how many others there are.
+            # What a core needs does not depend on the number of the other cores.
             cores = factor * replicas * config.num_cores_per_replica
             more.append((f"{cores} cores", {"train_batch_size": batch}))
         factor *= 2

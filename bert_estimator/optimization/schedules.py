@@ -24,17 +24,17 @@ class WarmupPolynomialDecay:
     LAMB's BERT runs have W = 3125 for every batch size, and p = 1). The first update, t = 0, has
     the rate 0, as in google-research/bert.
 
-    `legacy_jump=True` is google-research/bert's own schedule (`optimization.py`). Its decay runs
-    from step 0, (T - t) / T, and the warm-up replaces the first W steps of the decay. So the rate
-    jumps down at t = W, from nearly the peak to peak * (1 - W / T)^p.
+    `legacy_schedule_jump=True` is google-research/bert's own schedule (`optimization.py`). Its
+    decay runs from step 0, (T - t) / T, and the warm-up replaces the first W steps of the decay. So
+    the rate jumps down at t = W, from nearly the peak to peak * (1 - W / T)^p.
 
     Attributes:
       learning_rate: the peak, > 0.
       num_train_steps: T, > 0.
       num_warmup_steps: W, 0 <= W < T; 0 starts at the peak.
       end_learning_rate: the rate from step T on, >= 0.
-      power: p, > 0; 1 is linear.
-      legacy_jump: whether to use google-research/bert's schedule.
+      learning_rate_decay_power: p, > 0; 1 is linear.
+      legacy_schedule_jump: whether to use google-research/bert's schedule.
 
     Raises:
       ValueError: a value is out of range.
@@ -44,8 +44,8 @@ class WarmupPolynomialDecay:
     num_train_steps: int
     num_warmup_steps: int = 0
     end_learning_rate: float = 0.0
-    power: float = 1.0
-    legacy_jump: bool = False
+    learning_rate_decay_power: float = 1.0
+    legacy_schedule_jump: bool = False
 
     def __post_init__(self):
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
@@ -62,8 +62,11 @@ class WarmupPolynomialDecay:
             raise ValueError(
                 f"end_learning_rate={self.end_learning_rate}: must be a finite number >= 0."
             )
-        if not (math.isfinite(self.power) and self.power > 0.0):
-            raise ValueError(f"power={self.power}: must be a finite number > 0; 1 is linear.")
+        power = self.learning_rate_decay_power
+        if not (math.isfinite(power) and power > 0.0):
+            raise ValueError(
+                f"learning_rate_decay_power={power}: must be a finite number > 0; 1 is linear."
+            )
 
     def __call__(
         self, step: tf.Tensor | tf.Variable | int | np.ndarray
@@ -87,10 +90,10 @@ class WarmupPolynomialDecay:
         Steps are subtracted as integers: 1 - t / T would lose all but a few bits near T.
         """
         total, warmup = self.num_train_steps, self.num_warmup_steps
-        decay_steps = total if self.legacy_jump else total - warmup
+        decay_steps = total if self.legacy_schedule_jump else total - warmup
         remaining = to_float(lib.maximum(total - step, 0)) / decay_steps
         amplitude = self.learning_rate - self.end_learning_rate
-        decayed = self.end_learning_rate + amplitude * remaining**self.power
+        decayed = self.end_learning_rate + amplitude * remaining**self.learning_rate_decay_power
         if warmup == 0:
             return decayed
         warming = self.learning_rate * to_float(step) / warmup

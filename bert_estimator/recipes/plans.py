@@ -19,30 +19,31 @@ import dataclasses
 import math
 from typing import Any
 
+from bert_estimator.provenance import Origin, Source
+
 
 @dataclasses.dataclass(frozen=True)
 class Given:
     """Holds a flag's value, and the source of that value."""
 
     value: Any
-    source: str
+    source: Source
 
 
 def paper(value) -> Given:
-    return Given(value, "paper")
+    return Given(value, Source(Origin.PAPER))
 
 
 def assumed(value) -> Given:
-    return Given(value, "assumed")
+    return Given(value, Source(Origin.ASSUMED))
 
 
 def _nvidia(value):
-    # The source is DeepLearningExamples, PyTorch/LanguageModeling/BERT.
-    return Given(value, "NVIDIA")
+    return Given(value, Source(Origin.NVIDIA))
 
 
 def _bert(value):
-    return Given(value, "google-research/bert")
+    return Given(value, Source(Origin.GOOGLE))
 
 
 # This is BERT-Large (Devlin et al., 2018).

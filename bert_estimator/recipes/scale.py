@@ -60,7 +60,7 @@ class Scale:
         scaled = dict(stage)
         for name, value in new.items():
             if value != old[name]:
-                source = f"{stage[name].source}, scaled from {old[name]:.6g}"
+                source = dataclasses.replace(stage[name].source, scaled_from=old[name])
                 scaled[name] = Given(value, source)
         return scaled
 

@@ -6,11 +6,11 @@ their counts. Pieces at the beginning of words become tokens, and other pieces g
 
 import collections
 import io
-import os
 from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
+from bert_estimator import atomic_file
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from bert_estimator.tokenization.wordpiece import (
     CLS,
@@ -82,10 +82,8 @@ def train_vocabulary(
 
 def write_vocab(vocab: Sequence[str], vocab_file: str) -> None:
     """Writes one token per line, either the complete file or nothing."""
-    temporary = vocab_file + ".tmp"
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with atomic_file.writer(vocab_file) as file:
         file.writelines(token + "\n" for token in vocab)
-    os.replace(temporary, vocab_file)
 
 
 def train_sentencepiece(
@@ -130,9 +128,8 @@ def train_sentencepiece(
         raise ValueError(
             f"vocab_size={vocab_size}: SentencePiece cannot make such a model: {error}"
         ) from None
-    with open(model_file + ".tmp", "wb") as file:
+    with atomic_file.writer(model_file, "wb") as file:
         file.write(model.getvalue())
-    os.replace(model_file + ".tmp", model_file)
 
 
 def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[str]:

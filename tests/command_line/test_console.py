@@ -10,6 +10,7 @@ import pytest
 
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.errors import ArgumentError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -84,6 +85,8 @@ input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
     [
         (None, 0, ""),
         (FlagError("--x=1: is wrong"), 2, "script.py: --x=1: is wrong\n"),
+        (ArgumentError("x", "is wrong", 1), 2, "script.py: --x=1: is wrong\n"),
+        (ArgumentError("x", "a.txt is missing"), 2, "script.py: --x: a.txt is missing\n"),
         (
             KeyboardInterrupt(),
             130,

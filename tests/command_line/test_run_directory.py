@@ -6,12 +6,14 @@ import xml.etree.ElementTree
 
 import pytest
 
+from bert_estimator import provenance
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory, svg_curves, versions
+from bert_estimator.provenance import Origin, Source
 
 SETTINGS = {"learning_rate": 0.1, "num_train_steps": 10, "input_file": None, "use_tpu": True}
-SOURCES = {name: "default" for name in SETTINGS}
+SOURCES = dict.fromkeys(SETTINGS, provenance.DEFAULT)
 
 
 def directory(path, step=None):
@@ -24,7 +26,7 @@ def directory(path, step=None):
 
 def test_config_holds_values_sources_versions_and_command(tmp_path):
     run = directory(tmp_path / "new" / "run")
-    run.write_config(SETTINGS, {**SOURCES, "learning_rate": "flag"}, "abc")
+    run.write_config(SETTINGS, {**SOURCES, "learning_rate": provenance.FLAG}, "abc")
     with open(tmp_path / "new" / "run" / "config.json", encoding="utf-8") as reader:
         config = json.load(reader)
     assert config["flags"]["learning_rate"] == {"value": 0.1, "from": "flag"}
@@ -70,7 +72,7 @@ def test_what_was_not_given_can_be_had_again(tmp_path):
     run = directory(tmp_path, step=5)
     run.write_config(
         {"init_checkpoint": None, "micro_batch_size": None},
-        SOURCES | {"init_checkpoint": "embedded default", "micro_batch_size": "default"},
+        {"init_checkpoint": provenance.EMBEDDED, "micro_batch_size": provenance.DEFAULT},
         "abc",
     )
     message = (
@@ -87,7 +89,7 @@ def test_what_was_not_given_can_be_had_again(tmp_path):
 def test_a_path_may_be_written_otherwise(tmp_path, monkeypatch):
     run = directory(tmp_path / "stage_2", step=5)
     path = "../stage_1/model.ckpt-7"
-    sources = {"init_checkpoint": "lamb_76min: stage 1"}
+    sources = {"init_checkpoint": Source(Origin.STAGE, "lamb_76min", stage=1)}
     run.write_config({"init_checkpoint": path}, sources, "abc")
     monkeypatch.chdir(tmp_path)
     for same in (path, "stage_1/model.ckpt-7", f"{tmp_path}/stage_1/model.ckpt-7"):
@@ -119,7 +121,12 @@ def test_a_run_that_never_began_stands_in_nobodys_way(tmp_path):
     assert run.metrics() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"flags": 3}', '{"flags": {"x": 1}}'])
+UNKNOWN_SOURCE = '{"flags": {"x": {"value": 1, "from": "nowhere"}}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"flags": 3}', '{"flags": {"x": 1}}', UNKNOWN_SOURCE]
+)
 def test_an_unreadable_config_is_refused(tmp_path, text):
     run = directory(tmp_path, step=5)
     (tmp_path / "config.json").write_text(text)

@@ -46,10 +46,10 @@ def test_evaluation_is_one_pass_in_order_and_padded():
 
 
 def test_training_is_an_endless_permutation_that_depends_on_the_seed():
-    found = batches(input_fn_builder(FEATURES, is_training=True, seed=3), 5)
+    found = batches(input_fn_builder(FEATURES, is_training=True, random_seed=3), 5)
     labels = np.concatenate([batch["label_ids"] for batch in found])
     np.testing.assert_array_equal(labels, record_order(np.arange(20), 10, 3))
-    other = batches(input_fn_builder(FEATURES, is_training=True, seed=4), 5)
+    other = batches(input_fn_builder(FEATURES, is_training=True, random_seed=4), 5)
     assert labels.tolist() != np.concatenate([b["label_ids"] for b in other]).tolist()
 
 

@@ -98,7 +98,7 @@ def test_no_autotuning_keeps_a_session_from_closing(record_files):
 
 def test_training_follows_the_order_over_epochs(record_files):
     rows = expected_rows(record_files)
-    found = batches(input_fn(record_files, True, seed=3), {"batch_size": 4}, most=len(rows))
+    found = batches(input_fn(record_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
     order = record_order(np.arange(4 * len(rows)), len(rows), seed=3).reshape(-1, 4)
     assert len(found) == len(rows)  # That is four epochs.
     for batch, numbers in zip(found, order, strict=True):
@@ -107,7 +107,7 @@ def test_training_follows_the_order_over_epochs(record_files):
 
 
 def test_training_resumes_by_arithmetic(record_files):
-    function = input_fn(record_files, True, seed=3)
+    function = input_fn(record_files, True, random_seed=3)
     whole = batches(function, {"batch_size": 5}, most=20)
     resumed = batches(function, {"batch_size": 5, "context": context(13)}, most=7)
     for batch, expected in zip(resumed, whole[13:], strict=True):

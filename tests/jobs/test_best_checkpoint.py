@@ -69,7 +69,7 @@ def test_a_metric_that_is_no_number_is_below_all_others(tmp_path, run):
 
 
 def test_patience_counts_evaluations_that_are_no_better(run):
-    listener, save = run([0.5, 0.5, 0.6, 0.1, 0.6], patience=2)
+    listener, save = run([0.5, 0.5, 0.6, 0.1, 0.6], early_stopping_patience=2)
     assert [save(step) for step in (1, 2, 3, 4)] == [False] * 4
     assert not listener.exhausted
     assert save(5) is True
@@ -77,10 +77,10 @@ def test_patience_counts_evaluations_that_are_no_better(run):
 
 
 def test_a_resumed_training_remembers(tmp_path, run):
-    _, save = run([0.5, 0.4], patience=2)
+    _, save = run([0.5, 0.4], early_stopping_patience=2)
     save(1)
     save(2)
-    listener, save = run([0.45], patience=2)
+    listener, save = run([0.45], early_stopping_patience=2)
     assert save(2) is False  # evaluated before
     assert save(3) is True
     assert listener.exhausted

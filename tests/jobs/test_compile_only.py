@@ -1,12 +1,16 @@
-"""`run_pretraining.py --compile_only`: its flags, its report, and what it suggests."""
+"""`--compile_only` of both scripts: its flags, its report, and what it suggests."""
 
 import json
 import os
 import re
 
 import pytest
+from tiny_run import write_pairs
 
+import run_classifier
 import run_pretraining
+from bert_estimator.jobs import pretraining_config
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -119,7 +123,7 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
     from bert_estimator.jobs import compile_only
     from bert_estimator.tpu.program import compile_report
 
-    (config,) = run_pretraining.resolve(
+    (config,) = pretraining_config.resolve(
         command(tmp_path, train_batch_size=48, precision="float32", suggest=True)
     )
     asked = []
@@ -137,7 +141,7 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
         )  # fmt: skip
 
     monkeypatch.setattr(compile_report, "report", report)
-    assert not compile_only.run(config, lambda changed, cores: [changed])
+    assert not compile_only.run(config, lambda changed, cores: [changed], config.num_train_steps)
     found = json.loads((tmp_path / "out" / "compile_report.json").read_text())["remedies"]
     verdicts = {remedy["flags"]: remedy["fits"] for remedy in found}
     assert verdicts["--precision=bfloat16"] is verdicts["--recompute"] is False
@@ -174,4 +178,79 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
 )
 def test_flags_that_cannot_work(tmp_path, capsys, changes, message):
     assert run_pretraining.main(command(tmp_path, **changes)) == 2
+    assert message in capsys.readouterr().err
+
+
+# Fine-tuning
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Flags of a small fine-tuning on one's own file, of 40 rows with three labels."""
+    words = [f"w{i}" for i in range(NETWORK["vocab_size"] - len(SPECIAL_TOKENS))]
+    write_vocab([*SPECIAL_TOKENS, *words], str(tmp_path / "vocab.txt"))
+    rows = [(f"w{i}", f"w{i + 1}", f"label{i % 3}") for i in range(40)]
+    write_pairs(tmp_path / "train.tsv", rows)
+    return {"vocab_file": tmp_path / "vocab.txt", "train_file": tmp_path / "train.tsv"}
+
+
+def classifier_command(tmp_path, **changes):
+    """Returns the flags of `command` for run_classifier.py."""
+    pretraining = ("max_predictions_per_seq", "num_train_steps", "num_warmup_steps")
+    left_out = {**dict.fromkeys(pretraining), "num_train_epochs": 2}
+    return ["run_classifier.py", *command(tmp_path, **left_out, **changes)[1:]]
+
+
+def test_the_report_of_a_fine_tuning(tmp_path, task, capsys):
+    """Only the training file is read: its labels and the number of its rows."""
+    assert run_classifier.main(classifier_command(tmp_path, **task)) == 0
+    printed = capsys.readouterr().out
+    assert "v3:1x1: 2 cores of TPU v3, 2 of 4 examples each" in printed
+    assert "training: 20 steps, at least" in printed
+    assert os.listdir(tmp_path / "out") == ["compile_report.json"]
+    report = json.loads((tmp_path / "out" / "compile_report.json").read_text())
+    assert report["fits"] and report["num_train_steps"] == 20
+    hidden, inner, examples, length = 128, 256, 2, 16
+    dense = examples * length * (4 * hidden * hidden + 2 * hidden * inner)
+    attention = 2 * examples * length * length * hidden
+    head = examples * (hidden * hidden + hidden * 3)
+    assert report["flops"] == 3 * 2 * (dense + attention + head)
+
+
+@pytest.mark.parametrize("changes", [{"do_eval": True}, {"num_seeds": 3, "do_predict": True}])
+def test_a_fine_tuning_is_compiled_once_whatever_else_is_asked_for(tmp_path, task, capsys, changes):
+    assert run_classifier.main(classifier_command(tmp_path, **task, **changes)) == 0
+    assert capsys.readouterr().out.count("training: 20 steps") == 1
+    assert os.listdir(tmp_path / "out") == ["compile_report.json"]
+
+
+def test_a_fine_tuning_that_does_not_fit(tmp_path, task, capsys):
+    write_pairs(task["train_file"], [("w1", "w2", "a"), ("w3", "w4", "b")] * 2**12)
+    changes = {"train_batch_size": 2**13, "precision": "float32", "max_seq_length": 512}
+    assert run_classifier.main(classifier_command(tmp_path, **task, **changes)) == 1
+    printed = capsys.readouterr().out
+    assert "IT DOES NOT FIT" in printed
+    for remedy in ("--precision=bfloat16", "--recompute", "--optimizer=adafactor"):
+        assert f"\n  {remedy}\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_file": None}, "--train_file=None: is needed for --compile_only; or turn it off"),
+        ({"tpu_topology": None}, "--compile_only=True: needs --tpu_topology"),
+        ({"compile_only": None}, "--tpu_topology=v3:1x1: goes with --compile_only"),
+        (
+            {"train_batch_size": 3},
+            "--train_batch_size=3: must be a multiple of the 2 cores of --tpu_topology=v3:1x1",
+        ),
+        (
+            {"train_batch_size": 128},
+            "--num_train_epochs=2.0: the 40 examples make no step of --train_batch_size=128",
+        ),
+    ],
+)
+def test_flags_of_a_fine_tuning_that_cannot_work(tmp_path, task, capsys, changes, message):
+    own = {"eval_file": task["train_file"]}
+    assert run_classifier.main(classifier_command(tmp_path, **{**task, **own, **changes})) == 2
     assert message in capsys.readouterr().err

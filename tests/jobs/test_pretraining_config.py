@@ -6,9 +6,11 @@ import pathlib
 
 import pytest
 
+from bert_estimator import provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.pretraining_config import resolve
+from bert_estimator.provenance import Origin, Source
 
 
 def stages(tmp_path, *flags):
@@ -27,13 +29,15 @@ def test_a_recipe_s_stages_follow_each_other(tmp_path):
 
 def test_every_value_says_where_it_came_from(tmp_path):
     first, second = stages(tmp_path, "--recipe=lamb_76min", "--scale=smoke", "--random_seed=3")
-    assert first.sources["train_batch_size"] == "lamb_76min: paper, scaled from 65536"
-    assert second.sources["max_predictions_per_seq"] == "lamb_76min: assumed, scaled from 77"
-    assert first.sources["optimizer"] == "lamb_76min: paper"
-    assert first.sources["bert_config"] == "lamb_76min: scaled"
-    assert second.sources["init_checkpoint"] == "lamb_76min: stage 1"
-    assert first.sources["random_seed"] == "flag"
-    assert first.sources["eval_batch_size"] == "default"
+    recipe = "lamb_76min"
+    assert first.sources["train_batch_size"] == Source(Origin.PAPER, recipe, scaled_from=65536)
+    scaled = Source(Origin.ASSUMED, recipe, scaled_from=77)
+    assert second.sources["max_predictions_per_seq"] == scaled
+    assert first.sources["optimizer"] == Source(Origin.PAPER, recipe)
+    assert first.sources["bert_config"] == Source(Origin.SCALED, recipe)
+    assert second.sources["init_checkpoint"] == Source(Origin.STAGE, recipe, stage=1)
+    assert first.sources["random_seed"] == provenance.FLAG
+    assert first.sources["eval_batch_size"] == provenance.DEFAULT
     described = first.described()
     assert "  --train_batch_size=64  (lamb_76min: paper, scaled from 65536)" in described
     assert "random_seed" not in described
@@ -52,7 +56,7 @@ def test_every_value_says_where_it_came_from(tmp_path):
 def test_flags_override_the_recipe_in_every_stage(tmp_path, flag, value):
     for config in stages(tmp_path, "--recipe=lamb_76min", f"--{flag}={value}"):
         assert getattr(config, flag) == value
-        assert config.sources[flag] == "flag"
+        assert config.sources[flag] == provenance.FLAG
 
 
 def test_a_flag_can_be_for_one_stage(tmp_path):
@@ -74,7 +78,7 @@ def test_a_stage_alone_starts_from_where_the_one_before_it_ended(tmp_path):
     checkpoint = finished(tmp_path, 5000)
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--num_train_steps=1000")
     assert config.init_checkpoint == checkpoint
-    assert config.sources["init_checkpoint"] == "lamb_76min: stage 1"
+    assert config.sources["init_checkpoint"] == Source(Origin.STAGE, "lamb_76min", stage=1)
 
 
 def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_path):
@@ -85,7 +89,7 @@ def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_pat
     assert second.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
     (config,) = stages(tmp_path, *given, "--stage=2")
     assert config.init_checkpoint == f"{tmp_path}/own"
-    assert config.sources["init_checkpoint"] == "flag"
+    assert config.sources["init_checkpoint"] == provenance.FLAG
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
     assert config.init_checkpoint is None
 
@@ -152,8 +156,8 @@ def test_each_stage_has_records_of_its_length(tmp_path):
         (["--recipe=lamb_67min"], "--recipe=lamb_67min: must be one of .*did you mean lamb_76min"),
         (["--recipe=lamb_76min", "--scale=2"], "--scale=2: must be smoke, or a number above 0"),
         (["--recipe=lamb_76min", "--stage=3"], "--stage=3: lamb_76min has the stages 1, 2"),
-        (["--scale=smoke"], "--scale=smoke: is of a recipe; add --recipe"),
-        (["--stage=1"], "--stage=1: is of a recipe; add --recipe"),
+        (["--scale=smoke"], "--scale=smoke: is for a recipe; add --recipe"),
+        (["--stage=1"], "--stage=1: is for a recipe; add --recipe"),
         (
             ["--recipe=lamb_76min", "--stage=2"],
             "--stage=2: starts from .*stage_1/model.ckpt-7037, which is not there; run --stage=1 "

@@ -30,7 +30,9 @@ def twin(step, peak, total, warmup, end, power, legacy_jump):
     ],
 )  # fmt: skip
 def test_legacy_jump_has_the_published_values(total, warmup, peak, power, points):
-    schedule = WarmupPolynomialDecay(peak, total, warmup, power=power, legacy_jump=True)
+    schedule = WarmupPolynomialDecay(
+        peak, total, warmup, learning_rate_decay_power=power, legacy_schedule_jump=True
+    )
     for step, rate in points.items():
         assert schedule(step) == pytest.approx(rate, rel=2e-5, abs=0)
 
@@ -54,13 +56,13 @@ def test_continuous_schedule_peaks_at_the_end_of_warmup_and_never_jumps():
 
 
 def test_legacy_schedule_jumps_down_at_the_end_of_warmup():
-    rates = WarmupPolynomialDecay(1.0, 100, 50, legacy_jump=True)(np.array([49, 50]))
+    rates = WarmupPolynomialDecay(1.0, 100, 50, legacy_schedule_jump=True)(np.array([49, 50]))
     np.testing.assert_allclose(rates, [0.98, 0.5], rtol=1e-15)
 
 
 def test_without_warmup_the_first_rate_is_the_peak():
     for legacy_jump in (False, True):
-        schedule = WarmupPolynomialDecay(2.0, 4, legacy_jump=legacy_jump)
+        schedule = WarmupPolynomialDecay(2.0, 4, legacy_schedule_jump=legacy_jump)
         np.testing.assert_array_equal(schedule(np.arange(5)), [2.0, 1.5, 1.0, 0.5, 0.0])
 
 
@@ -107,7 +109,7 @@ def test_float32_keeps_its_digits_near_the_end():
         ((1.0, 10, 10), r"^num_warmup_steps=10: .* below num_train_steps=10; warm up for fewer"),
         ((1.0, 10, -1), r"^num_warmup_steps=-1: must be at least 0"),
         ((1.0, 10, 1, -1.0), r"end_learning_rate=-1.0: must be a finite number >= 0"),
-        ((1.0, 10, 1, 0.0, 0.0), r"power=0.0: must be a finite number > 0"),
+        ((1.0, 10, 1, 0.0, 0.0), r"learning_rate_decay_power=0.0: must be a finite number > 0"),
     ],
 )
 def test_refuses(arguments, message):

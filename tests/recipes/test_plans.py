@@ -4,9 +4,12 @@ import pytest
 
 from bert_estimator import optimization
 from bert_estimator.optimization.scaling import Exclusions
+from bert_estimator.provenance import Origin, Source
 from bert_estimator.recipes import plans
 
-PAPER, ASSUMED, NVIDIA, BERT = "paper", "assumed", "NVIDIA", "google-research/bert"
+PAPER, ASSUMED, NVIDIA, BERT = map(
+    Source, (Origin.PAPER, Origin.ASSUMED, Origin.NVIDIA, Origin.GOOGLE)
+)
 
 # For each stage: batch, steps, peak rate, warm-up, length, predictions, and the rows that a core
 # computes at a time; each with its source.

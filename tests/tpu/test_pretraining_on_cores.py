@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator import pretraining
+from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -50,10 +50,10 @@ def input_fn(params):
 
 def pretrain(folder, master, bert_config, micro_batch_size=None, steps=STEPS):
     """Trains one step, and goes on from its checkpoint; returns the losses of all steps."""
-    model_fn = pretraining.model_fn_builder(
-        bert_config, "lamb", 1e-2, STEPS, 5, random_seed=3, micro_batch_size=micro_batch_size,
-        summary_dir=str(folder),
-    )  # fmt: skip
+    rule = update.UpdateRule(
+        "lamb", 1e-2, STEPS, 5, micro_batch_size=micro_batch_size, summary_dir=str(folder)
+    )
+    model_fn = pretraining.model_fn_builder(bert_config, rule, random_seed=3)
     estimator = toy.make_estimator(
         folder, model_fn, master=master, tf_random_seed=3, train_batch_size=ROWS, params={},
         iterations_per_loop=STEPS,

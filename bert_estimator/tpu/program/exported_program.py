@@ -18,6 +18,7 @@ import zlib
 
 import numpy as np
 
+from bert_estimator import atomic_file
 from bert_estimator.tpu.program import stablehlo
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
@@ -65,10 +66,9 @@ class ExportedProgram:
             os.path.join(directory, "state.npz"), **{variable.name: a for variable, a in values}
         )
         save_batches(os.path.join(directory, "batches.npz"), self.inputs, self.batches)
-        with open(description_path + ".part", "w", encoding="utf-8") as writer:
+        with atomic_file.writer(description_path) as writer:
             json.dump(description, writer, indent=2)
             writer.write("\n")
-        os.replace(description_path + ".part", description_path)
 
 
 def save_batches(path: str, inputs: list[str], batches: list[list[np.ndarray]]) -> None:

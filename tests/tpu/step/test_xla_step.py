@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator import pretraining, sharding, tpu
+from bert_estimator import pretraining, sharding, tpu, update
 from bert_estimator.bert_config import BertConfig
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -345,10 +345,8 @@ def pretrained(tmp_path_factory):
         key = (master, micro_batch_size, recompute, num_cores_per_replica)
         if key not in found:
             losses = []
-            model_fn = pretraining.model_fn_builder(
-                BERT, "lamb", 1e-2, 100, 2, random_seed=3, micro_batch_size=micro_batch_size,
-                recompute=recompute,
-            )  # fmt: skip
+            rule = update.UpdateRule("lamb", 1e-2, 100, 2, micro_batch_size=micro_batch_size)
+            model_fn = pretraining.model_fn_builder(BERT, rule, random_seed=3, recompute=recompute)
             estimator = toy.make_estimator(
                 tmp_path_factory.mktemp("pretraining"), model_fn, master=master, tf_random_seed=3,
                 log_step_count_steps=1, train_batch_size=ROWS, params={}, iterations_per_loop=1,

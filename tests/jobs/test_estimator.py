@@ -1,15 +1,18 @@
-"""The estimator that flags ask for, and what of them cannot be."""
+"""The estimator that a configuration asks for, and the errors of what cannot be."""
 
+import dataclasses
 import json
 import pathlib
-import types
 
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs import script_estimator
+from bert_estimator.jobs import estimator as job_estimator
+from bert_estimator.jobs.classification_config import ClassificationConfig
+from bert_estimator.jobs.config import JobConfig
 
 
 def config_of(tmp_path, **changes):
@@ -27,9 +30,10 @@ def config_of(tmp_path, **changes):
         "micro_batch_size": None,
         "max_seq_length": 16,
         "do_train": True,
-        "sources": {"predict_batch_size": "flag"},
+        "sources": {"predict_batch_size": provenance.FLAG},
     }
-    return types.SimpleNamespace(**{**values, **changes})
+    kind = ClassificationConfig if "predict_batch_size" in changes else JobConfig
+    return kind(**{**values, **changes})
 
 
 def model_fn(features, labels, mode, params):
@@ -37,7 +41,7 @@ def model_fn(features, labels, mode, params):
 
 
 def test_the_estimator_is_that_of_the_flags(tmp_path):
-    estimator = script_estimator.make(config_of(tmp_path), model_fn)
+    estimator = job_estimator.make(config_of(tmp_path), model_fn)
     assert estimator.model_dir == str(tmp_path)
     assert estimator.config.save_checkpoints_steps == 10
     assert estimator.config.tpu_config.iterations_per_loop == 500
@@ -48,29 +52,31 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
 def test_a_name_of_no_cores(tmp_path, monkeypatch):
     message = "pod-1: master='pod-1' does not name a TPU"
     with pytest.raises(FlagError, match=f"^--tpu_name={message}"):
-        script_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
+        job_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
     monkeypatch.setenv("TPU_NAME", "pod-1")
     with pytest.raises(FlagError, match=rf"^\$TPU_NAME={message}"):
-        script_estimator.find_cores(config_of(tmp_path))
+        job_estimator.find_cores(config_of(tmp_path))
 
 
 @pytest.mark.parametrize(("cores", "size"), [(None, 8), (8, 8), (16, 16), (5, 10)])
 def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
     config = config_of(tmp_path, num_tpu_cores=cores)
-    assert script_estimator.find_cores(config) == ("", {"eval_batch_size": size})
+    found, master = job_estimator.find_cores(config)
+    assert (found, master) == (dataclasses.replace(config, eval_batch_size=size), "")
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
     config = config_of(tmp_path, tpu_name="rehearse:3", train_batch_size=9)
-    assert script_estimator.find_cores(config) == ("rehearse:3", {"eval_batch_size": 9})
+    found, master = job_estimator.find_cores(config)
+    assert (found, master) == (dataclasses.replace(config, eval_batch_size=9), "rehearse:3")
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.18.1")
     with pytest.raises(FlagError, match=r"^--tpu_name=rehearse:2: The XLA runtime needs Tens"):
-        script_estimator.find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
+        job_estimator.find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -90,29 +96,28 @@ def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
 )
 def test_cores_that_do_not_fit(tmp_path, changes, message):
     with pytest.raises(FlagError) as caught:
-        script_estimator.find_cores(config_of(tmp_path, **changes))
+        job_estimator.find_cores(config_of(tmp_path, **changes))
     assert str(caught.value).startswith(message)
 
 
 def test_a_network_too_short(tmp_path):
     bert_config = BertConfig(vocab_size=10, max_position_embeddings=8)
     with pytest.raises(FlagError, match="--max_seq_length=16: cannot be more than the network's"):
-        script_estimator.check_length(config_of(tmp_path), bert_config)
+        job_estimator.check_length(config_of(tmp_path), bert_config)
 
 
 def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
     with pytest.raises(FlagError, match=r"--bert_config_file: .*: expected a JSON object"):
-        script_estimator.read_bert_config(types.SimpleNamespace(bert_config_file=str(path)))
+        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
 
 
 @pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
 def test_a_network_of_either_format_is_read(model, act):
     name = "bert_config.json" if model == "tf1" else "config.json"
     path = pathlib.Path(__file__).parent.parent / "interchange" / "data" / model / name
-    config = types.SimpleNamespace(bert_config_file=str(path))
-    bert_config = script_estimator.read_bert_config(config)
+    bert_config = job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
     values = json.loads(path.read_text())
     assert bert_config.hidden_act == act
     assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
@@ -123,4 +128,4 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
     path.write_text('{"model_type": "roberta"}')
     message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
-        script_estimator.read_bert_config(types.SimpleNamespace(bert_config_file=str(path)))
+        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))

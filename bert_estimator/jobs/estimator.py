@@ -1,5 +1,6 @@
-"""The network and the TPUEstimator that a script's flags ask for."""
+"""The network, the cores and the `TPUEstimator` that a configuration asks for."""
 
+import dataclasses
 import os
 
 from bert_estimator import sharding, tpu
@@ -14,15 +15,17 @@ _MOST_STEPS_A_LOG_LINE = 100
 
 
 def read_bert_config(config):
-    """Reads --bert_config_file, a bert_config.json or the config.json of transformers; raises
-    FlagError if it is none such."""
+    """Returns the `BertConfig` of --bert_config_file, a bert_config.json or the config.json of
+    transformers.
+
+    Raises:
+      FlagError: the file is neither of these, or its network cannot be built.
+    """
     path = config.bert_config_file
-    try:
+    with flags.named("bert_config_file"):
         if hugging_face_config.is_config(path):
             return hugging_face_config.read_config(path)
         return BertConfig.from_json_file(path)
-    except ValueError as error:
-        raise flags.FlagError(f"--bert_config_file: {error}") from None
 
 
 def check_length(config, bert_config):
@@ -37,14 +40,14 @@ def check_length(config, bert_config):
 
 
 def find_cores(config):
-    """Finds what the flags ask to run on, and checks the batches against it.
+    """Finds what a configuration asks to run on, and checks the batches against it.
 
     Args:
-      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+      config: a `JobConfig`.
 
     Returns:
-      (the master, "" for the session runtime; the batch sizes that no flag gives, as a dict of
-      flag's name to a value that divides by the cores).
+      (the configuration, with batch sizes that divide by the cores; the master to run on, "" for
+      the session runtime).
 
     Raises:
       FlagError: the cores asked for cannot be reached, or do not divide a batch.
@@ -53,7 +56,8 @@ def find_cores(config):
     master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
     if not master:
         cores = config.num_tpu_cores if config.use_tpu else None
-        return "", flags.whole_batches(config, (cores or per_replica) // per_replica)
+        batches = config.whole_batches((cores or per_replica) // per_replica)
+        return dataclasses.replace(config, **batches), ""
     is_flag = config.tpu_name or not os.environ.get("TPU_NAME")
     named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
     try:
@@ -70,23 +74,23 @@ def find_cores(config):
     source = f"the {cores} cores of {named}"
     if per_replica > 1:
         source += f", {per_replica} a replica"
-    flags.check_divides(config, cores // per_replica, source, flags.fixed_batches(config))
+    config.check_divides(cores // per_replica, source, config.fixed_batches())
     flags.check(
         config.num_tpu_cores in (None, cores),
         "num_tpu_cores",
         config.num_tpu_cores,
         f"{named} has {cores} cores; leave the flag out",
     )
-    return master, flags.whole_batches(config, cores // per_replica)
+    return dataclasses.replace(config, **config.whole_batches(cores // per_replica)), master
 
 
 def make(config, model_fn, master=""):
-    """Returns the `TPUEstimator` of the shared flags.
+    """Returns the `TPUEstimator` of a configuration.
 
     Args:
-      config: the script's resolved flags, as attributes; `predict_batch_size` may be absent.
+      config: a `JobConfig`.
       model_fn: the model.
-      master: what to run on, as of `find_cores`.
+      master: the master to run on, which `find_cores` returns.
     """
     per_replica, shards = config.num_cores_per_replica, None
     if config.num_tpu_cores:
@@ -108,9 +112,7 @@ def make(config, model_fn, master=""):
         ),
         params={},
         use_tpu=config.use_tpu,
-        train_batch_size=config.train_batch_size,
-        eval_batch_size=config.eval_batch_size,
-        predict_batch_size=getattr(config, "predict_batch_size", None),
+        **{name: getattr(config, name) for name in config.BATCH_SIZES},
         units_per_example={"tokens": config.max_seq_length},
         sharding=sharding.BERT,
     )

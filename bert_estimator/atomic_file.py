@@ -1,0 +1,32 @@
+"""Files that are written completely or not at all: written beside their place, then moved there."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import IO
+
+
+@contextlib.contextmanager
+def writer(path: str, mode: str = "w") -> Iterator[IO]:
+    """Opens a file for writing that takes its place when the `with` block ends.
+
+    Until then, and after an exception in the block, the place holds what it held before. A
+    process that is killed in the block leaves `<path>.tmp`, which the next writer overwrites.
+
+    Args:
+      path: the place of the file, in a directory of this machine.
+      mode: "w" for text, which is written as UTF-8 with lines that end in "\\n"; "wb" for bytes.
+
+    Yields:
+      The open file.
+    """
+    options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    temporary = path + ".tmp"
+    try:
+        with open(temporary, mode, **options) as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise

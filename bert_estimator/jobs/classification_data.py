@@ -1,0 +1,149 @@
+"""What fine-tuning reads: the network, a task's examples as features, and baselines to compare."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable
+
+from bert_estimator import tokenization
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs import estimator
+from bert_estimator.recipes import embedded_classifier
+from input_pipelines import bag_of_words, default_data, embedded_task, task_data, tasks
+from input_pipelines.task_data import TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationData:
+    """Holds a task's data and the network that fits it.
+
+    Attributes:
+      bert_config: the network.
+      task: the features, labels and metrics.
+      baselines: function without arguments that returns a dict of name -> accuracy.
+    """
+
+    bert_config: BertConfig
+    task: TaskData
+    baselines: Callable[[], dict[str, float]]
+
+
+def load(config):
+    """Reads what a configuration asks for.
+
+    Args:
+      config: a `ClassificationConfig`.
+
+    Returns:
+      `ClassificationData`.
+
+    Raises:
+      FlagError: a file is wrong, or does not fit the others.
+    """
+    return _load_embedded(config) if config.embedded else _load_files(config)
+
+
+def _load_files(config):
+    bert_config = estimator.read_bert_config(config)
+    estimator.check_length(config, bert_config)
+    tokenizer = _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
+    try:
+        if config.task_name:
+            task = tasks.named(config.task_name, config.language).of(config.data_dir)
+        else:
+            task = tasks.own_task(
+                config.task_kind,
+                config.train_file,
+                config.eval_file,
+                config.predict_file,
+                config.text_a_column,
+                config.text_b_column,
+                config.label_column,
+            )
+        is_run = not config.compile_only
+        data = task_data.load(
+            task,
+            tokenizer,
+            config.vocab_file,
+            config.max_seq_length,
+            train=config.do_train or config.compile_only,
+            evaluate=is_run and config.evaluates(),
+            predict=is_run and config.do_predict,
+        )
+    except ValueError as error:
+        raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
+    for name, features in {"training": data.train, **data.evaluate, **data.predict}.items():
+        if features is not None and features.num_cut:
+            print(
+                f"{features.num_cut} of {len(features)} {name} examples were cut to "
+                f"--max_seq_length={config.max_seq_length} tokens."
+            )
+
+    def baselines():
+        majority = data.majority()
+        return {} if majority is None else {"majority class": majority}
+
+    return ClassificationData(bert_config, data, baselines)
+
+
+def _flag_at_fault(config, error):
+    """Returns the flag of the file that the message of an error begins with."""
+    if config.task_name:
+        return "data_dir"
+    names = ("train_file", "eval_file", "predict_file")
+    at_fault = (name for name in names if str(error).startswith(f"{getattr(config, name)}:"))
+    return next(at_fault, "train_file")
+
+
+def _load_embedded(config):
+    vocab_size = embedded_classifier.VOCAB_SIZE
+    bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
+    estimator.check_length(config, bert_config)
+    vocab_file = _keep_vocabulary(config, bert_config)
+    tokenizer = _open_tokenizer(vocab_file, config.do_lower_case, bert_config)
+    task = embedded_task.load(config.task_name)
+    data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    (held_out,) = data.evaluate.values()
+    print(
+        f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
+        f"Start: {config.init_checkpoint or 'from scratch (run_pretraining.py makes a start)'}."
+    )
+
+    def baselines():
+        return {
+            "majority class": data.majority(),
+            "bag of words": bag_of_words.accuracy(data.train, held_out, 2, vocab_size),
+        }
+
+    return ClassificationData(bert_config, data, baselines)
+
+
+def _keep_vocabulary(config, bert_config):
+    """Returns the run's own copy of the vocabulary: a later main job may have another one."""
+    extension = os.path.splitext(config.vocab_file or "")[1]
+    vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
+    if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():
+        return vocab_file
+    if config.vocab_file:
+        _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
+        with contextlib.suppress(shutil.SameFileError):
+            shutil.copy(config.vocab_file, vocab_file)
+    else:
+        default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
+    return vocab_file
+
+
+def _open_tokenizer(vocab_file, do_lower_case, bert_config):
+    with flags.named("vocab_file"):
+        tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
+    flags.check(
+        tokenizer.vocab_size <= bert_config.vocab_size,
+        "vocab_file",
+        vocab_file,
+        f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
+        "the two that belong together",
+    )
+    return tokenizer

@@ -1,0 +1,279 @@
+"""The configuration that the jobs of all scripts share: their common flags, and their checks.
+
+Names and meanings of the flags are google-research/bert's. Does not import TensorFlow: wrong flags
+are reported before it is loaded.
+"""
+
+import dataclasses
+import os
+from typing import Any, ClassVar
+
+from bert_estimator import provenance
+from bert_estimator.choices import OPTIMIZERS, PRECISIONS
+from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs import compile_only
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """A run, resolved and checked: a field for each flag, of the same name, and two more.
+
+    A script's own configuration extends this one with the script's own flags.
+
+    Attributes:
+      sources: name of a field -> the `provenance.Source` of its value.
+      embedded: whether no data was given, so that the text that comes with Python is used.
+      VERBS: the flags that say what to do.
+      BATCH_SIZES: the flags of global batches; training comes first.
+      OPTIMIZER_FLAGS: flag that only some optimizers have -> names of these optimizers.
+    """
+
+    VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")
+    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("train_batch_size", "eval_batch_size")
+    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    output_dir: str = flags.field(
+        "runs/here", "Write checkpoints, events, metrics and curves into this directory."
+    )
+    bert_config_file: str | None = flags.field(
+        None, "Build this network: a bert_config.json, or the config.json of transformers."
+    )
+    init_checkpoint: str | None = flags.field(
+        None,
+        "Start training from the weights of this checkpoint, Google's or Hugging Face's: a path "
+        "without .index, a directory, or a zip archive. Empty: start from scratch.",
+    )
+    allow_partial_init: bool = flags.field(
+        False,
+        "Initialize the variables that --init_checkpoint lacks, and ignore its other variables.",
+    )
+    do_train: bool = flags.field(None, "Train. If no flag says what to do, train and evaluate.")
+    do_eval: bool = flags.field(None, "Evaluate.")
+    train_batch_size: int = flags.field(32, "Train on global batches of this many examples.")
+    eval_batch_size: int = flags.field(
+        8,
+        "Evaluate on global batches of this many examples; by default at least one on each core.",
+    )
+    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.")
+    save_checkpoints_steps: int = flags.field(1000, "Set the number of steps between checkpoints.")
+    iterations_per_loop: int = flags.field(
+        1000, "Set the number of steps between visits of hooks, checkpoints and logs."
+    )
+    use_tpu: bool = flags.field(
+        False, "Follow the rules of TPUs, and run on a TPU if one is found."
+    )
+    tpu_name: str | None = flags.field(
+        None,
+        "Run on local, gpu or rehearse:N; by default on $TPU_NAME, or on a TPU if one is found.",
+    )
+    num_tpu_cores: int | None = flags.field(
+        None, "Expect this many cores; by default all that are found."
+    )
+    num_cores_per_replica: int = flags.field(
+        1, "Split each copy of the model over this many cores."
+    )
+    precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
+    optimizer: str = flags.field(None, f"Choose one of {', '.join(OPTIMIZERS)}.")
+    micro_batch_size: int | None = flags.field(
+        None, "Compute at most this many rows at a time within a step; by default all."
+    )
+    recompute: bool = flags.field(
+        False, "Compute each layer again for its gradient: less memory, more work."
+    )
+    use_one_hot_embeddings: bool = flags.field(
+        False, "Look embeddings up by a matrix product, as google-research/bert did on TPUs."
+    )
+    random_seed: int = flags.field(
+        12345, "Choose the seed of weights, dropout and the order of the data."
+    )
+    max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
+    compile_only: bool = flags.field(
+        False,
+        "Compile the training step for --tpu_topology, report what it needs, and end.",
+        is_setting=False,
+    )
+    tpu_topology: str | None = flags.field(
+        None,
+        "Compile for this TPU, such as v3:32x32; it need not be there.",
+        is_setting=False,
+    )
+    suggest: bool = flags.field(
+        False,
+        "Compile, with --compile_only, what may fit if the step does not.",
+        is_setting=False,
+    )
+
+    sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)
+    embedded: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """Returns flag name -> value, of the flags that say how to train."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in flags.of(type(self))
+            if field.metadata.get("is_setting", True)
+        }
+
+    def settings_to_go_on(self) -> dict[str, Any]:
+        """Returns the settings that a run in the directory must share, if it is to go on."""
+        return self.settings()
+
+    def open_directory(self) -> RunDirectory:
+        """Returns the directory of the run.
+
+        Raises:
+          FlagError: it holds a run of other settings.
+        """
+        hosts = flags.find_hosts()
+        directory = RunDirectory(
+            # The chief of several hosts writes the run's own files; the others keep theirs apart.
+            self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}",
+            checkpoints_in=self.output_dir,
+        )
+        directory.check_config(self.settings_to_go_on())
+        return directory
+
+    def is_given(self, name: str) -> bool:
+        """Whether the command line gives a flag."""
+        return self.sources.get(name) == provenance.FLAG
+
+    def fixed_batches(self) -> tuple[str, ...]:
+        """Returns the names of the batch sizes that must divide by the cores as they are: given
+        ones, and the batch of training, which the numbers depend on."""
+        train, *others = self.BATCH_SIZES
+        fixed = [train] if self.do_train else []
+        return (*fixed, *(name for name in others if self.is_given(name)))
+
+    def whole_batches(self, num_replicas: int) -> dict[str, int]:
+        """Returns the batch sizes of evaluation and prediction that are not given: each is the
+        least multiple of the number of replicas that is not below the default."""
+        return {
+            name: -(-getattr(self, name) // num_replicas) * num_replicas
+            for name in self.BATCH_SIZES[1:]
+            if not self.is_given(name)
+        }
+
+    def check_divides(self, num_replicas: int, source: str, batches: tuple[str, ...]) -> None:
+        """Checks that batches divide by replicas, and a replica's batch by its micro-batches.
+
+        Args:
+          num_replicas: how many copies of the model share a batch.
+          source: what says so, for the message.
+          batches: names of the batch sizes to check.
+
+        Raises:
+          FlagError: a batch does not divide.
+        """
+        for name in batches:
+            value = getattr(self, name)
+            flags.check(value % num_replicas == 0, name, value, f"must be a multiple of {source}")
+        share, rows = self.train_batch_size // num_replicas, self.micro_batch_size
+        if rows is not None and self.do_train:
+            of_batch = f"--train_batch_size={self.train_batch_size}"
+            if num_replicas > 1:
+                of_batch = f"{share}, a core's share of {of_batch}"
+            fits = rows >= share or share % rows == 0
+            flags.check(fits, "micro_batch_size", rows, f"must divide {of_batch}, or not be less")
+
+    def check(self) -> None:
+        """Checks all of the common flags that can be checked before TensorFlow is loaded.
+
+        Raises:
+          FlagError: it names the flag, what is allowed, and what to do.
+        """
+        for name in (
+            *self.BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop", "micro_batch_size",
+            "num_tpu_cores", "num_cores_per_replica",
+        ):  # fmt: skip
+            flags.check_positive(name, getattr(self, name))
+        rate = self.learning_rate
+        flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
+        flags.check_choice("precision", self.precision, PRECISIONS)
+        flags.check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        for name, optimizers in self.OPTIMIZER_FLAGS.items():
+            flags.check(
+                self.optimizer in optimizers or not getattr(self, name),
+                name,
+                True,
+                f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}",
+            )
+        seed = self.random_seed
+        flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
+        self._check_cores()
+        flags.check_file("bert_config_file", self.bert_config_file)
+        checkpoint = self.init_checkpoint
+        if checkpoint and not flags.is_remote(checkpoint):
+            flags.check(
+                os.path.exists(checkpoint + ".index") or os.path.exists(checkpoint),
+                "init_checkpoint",
+                checkpoint,
+                "there is no such checkpoint. Give the path without .index or .data, such as "
+                "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
+            )
+        flags.check(
+            self.use_tpu or not self.tpu_name,
+            "tpu_name",
+            self.tpu_name,
+            "names a TPU, but --use_tpu is not given; add it",
+        )
+        verbs = [f"--{name}" for name in self.VERBS[1:]]
+        flags.check(
+            any(getattr(self, name) for name in self.VERBS),
+            self.VERBS[0],
+            False,
+            f"nothing to do: {_enumerated(verbs)} off too; leave one of them on",
+        )
+        compile_only.check(self)
+
+    def _check_cores(self):
+        """Checks batches against --num_tpu_cores; the cores of a name are found later."""
+        if not (self.use_tpu and self.num_tpu_cores):
+            if not self.tpu_name:
+                self.check_divides(1, "1 core", ())
+            return
+        cores, per_replica = self.num_tpu_cores, self.num_cores_per_replica
+        flags.check(
+            cores % per_replica == 0,
+            "num_cores_per_replica",
+            per_replica,
+            f"must divide --num_tpu_cores={cores}",
+        )
+        source = f"--num_tpu_cores={cores}"
+        if per_replica > 1:
+            source += f" over --num_cores_per_replica={per_replica}"
+        self.check_divides(cores // per_replica, source, self.fixed_batches())
+
+
+def read_command_line(config_class, argv):
+    """Parses a command line.
+
+    Args:
+      config_class: the `JobConfig` of the script.
+      argv: the arguments, the script's name included.
+
+    Returns:
+      (dict of flag name -> value, dict of flag name -> `provenance.Source`).
+
+    Raises:
+      FlagError: the command line cannot be parsed; see `flags.parse`.
+    """
+    values = flags.define(config_class)
+    given = flags.parse(values, argv)
+    settings = {name: values[name].value for name in values}
+    sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
+    settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
+    if not any(settings[name] for name in config_class.VERBS):
+        # `--nodo_train` alone means: only evaluate.
+        for name in ("do_train", "do_eval"):
+            settings[name] = settings[name] is None
+    for name in config_class.VERBS:
+        settings[name] = bool(settings[name])
+    return settings, sources
+
+
+def _enumerated(names):
+    """Returns "a is", or "a, b and c are"."""
+    if len(names) == 1:
+        return f"{names[0]} is"
+    return f"{', '.join(names[:-1])} and {names[-1]} are"

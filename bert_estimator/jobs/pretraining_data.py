@@ -1,0 +1,121 @@
+"""The records that pretraining reads: given ones, or the embedded corpus; checked before step 0."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from bert_estimator import tokenization
+from bert_estimator.command_line import flags
+from bert_estimator.recipes import embedded
+from bert_estimator.tpu.program import hosts
+from input_pipelines import default_data, manifest, pretraining_features, unigram
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """Records to train and to evaluate on.
+
+    Attributes:
+      train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
+      num_eval_records: how many records there are to evaluate on.
+      digest: what tells the training records from others.
+      vocab_file: the vocabulary that made the training records, or None if it is not known.
+      do_lower_case: whether the text of the training records is lower-cased, or None if it is not
+        known.
+      token_counts_file: how often each token occurs in training, or None if it is not known.
+    """
+
+    train_files: str | Sequence[str]
+    eval_files: str | Sequence[str]
+    num_eval_records: int
+    digest: str
+    vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    token_counts_file: str | None = None
+
+    def baseline(self, max_records):
+        """Returns the loss that the frequencies of tokens alone give the masked words of the first
+        records to evaluate on, as a dict of metric -> float; empty if they are not known."""
+        if not self.token_counts_file:
+            return {}
+        counts = manifest.read_token_counts(self.token_counts_file)
+        loss = unigram.unigram_cross_entropy(self.eval_files, counts, max_records=max_records)
+        return {"unigram_baseline": loss}
+
+
+def find(config, vocab_size, may_replace):
+    """Finds the records of a configuration, and makes records of the embedded corpus.
+
+    Args:
+      config: a `PretrainingConfig`.
+      vocab_size: the size of the network's vocabulary.
+      may_replace: whether records of the embedded corpus that were made otherwise may be replaced.
+
+    Returns:
+      `PretrainingData`.
+
+    Raises:
+      FlagError: the records do not fit the flags, the network or each other.
+    """
+    made = None
+    train_files, eval_files = config.input_file, config.eval_input_file
+    if config.embedded:
+        with flags.named("output_dir"), hosts.chief_first():
+            made = default_data.make(
+                os.path.join(config.output_dir, "data"),
+                max_seq_length=config.max_seq_length,
+                max_predictions_per_seq=config.max_predictions_per_seq,
+                may_replace=may_replace,
+                **embedded.DATA,
+            )
+        train_files, eval_files = made.train_files, made.held_out_files
+    records = _open(config, vocab_size, "input_file", train_files)
+    eval_records = records
+    if eval_files:
+        eval_records = _open(config, vocab_size, "eval_input_file", eval_files)
+    flags.check(
+        len(manifest.vocabularies([*records.files, *eval_records.files])) < 2,
+        "eval_input_file",
+        config.eval_input_file,
+        "its records were made with another vocabulary than the records of --input_file",
+    )
+    return PretrainingData(
+        train_files,
+        eval_files or train_files,
+        eval_records.num_records,
+        manifest.digest(records.files),
+        _vocabulary(config, vocab_size, records.files) if config.do_train else None,
+        manifest.casing(records.files),
+        made and made.token_counts_file,
+    )
+
+
+def _vocabulary(config, vocab_size, record_files):
+    """Returns the path of the vocabulary to keep with the run, or None if it is not known."""
+    vocab_file = config.vocab_file
+    if vocab_file is None:
+        with flags.named("input_file"):
+            return manifest.find_vocabulary(record_files)
+    with flags.named("vocab_file"):
+        size = tokenization.open_tokenizer(vocab_file, None).vocab_size
+    flags.check(
+        size <= vocab_size,
+        "vocab_file",
+        vocab_file,
+        f"has {size} tokens, but the network only {vocab_size}; give the vocabulary that the "
+        "records were made with",
+    )
+    flags.check(
+        manifest.vocabularies(record_files) <= {manifest.sha256_of_file(vocab_file)},
+        "vocab_file",
+        vocab_file,
+        "is not the vocabulary that the records were made with; give that one, or leave it out",
+    )
+    return vocab_file
+
+
+def _open(config, vocab_size, flag, files):
+    with flags.named(flag):
+        return pretraining_features.open_pretraining_records(
+            files, config.max_seq_length, config.max_predictions_per_seq, vocab_size
+        )

@@ -1,0 +1,186 @@
+"""Pretraining: the runs of run_pretraining.py, each stage of a recipe in a directory of its own."""
+
+import functools
+
+from bert_estimator import pretraining, update
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.jobs import compile_only, estimator, pretraining_data
+from bert_estimator.jobs.run import Run
+from input_pipelines import pretraining_input
+
+
+def run(configs):
+    """Runs the stages one after the other, each from the last weights of the stage before it.
+
+    What can be wrong with any of them is found before the first stage trains.
+
+    Args:
+      configs: list of `PretrainingConfig`.
+
+    Raises:
+      FlagError: a configuration does not fit its files, its cores, or the run in its directory.
+      SystemExit: --compile_only, and a step does not fit the TPU's memory.
+    """
+    if configs[0].compile_only:
+        for config in configs:
+            _describe(config)
+            if not compile_step(config):
+                raise SystemExit(1)
+        if len(configs) > 1:
+            compile_only.print_total(configs)
+        return
+    for stage in [Pretraining(config) for config in configs]:
+        _describe(stage.config)
+        stage.run()
+
+
+class Pretraining:
+    """A run, or a stage of a recipe, all of whose flags and files have been checked.
+
+    Args:
+      config: its `PretrainingConfig`.
+
+    Raises:
+      FlagError: flags that do not fit its files, its cores, or the run in its directory.
+    """
+
+    def __init__(self, config):
+        directory = config.open_directory()
+        bert_config = _bert_config(config)
+        self.config, master = estimator.find_cores(config)
+        config = self.config
+        self._data = pretraining_data.find(
+            config, bert_config.vocab_size, may_replace=not directory.holds_checkpoint()
+        )
+        if config.do_train:
+            directory.check_config(config.settings_to_go_on(), self._data.digest)
+            task = {
+                "kind": "pretraining",
+                "do_lower_case": self._data.do_lower_case,
+                "max_seq_length": config.max_seq_length,
+            }
+            directory.write_network(bert_config.to_dict(), self._data.vocab_file, task)
+            directory.write_config(config.settings(), config.sources, self._data.digest)
+        self._bert_config = bert_config
+        self._run = Run(config, directory, _estimator(config, bert_config, master))
+
+    def run(self):
+        """Trains and evaluates; prints what came of it and where everything is."""
+        config, run = self.config, self._run
+        if config.export_program:
+            run.estimator.export_training_program(self._input_fn(True), config.export_program)
+            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
+            return
+        start_step = run.estimator.global_step()
+        if config.do_train:
+            run.directory.forget_metrics_after(start_step)
+            if config.do_eval and start_step == 0:
+                self._evaluate()
+            run.train(self._input_fn(True), config.num_train_steps, "num_train_steps")
+        if config.do_eval:
+            self._evaluate()
+            print(_held_out(run.directory.evaluations()))
+        print(run.summary())
+
+    def _input_fn(self, is_training):
+        config = self.config
+        return pretraining_input.input_fn_builder(
+            self._data.train_files if is_training else self._data.eval_files,
+            config.max_seq_length,
+            config.max_predictions_per_seq,
+            is_training=is_training,
+            random_seed=config.random_seed,
+            precision=config.precision,
+            vocab_size=self._bert_config.vocab_size,
+            type_vocab_size=self._bert_config.type_vocab_size,
+        )
+
+    def _evaluate(self):
+        results = self._run.estimator.evaluate(self._input_fn(False), steps=self._eval_steps())
+        self._run.directory.add_evaluation({**results, **self._baseline})
+
+    @functools.cached_property
+    def _baseline(self):
+        return self._data.baseline(self._eval_steps() * self.config.eval_batch_size)
+
+    def _eval_steps(self):
+        batches = -(-self._data.num_eval_records // self.config.eval_batch_size)
+        return min(self.config.max_eval_steps, batches)
+
+
+def compile_step(config):
+    """Compiles the training step for a TPU that need not be there.
+
+    Returns:
+      Whether it fits the memory of a core.
+    """
+    bert_config = _bert_config(config)
+
+    def lower(changed, cores):
+        zeros = pretraining_input.shapes_input_fn(
+            changed.max_seq_length, changed.max_predictions_per_seq, changed.precision
+        )
+        return _estimator(changed, bert_config).lower(zeros, cores)
+
+    return compile_only.run(config, lower, config.num_train_steps)
+
+
+def _bert_config(config):
+    """Returns the network of a configuration, which has enough positions."""
+    if config.bert_config is not None:
+        bert_config = BertConfig(**config.bert_config)
+    else:
+        bert_config = estimator.read_bert_config(config)
+    estimator.check_length(config, bert_config)
+    return bert_config
+
+
+def _estimator(config, bert_config, master=""):
+    rule = update.UpdateRule(
+        config.optimizer,
+        config.learning_rate,
+        config.num_train_steps,
+        config.num_warmup_steps,
+        micro_batch_size=config.micro_batch_size,
+        learning_rate_decay_power=config.learning_rate_decay_power,
+        legacy_schedule_jump=config.legacy_schedule_jump,
+        optimizer_options=config.optimizer_options(),
+        summary_dir=config.output_dir,
+    )
+    model_fn = pretraining.model_fn_builder(
+        bert_config,
+        rule,
+        precision=config.precision,
+        recompute=config.recompute,
+        use_one_hot_embeddings=config.use_one_hot_embeddings,
+        random_seed=config.random_seed,
+        init_checkpoint=config.init_checkpoint,
+        allow_partial_init=config.allow_partial_init,
+    )
+    return estimator.make(config, model_fn, master)
+
+
+def _describe(config):
+    if config.recipe:
+        print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
+
+
+def _held_out(evaluations):
+    """Returns what evaluation found, in words: the held-out loss against start and baseline."""
+    first, last = evaluations[0], evaluations[-1]
+    loss = last["eval_masked_lm_loss"]
+    lines = [
+        f"Held-out text at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
+        f"{last['eval_masked_lm_accuracy']:.3f}; next-sentence loss "
+        f"{last['eval_next_sentence_loss']:.3f}, accuracy "
+        f"{last['eval_next_sentence_accuracy']:.3f}."
+    ]
+    if first["step"] == 0 and last["step"] > 0:
+        start = first["eval_masked_lm_loss"]
+        lines.append(f"  masked-LM loss at the start: {start:.3f} ({start - loss:.3f} above)")
+    if "eval_unigram_baseline" in last:
+        baseline = last["eval_unigram_baseline"]
+        lines.append(
+            f"  unigram baseline of the same tokens: {baseline:.3f} ({baseline - loss:.3f} above)"
+        )
+    return "\n".join(lines)

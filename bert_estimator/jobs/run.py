@@ -1,0 +1,80 @@
+"""A run in its directory: what training, exports and the end of a job have in common."""
+
+import os
+import time
+
+from bert_estimator import tpu
+from bert_estimator.command_line.run_directory import delivered_best
+
+
+class Run:
+    """A run, whatever it is trained on.
+
+    Attributes:
+      config: its `JobConfig`.
+      directory: its `RunDirectory`.
+      estimator: its `TPUEstimator`.
+    """
+
+    def __init__(self, config, directory, estimator):
+        self.config = config
+        self.directory = directory
+        self.estimator = estimator
+
+    def train(self, input_fn, num_train_steps, length_flag, best_checkpoint=None):
+        """Trains from the newest checkpoint, or from step 0, to the end.
+
+        If training is complete already, it says so and returns.
+
+        Args:
+          input_fn: what to train on.
+          num_train_steps: the global step that training ends at.
+          length_flag: the flag to raise for a longer training, for the message.
+          best_checkpoint: `BestCheckpoint` that evaluates at every checkpoint and may end training,
+            or None.
+        """
+        start_step, done = self.estimator.global_step(), None
+        if start_step >= num_train_steps:
+            done = length_flag
+        elif best_checkpoint is not None and best_checkpoint.exhausted:
+            done = "early_stopping_patience"
+        if done:
+            print(
+                f"Nothing left to train: {self.config.output_dir} is at step {start_step}. Give a "
+                f"larger --{done} to go on, or another --output_dir to start anew."
+            )
+            return
+        start = time.perf_counter()
+        self.estimator.train(
+            input_fn,
+            hooks=[tpu.LogListener(self.directory.add_metrics)],
+            max_steps=num_train_steps,
+            saving_listeners=[best_checkpoint] if best_checkpoint is not None else [],
+        )
+        print(f"Training took {time.perf_counter() - start:.0f} s.")
+
+    def best(self):
+        """Returns the path of the best checkpoint if the run is to deliver it, else None."""
+        return delivered_best(self.config.output_dir)
+
+    def export(self, serving_input_receiver_fn, assets_extra):
+        """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`.
+
+        Args:
+          serving_input_receiver_fn, assets_extra: see `TPUEstimator.export_saved_model`.
+        """
+        path = self.estimator.export_saved_model(
+            os.path.join(self.config.output_dir, "export"),
+            serving_input_receiver_fn,
+            assets_extra=assets_extra,
+            checkpoint_path=self.best(),
+        )
+        print(f"SavedModel: {path.decode()}")
+
+    def summary(self):
+        """Draws the curves; returns a line that says where everything is."""
+        checkpoint = self.best() or self.estimator.latest_checkpoint()
+        return (
+            f"Checkpoint: {checkpoint}  summaries: {self.config.output_dir}  metrics: "
+            f"{self.directory.metrics_path}  curves: {self.directory.write_curves()}"
+        )

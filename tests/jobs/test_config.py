@@ -1,0 +1,173 @@
+"""The flags that scripts share: defaults, checks, and what they come to."""
+
+import dataclasses
+
+import pytest
+
+from bert_estimator import provenance
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs.classification_config import ClassificationConfig
+from bert_estimator.jobs.config import JobConfig, read_command_line
+
+GOOD = dict(
+    train_batch_size=32,
+    eval_batch_size=8,
+    save_checkpoints_steps=1000,
+    iterations_per_loop=100,
+    micro_batch_size=None,
+    num_tpu_cores=None,
+    num_cores_per_replica=1,
+    learning_rate=1e-4,
+    precision="bfloat16",
+    optimizer="lamb",
+    random_seed=0,
+    bert_config_file=None,
+    init_checkpoint=None,
+    tpu_name=None,
+    use_tpu=True,
+    do_train=True,
+    do_eval=True,
+    sources={"eval_batch_size": provenance.FLAG},
+)
+
+
+def test_defaults_are_those_of_google_research_bert():
+    settings, sources = read_command_line(JobConfig, ["script"])
+    assert set(sources.values()) == {provenance.DEFAULT}
+    assert settings == {
+        "output_dir": "runs/here",
+        "bert_config_file": None,
+        "init_checkpoint": None,
+        "allow_partial_init": False,
+        "do_train": True,
+        "do_eval": True,
+        "train_batch_size": 32,
+        "eval_batch_size": 8,
+        "learning_rate": 5e-5,
+        "save_checkpoints_steps": 1000,
+        "iterations_per_loop": 1000,
+        "use_tpu": False,
+        "tpu_name": None,
+        "num_tpu_cores": None,
+        "num_cores_per_replica": 1,
+        "precision": "float32",
+        "optimizer": None,
+        "micro_batch_size": None,
+        "recompute": False,
+        "use_one_hot_embeddings": False,
+        "random_seed": 12345,
+        "max_seq_length": 128,
+        "compile_only": False,
+        "tpu_topology": None,
+        "suggest": False,
+    }
+
+
+def test_settings_leave_out_what_does_not_change_the_training():
+    settings, _ = read_command_line(JobConfig, ["script", "--learning_rate=1"])
+    kept = JobConfig(**settings).settings()
+    assert settings == {**kept, "compile_only": False, "tpu_topology": None, "suggest": False}
+    assert kept["learning_rate"] == 1.0
+
+
+def test_a_configuration_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        JobConfig().use_tpu = True
+
+
+def test_good_values_pass(tmp_path):
+    (tmp_path / "bert_config.json").write_text("{}")
+    (tmp_path / "model.ckpt.index").write_text("")
+    for changes in (
+        {},
+        {"micro_batch_size": 8, "num_tpu_cores": 4},
+        {"micro_batch_size": 16, "num_tpu_cores": 4},
+        {"num_tpu_cores": 16, "num_cores_per_replica": 2},
+        {"bert_config_file": str(tmp_path / "bert_config.json")},
+        {"bert_config_file": "gs://bucket/bert_config.json"},
+        {"init_checkpoint": str(tmp_path / "model.ckpt")},
+        {"init_checkpoint": str(tmp_path)},
+        {"init_checkpoint": str(tmp_path / "bert_config.json")},
+        {"init_checkpoint": "gs://bucket/model.ckpt"},
+        {"tpu_name": "pod"},
+        # What no flag gives is made to fit, and a batch that is not drawn need not.
+        {"num_tpu_cores": 16, "sources": {}},
+        {"num_tpu_cores": 8, "train_batch_size": 31, "do_train": False},
+        {"num_tpu_cores": 4, "micro_batch_size": 5, "do_train": False},
+        # The cores of a name are found later: 5 may be a core's whole share.
+        {"tpu_name": "rehearse:8", "micro_batch_size": 5},
+        # Cores are asked for only on a TPU.
+        {"use_tpu": False, "num_tpu_cores": 3},
+    ):
+        JobConfig(**{**GOOD, **changes}).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_batch_size": 0}, "--train_batch_size=0: must be positive"),
+        ({"eval_batch_size": -1}, "--eval_batch_size=-1: must be positive"),
+        ({"save_checkpoints_steps": 0}, "--save_checkpoints_steps=0: must be positive"),
+        ({"iterations_per_loop": -5}, "--iterations_per_loop=-5: must be positive"),
+        ({"micro_batch_size": 0}, "--micro_batch_size=0: must be positive"),
+        ({"num_tpu_cores": -8}, "--num_tpu_cores=-8: must be positive"),
+        ({"learning_rate": 0.0}, "--learning_rate=0.0: must be a positive number"),
+        ({"learning_rate": float("nan")}, "--learning_rate=nan: must be a positive number"),
+        ({"learning_rate": float("inf")}, "--learning_rate=inf: must be a positive number"),
+        (
+            {"precision": "bfloat"},
+            "--precision=bfloat: must be one of float32, bfloat16; did you mean bfloat16?",
+        ),
+        ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of lamb, adamw, lars, adafactor"),
+        ({"random_seed": -1}, "--random_seed=-1: must be from 0 to 2147483647"),
+        ({"random_seed": 2**31}, "--random_seed=2147483648: must be from 0 to 2147483647"),
+        ({"micro_batch_size": 5}, "--micro_batch_size=5: must divide --train_batch_size=32"),
+        (
+            {"micro_batch_size": 6, "num_tpu_cores": 4},
+            "--micro_batch_size=6: must divide 8, a core's share of --train_batch_size=32",
+        ),
+        ({"num_cores_per_replica": 0}, "--num_cores_per_replica=0: must be positive"),
+        (
+            {"num_tpu_cores": 8, "num_cores_per_replica": 3},
+            "--num_cores_per_replica=3: must divide --num_tpu_cores=8",
+        ),
+        (
+            {"num_tpu_cores": 32, "num_cores_per_replica": 2},
+            "--eval_batch_size=8: must be a multiple of --num_tpu_cores=32 over "
+            "--num_cores_per_replica=2",
+        ),
+        (
+            {"num_tpu_cores": 3},
+            "--train_batch_size=32: must be a multiple of --num_tpu_cores=3",
+        ),
+        (
+            {"num_tpu_cores": 16},
+            "--eval_batch_size=8: must be a multiple of --num_tpu_cores=16",
+        ),
+        ({"bert_config_file": "no.json"}, "--bert_config_file=no.json: there is no such file"),
+        (
+            {"init_checkpoint": "no.ckpt"},
+            "--init_checkpoint=no.ckpt: there is no such checkpoint. Give the path without .index",
+        ),
+        (
+            {"tpu_name": "pod", "use_tpu": False},
+            "--tpu_name=pod: names a TPU, but --use_tpu is not given; add it",
+        ),
+    ],
+)
+def test_bad_values(changes, message):
+    with pytest.raises(FlagError) as error:
+        JobConfig(**{**GOOD, **changes}).check()
+    assert str(error.value).startswith(message)
+
+
+def test_batches_that_no_flag_gives_become_multiples_of_the_cores():
+    sizes = dict(eval_batch_size=8, predict_batch_size=24)
+    config = ClassificationConfig(**sizes, sources={"eval_batch_size": provenance.DEFAULT})
+    assert config.whole_batches(8) == sizes
+    assert config.whole_batches(3) == {"eval_batch_size": 9, "predict_batch_size": 24}
+    given = dataclasses.replace(config, sources={"predict_batch_size": provenance.FLAG})
+    assert given.whole_batches(2048) == {"eval_batch_size": 2048}
+    assert (config.fixed_batches(), given.fixed_batches()) == ((), ("predict_batch_size",))
+    training = dataclasses.replace(given, do_train=True)
+    assert training.fixed_batches() == ("train_batch_size", "predict_batch_size")
