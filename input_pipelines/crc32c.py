@@ -52,7 +52,7 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
     """Returns the contributions of bytes and the distances to look them up by.
 
     The contribution of a byte to its chunk's CRC is at 256 * (distance from the end) + value. The
-    distances are those of a full chunk's bytes, from the first byte to the last.
+    distances are given for a full chunk, from its first byte to its last.
     """
     table = np.empty((_CHUNK, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)

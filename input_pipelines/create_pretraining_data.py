@@ -54,7 +54,9 @@ def define_flags() -> None:
         "Mask at most this number of tokens in an example.",
     )
     flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed all random choices.")
-    flags.DEFINE_integer("dupe_factor", defaults.dupe_factor, "Pass over the text so often.")
+    flags.DEFINE_integer(
+        "dupe_factor", defaults.dupe_factor, "Make this number of passes over the text."
+    )
     flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Mask this share of the tokens.")
     flags.DEFINE_float(
         "short_seq_prob",

@@ -25,7 +25,7 @@ _SETTINGS_FILE = "default_data.json"
 
 @dataclasses.dataclass(frozen=True)
 class DefaultData:
-    """The paths of the embedded default data.
+    """Names the files of the embedded default data.
 
     Attributes:
       vocab_file: the vocabulary.

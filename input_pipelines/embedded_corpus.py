@@ -50,7 +50,7 @@ _MIN_PLAIN_SHARE = 0.75
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The corpus, split by document into two parts without a common sentence.
+    """Holds the corpus, split by document into two parts without a common sentence.
 
     Attributes:
       train: documents to train on, each a non-empty list of sentences.

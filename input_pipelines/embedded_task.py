@@ -28,7 +28,7 @@ _HELD_OUT_MODULES = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddedTask:
-    """A task's examples, and the meaning of its labels.
+    """Holds a task's examples and the meaning of its labels.
 
     Attributes:
       question: the question that the label answers.

@@ -15,7 +15,7 @@ Label = int | float | tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A text or a pair of texts, with its label.
+    """Holds a text or a pair of texts, and its label.
 
     Attributes:
       text_a, text_b: the texts; text_b is None if the task has single texts.

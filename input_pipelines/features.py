@@ -13,7 +13,7 @@ from input_pipelines.examples import Example
 
 
 class Features:
-    """The features of examples; padding is added when a batch is asked for.
+    """Holds the features of examples; padding is added when a batch is asked for.
 
     A pair that is too long loses tokens from the end of its longer text, one by one, as in
     google-research/bert (`_truncate_seq_pair`).

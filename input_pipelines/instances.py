@@ -26,7 +26,7 @@ TokenizedDocument = Sequence[Sequence[int]]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingInstance:
-    """One example, before padding.
+    """Holds one example before padding.
 
     Attributes:
       input_ids: ids of `[CLS] A [SEP] B [SEP]` with masked tokens replaced.
@@ -45,7 +45,7 @@ class TrainingInstance:
 
 @dataclasses.dataclass(frozen=True)
 class CreationSettings:
-    """The settings of data creation; names and defaults are google-research/bert's flags.
+    """Holds the settings of data creation; names and defaults are google-research/bert's flags.
 
     Attributes:
       max_seq_length: largest number of tokens of an instance, `[CLS]` and both `[SEP]` included.

@@ -23,7 +23,7 @@ _COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """One record file: its name without directory, its size and its hash."""
+    """Describes one record file: its name without directory, its size and its hash."""
 
     name: str
     num_records: int
@@ -33,7 +33,7 @@ class RecordFile:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The contents of a set of record files.
+    """Describes the contents of a set of record files.
 
     Attributes:
       max_seq_length, max_predictions_per_seq: lengths of the features of every record.
@@ -76,7 +76,7 @@ def token_counts_path(record_file: str) -> str:
 
 
 def is_companion(path: str) -> bool:
-    """True for the files that lie beside records: manifests, token counts and vocabularies."""
+    """Returns True for the companions of records: manifests, token counts and vocabularies."""
     name = os.path.basename(path)
     return (
         (name.startswith(_PREFIX) and name.endswith(_SUFFIX))

@@ -20,7 +20,7 @@ _ORDERED_AT_ONCE = 4096
 
 
 class BatchOrder:
-    """The records of each batch of one input pipeline.
+    """Knows the records of each batch of one input pipeline.
 
     Attributes:
       num_batches: number of batches; sys.maxsize for training, which is endless.

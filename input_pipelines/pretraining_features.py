@@ -192,7 +192,7 @@ def open_pretraining_records(
 ) -> RecordFiles:
     """Finds and indexes pretraining records, and checks that they are what the caller expects.
 
-    Each file is checked against its manifest, if there is one, or else by its first record.
+    A file that a manifest lists is checked against it, any other file by its first record.
 
     Args:
       input_files: comma-separated patterns, or a list of them.

@@ -50,7 +50,7 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
 
 
 class RecordFiles:
-    """The records of several files, numbered from 0 across all files in their order.
+    """Reads the records of several files, numbered from 0 across all files in their order.
 
     Attributes:
       files: the files.

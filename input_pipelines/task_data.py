@@ -12,7 +12,7 @@ from input_pipelines.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """The features of a task.
+    """Holds the features of a task.
 
     Attributes:
       kind: "classification", "multi_label" or "regression".

@@ -17,7 +17,7 @@ LABEL_NAMES = ("label", "labels", "gold_label", "class", "score")
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a file.
+    """Names the columns of a file.
 
     Attributes:
       text_a, text_b: the columns of the texts; text_b is None if the task has single texts.
@@ -33,7 +33,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task: its files, columns, labels and metrics.
+    """Describes a task: its files, columns, labels and metrics.
 
     Attributes:
       columns: the columns of the files with labels.

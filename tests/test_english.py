@@ -45,7 +45,7 @@ VERB = re.compile(
 # Flag help begins with one of these.
 IMPERATIVE = re.compile(
     r"(?:add|allow|ask|build|check|choose|clip|compare|compile|compute|continue|convert|copy|cut|"
-    r"draw|drop|evaluate|export|fill|give|group|ignore|keep|leave|let|limit|log|make|mask|measure|"
+    r"draw|drop|evaluate|export|fill|give|group|ignore|keep|leave|let|limit|log|lower|make|mask|measure|"
     r"name|pad|predict|prepare|print|put|read|recompute|rehearse|repeat|report|require|restore|"
     r"resume|run|sample|save|scale|score|seed|set|share|show|shuffle|skip|split|start|stop|store|"
     r"take|test|time|train|treat|tune|use|wait|write)\b",

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]: ...
 
     def is_continuation(self, token: str) -> bool:
-        """Returns True for a token that continues a word, False for one that starts a word.
+        """Returns True for a token that continues a word, False for a token that starts a word.
 
         Whole-word masking masks a token with the tokens that continue it.
         """

@@ -210,7 +210,7 @@ def is_cjk(char: str) -> bool:
 
 
 class _CharacterTable(dict):
-    """A table for `str.translate` that cleans text up; it is filled as characters occur."""
+    """Holds what `str.translate` replaces to clean text up; it is filled as characters occur."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)

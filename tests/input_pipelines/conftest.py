@@ -9,7 +9,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 @pytest.fixture(scope="session")
 def vocab_file(tmp_path_factory):
-    """Special tokens 0 to 4, `w0` to `w39` 5 to 44, `##a` to `##e` 45 to 49: 50 tokens."""
+    """Writes special tokens 0 to 4, `w0` to `w39` 5 to 44, `##a` to `##e` 45 to 49: 50 tokens."""
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *WORDS, *(f"##{char}" for char in "abcde")], path)
     return path
@@ -22,7 +22,7 @@ def tokenizer(vocab_file):
 
 @pytest.fixture(scope="session")
 def documents():
-    """Six documents of five sentences of four words."""
+    """Makes six documents of five sentences of four words."""
     return [
         [
             " ".join(WORDS[(7 * document + 3 * sentence + word) % 40] for word in range(4))
@@ -34,7 +34,7 @@ def documents():
 
 @pytest.fixture
 def record_files(tmp_path, documents, tokenizer, vocab_file):
-    """Two files with a manifest; F = 16, P = 4, vocabulary 50."""
+    """Writes two files with a manifest; F = 16, P = 4, vocabulary 50."""
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings)

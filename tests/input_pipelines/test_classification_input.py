@@ -13,7 +13,7 @@ FEATURES = features_of(*((str(i), None, i) for i in range(10)))
 
 
 def batches(input_fn, number, batch_size=4, context=None):
-    """The first label_ids and is_real_example of batches."""
+    """Returns the first label_ids and is_real_example of batches."""
     params = {"batch_size": batch_size}
     if context is not None:
         params["context"] = context

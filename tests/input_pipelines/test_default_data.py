@@ -17,7 +17,7 @@ NOUNS = ["spam", "egg", "ham", "bacon", "sausage", "bean"]
 
 @pytest.fixture(autouse=True)
 def small_corpus(monkeypatch):
-    """A corpus of a few hundred words in place of the standard library's; counts its readings."""
+    """Replaces the standard library's corpus by a few hundred words; counts its readings."""
     readings = []
 
     def load():

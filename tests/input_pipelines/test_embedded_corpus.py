@@ -82,15 +82,15 @@ def test_split_is_by_hash_and_leaves_no_common_sentence():
 
 
 def library(tmp_path):
-    """A small standard library."""
+    """Writes a small standard library."""
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data" / "topics.py").write_text(
         "topics = {'b': 'The second topic comes last here.',\n"
         " 'a': 'The first topic is about something else.'}\n"
     )
     (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "skipped.py").write_text('"""Tests are no prose to learn from."""')
-    (tmp_path / "broken.py").write_text("this is no Python")
+    (tmp_path / "test" / "skipped.py").write_text('"""Tests are not prose to learn from."""')
+    (tmp_path / "broken.py").write_text("this is broken Python")
     (tmp_path / "module.py").write_text(
         '"""The module docstring comes before all others."""\n'
         "raise RuntimeError('imported')\n"

@@ -1,4 +1,4 @@
-"""Examples from files that are not what they should be; see test_tasks.py for those that are."""
+"""Examples from files that are not what they should be; test_tasks.py has files that are."""
 
 import pytest
 

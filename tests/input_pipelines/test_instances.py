@@ -34,7 +34,7 @@ def unmasked(instance):
 
 
 def segments(instance):
-    """(A, B) with the original tokens; checks `[CLS] A [SEP] B [SEP]` and the segment ids."""
+    """Returns A and B with the original tokens; checks their place and the segment ids."""
     ids = unmasked(instance)
     first = ids.index(SEP)
     assert ids[0] == CLS and ids[-1] == SEP and ids.count(SEP) == 2

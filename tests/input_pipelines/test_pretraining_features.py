@@ -48,7 +48,7 @@ def records(record_files):
 
 @pytest.fixture
 def values():
-    """A batch of three, in range: function of changes {name: value of the last record}."""
+    """Makes batches of three records in range; takes {name: last value of the last record}."""
 
     def make(**changes):
         batch = {

@@ -35,7 +35,7 @@ def context(global_step, invocation=0, num_invocations=1):
 
 
 def batches(function, params, most=None):
-    """The batches of an input_fn as numpy arrays: all, or the first `most`."""
+    """Returns the batches of an input_fn as numpy arrays: all, or the first `most`."""
     with tf.Graph().as_default(), tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(function(params))
         features = iterator.get_next()
@@ -50,7 +50,7 @@ def batches(function, params, most=None):
 
 
 def expected_rows(files):
-    """The features of every record, by the file format and not by the code under test."""
+    """Reads the features of every record, by the file format and not by the code under test."""
     rows = []
     records = RecordFiles(files)
     for number in range(records.num_records):
@@ -168,7 +168,7 @@ def test_a_damaged_record_surfaces_from_the_session_with_its_message(record_file
 
 
 def example(max_seq_length):
-    """A record of zeros, of 4 predictions."""
+    """Serializes a record of zeros with 4 predictions."""
     result = tf.train.Example()
     for name in ("input_ids", "input_mask", "segment_ids"):
         result.features.feature[name].int64_list.value.extend([0] * max_seq_length)

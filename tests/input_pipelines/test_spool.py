@@ -1,4 +1,4 @@
-"""Sequences on disk are those that were given."""
+"""Tests that sequences on disk have the values that were given."""
 
 import pytest
 

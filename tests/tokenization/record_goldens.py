@@ -74,7 +74,7 @@ STRINGS = WORDS + ACCENTS + CJK + EMOJI + SPACES + INVISIBLE + SCRIPTS + PUNCTUA
 
 
 def vocabulary():
-    """A small vocabulary: the special tokens, English pieces, and most of the strings' characters.
+    """Makes a small vocabulary: the special tokens, English pieces, and most of the strings' characters.
 
     Every seventh character is left out, so that unknown words occur.
     """
@@ -90,7 +90,7 @@ def vocabulary():
 
 
 def wordpiece(vocab, lower_case):
-    """Hugging Face's BERT tokenizer, with google-research/bert's longest word of 200 characters."""
+    """Opens Hugging Face's BERT tokenizer, with google-research/bert's longest word of 200 characters."""
     numbers = {token: number for number, token in enumerate(vocab)}
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=200)
