@@ -28,5 +28,10 @@ def main(argv):
     return console.main("run_classifier.py", argv, __doc__, config_class, job)
 
 
-if __name__ == "__main__":
+def command():
+    """Runs the console command `bert-classify`."""
     console.leave(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

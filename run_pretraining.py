@@ -27,5 +27,10 @@ def main(argv):
     return console.main("run_pretraining.py", argv, __doc__, config_class, job)
 
 
-if __name__ == "__main__":
+def command():
+    """Runs the console command `bert-pretrain`."""
     console.leave(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

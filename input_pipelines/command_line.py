@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from absl import flags
 
+from bert_estimator import __version__
 from bert_estimator.tpu import lock
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
@@ -24,6 +25,9 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
       a path says, or if another process writes the same files; 1 for any other error of the
       operating system.
     """
+    if "--version" in argv[1:]:
+        print(f"bert-estimator {__version__}")
+        return 0
     try:
         rest = flags.FLAGS(argv)[1:]
         if rest:

@@ -108,7 +108,12 @@ def main(argv: list[str]) -> int:
     return command_line.exit_code("create_pretraining_data", create, argv)
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Runs the console command `bert-pretraining-data`."""
     define_flags()
     app.define_help_flags()
     sys.exit(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

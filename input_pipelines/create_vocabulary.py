@@ -73,7 +73,12 @@ def main(argv: list[str]) -> int:
     return command_line.exit_code("create_vocabulary", create, argv)
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Runs the console command `bert-vocabulary`."""
     define_flags()
     app.define_help_flags()
     sys.exit(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

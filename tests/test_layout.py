@@ -46,9 +46,9 @@ def in_package(module, packages):
 
 
 def own(imported):
-    return {
-        module for module in imported if in_package(module, ["bert_estimator", "input_pipelines"])
-    }
+    """The project's own modules of those imported. The package itself holds only its version."""
+    packages = ["bert_estimator", "input_pipelines"]
+    return {m for m in imported if in_package(m, packages)} - {"bert_estimator"}
 
 
 def of_package(package):

@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 
+from bert_estimator import __version__
 from bert_estimator.command_line import flags
 from bert_estimator.errors import ArgumentError
 
@@ -33,7 +34,7 @@ _LOCKED_OUT = "InUseError"
 
 
 def main(script, argv, description, config_class, job):
-    """Runs a script, or prints its help.
+    """Runs a script, or prints its help or its version.
 
     Args:
       script: the script's name, for messages.
@@ -45,6 +46,9 @@ def main(script, argv, description, config_class, job):
     Returns:
       The exit code that `exit_code` returns.
     """
+    if "--version" in argv[1:]:
+        print(f"bert-estimator {__version__}")
+        return 0
     if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
         print(description, flags.define(config_class).get_help(), sep="\n")
         return 0

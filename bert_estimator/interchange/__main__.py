@@ -15,6 +15,7 @@ import dataclasses
 import os
 import sys
 
+from bert_estimator import __version__
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 
@@ -80,6 +81,7 @@ def main(argv):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--to", choices=["tf1", "hf"], help="write this format, not the other one")
@@ -94,5 +96,10 @@ def main(argv):
     return console.exit_code("interchange", lambda: run(args), "No target was made.")
 
 
-if __name__ == "__main__":
+def command():
+    """Runs the console command `bert-convert`."""
     console.leave(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

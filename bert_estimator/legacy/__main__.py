@@ -10,6 +10,9 @@ from bert_estimator.tpu import lock
 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns its exit code."""
+    if argv[1:] == ["--version"]:
+        print(f"bert-estimator {bert_estimator.__version__}")
+        return 0
     if len(argv) < 2 or argv[1].startswith("-"):
         print("usage: python -m bert_estimator.legacy SCRIPT.py [its flags]", file=sys.stderr)
         return 2
@@ -35,5 +38,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Runs the console command `tpu-legacy`."""
     sys.exit(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

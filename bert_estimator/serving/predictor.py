@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import tokenization
+from bert_estimator import __version__, tokenization
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
@@ -256,6 +256,7 @@ def main(argv: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
     parser.add_argument(
         "model", metavar="MODEL", help="open the model in this directory of a run or of an export"
     )
@@ -296,5 +297,10 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Runs the console command `bert-predict`."""
     sys.exit(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

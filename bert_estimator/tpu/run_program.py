@@ -4,5 +4,11 @@ import sys
 
 from bert_estimator.tpu.program.run_program import main
 
-if __name__ == "__main__":
+
+def command() -> None:
+    """Runs the console command `tpu-run-program`."""
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    command()
