@@ -44,7 +44,9 @@ VERB = re.compile(
 )
 # Flag help begins with one of these.
 IMPERATIVE = re.compile(
-    r"(?:add|allow|ask|build|check|choose|clip|compare|compile|compute|continue|convert|copy|cut|"
+    r"(?:add|allow|ask|build|check|choose|clip|compare|compile|compute|continue|convert|copy|"
+    r"correct|cut|decay|end|expect|follow|initialize|look|lower-case|multiply|pass|say|tokenize|"
+    r"warm|weight|"
     r"draw|drop|evaluate|export|fill|give|group|ignore|keep|leave|let|limit|log|lower|make|mask|measure|"
     r"name|pad|predict|prepare|print|put|read|recompute|rehearse|repeat|report|require|restore|"
     r"resume|run|sample|save|scale|score|seed|set|share|show|shuffle|skip|split|start|stop|store|"
@@ -111,6 +113,8 @@ def help_faults(source):
         helps = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
         if re.search(r"\b(?:DEFINE_\w+|string|integer|boolean)$", ast.unparse(node.func)):
             helps += node.args[2:3]  # absl's (name, default, help)
+        if ast.unparse(node.func) == "flags.field":
+            helps += node.args[1:2]  # (default, help)
         for value in helps:
             if isinstance(value, ast.Constant | ast.JoinedStr):
                 text = next(python_texts(ast.unparse(value)))[1]
@@ -188,6 +192,7 @@ def test_verbless_docstrings_and_help_are_seen():
         assert faults("x.py", source.format(text)) == []
     assert [fault[1] for fault in faults("x.py", "a('--x', help='the rows')")] == ["flag help"]
     assert [fault[1] for fault in faults("x.py", "DEFINE_x('x', 0, 'the rows')")] == ["flag help"]
+    assert [fault[1] for fault in faults("x.py", "flags.field(0, 'the rows')")] == ["flag help"]
     assert faults("x.py", "a('--x', help=f'read {x} rows')") == []
 
 
