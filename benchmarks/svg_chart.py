@@ -28,8 +28,7 @@ def write(path, title, x_label, curves, levels=()):
     places = sorted({x for curve in curves.values() for x in curve})
     shown = [value for curve in finite.values() for values in curve.values() for value in values]
     shown += [value for _, value in levels]
-    step = 10.0 ** math.floor(math.log10(max(shown) - min(shown) or 1)) / 2
-    low, high = step * math.floor(min(shown) / step), step * (math.floor(max(shown) / step) + 1)
+    low, high, step = _axis(shown)
 
     def middle(x):
         return _LEFT + _WIDTH * (places.index(x) + 0.5) / len(places)
@@ -41,15 +40,7 @@ def write(path, title, x_label, curves, levels=()):
         return _TOP + _HEIGHT * (high - value) / (high - low)
 
     bottom = _TOP + _HEIGHT
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 80}" '
-        f'height="{bottom + 50}" font-family="sans-serif" font-size="12">'
-        '<rect width="100%" height="100%" fill="white"/>'
-        f'<text x="{_LEFT}" y="{_TOP - 12}" font-weight="bold">{title}</text>'
-        f'<rect x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
-        'stroke="#999"/>'
-        f'<text x="{_LEFT + _WIDTH // 2}" y="{bottom + 38}" text-anchor="middle">{x_label}</text>'
-    ]
+    parts = [_frame(title, x_label)]
     for number in range(round((high - low) / step) + 1):
         value = low + step * number
         y = down(value) + 4
@@ -79,3 +70,23 @@ def write(path, title, x_label, curves, levels=()):
             )
     with open(path, "w", encoding="utf-8") as writer:
         writer.write("\n".join([*parts, "</svg>", ""]))
+
+
+def _axis(values):
+    """Returns (low, high, step) of a vertical axis that holds all values."""
+    step = 10.0 ** math.floor(math.log10(max(values) - min(values) or 1)) / 2
+    return step * math.floor(min(values) / step), step * (math.floor(max(values) / step) + 1), step
+
+
+def _frame(title, x_label):
+    """Returns the start of the picture: its background, its frame, its title and its label."""
+    bottom = _TOP + _HEIGHT
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 80}" '
+        f'height="{bottom + 50}" font-family="sans-serif" font-size="12">'
+        '<rect width="100%" height="100%" fill="white"/>'
+        f'<text x="{_LEFT}" y="{_TOP - 12}" font-weight="bold">{title}</text>'
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
+        'stroke="#999"/>'
+        f'<text x="{_LEFT + _WIDTH // 2}" y="{bottom + 38}" text-anchor="middle">{x_label}</text>'
+    )

@@ -48,34 +48,12 @@ def time_step(directory, steps, tpu_name, compiled=False):
     result = {"device": device, "versions": versions}
     if not directory:
         return result
-    import numpy as np  # transformers depends on it
-
-    with open(os.path.join(directory, "benchmark.json"), encoding="utf-8") as reader:
-        network = json.load(reader)["bert_config"]
-    # The presets' GELU is the tanh form, which has one kernel under this name.
-    network = {**network, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
-    with np.load(os.path.join(directory, "batches.npz")) as arrays:
-        integers = {name: array for name, array in arrays.items() if array.dtype == np.int32}
-    inputs = {name: torch.from_numpy(array).to(kind).long() for name, array in integers.items()}
+    network, inputs = _read_program(directory)
+    inputs = {name: torch.from_numpy(array).to(kind).long() for name, array in inputs.items()}
     torch.manual_seed(1)
     model = transformers.BertForPreTraining(transformers.BertConfig(**network)).to(kind).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, eps=1e-6, fused=True)
-    cross_entropy = torch.nn.functional.cross_entropy
-
-    def loss_of(batch):
-        with torch.autocast(kind, torch.bfloat16):
-            output = model.bert(
-                batch["input_ids"],
-                attention_mask=batch["input_mask"],
-                token_type_ids=batch["segment_ids"],
-            )
-            hidden, positions = output.last_hidden_state, batch["masked_lm_positions"][:, :, None]
-            hidden = hidden.gather(1, positions.expand(-1, -1, hidden.shape[-1]))
-            words, next_sentence = model.cls(hidden, output.pooler_output)
-        labels = batch["masked_lm_ids"].flatten()  # unused predictions are 0, [PAD]
-        loss = cross_entropy(words.flatten(0, 1).float(), labels, ignore_index=0)
-        return loss + cross_entropy(next_sentence.float(), batch["next_sentence_labels"].flatten())
-
+    loss_of = _loss_function(model, kind)
     loss_of = torch.compile(loss_of) if compiled else loss_of
     batches, losses = [], []
     for number in range(len(inputs["input_ids"])):
@@ -93,3 +71,38 @@ def time_step(directory, steps, tpu_name, compiled=False):
     last = float(losses[-1])
     secs = (time.perf_counter() - start) / steps
     return {**result, "secs": secs, "first_loss": float(losses[0]), "last_loss": last}
+
+
+def _read_program(directory):
+    """Returns (the sizes of a program's network, its batches: name -> int32 array)."""
+    import numpy as np  # transformers depends on it
+
+    with open(os.path.join(directory, "benchmark.json"), encoding="utf-8") as reader:
+        network = json.load(reader)["bert_config"]
+    # The presets' GELU is the tanh form, which has one kernel under this name.
+    network = {**network, "hidden_act": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
+    with np.load(os.path.join(directory, "batches.npz")) as arrays:
+        return network, {name: array for name, array in arrays.items() if array.dtype == np.int32}
+
+
+def _loss_function(model, kind):
+    """Returns the function of a batch that gives the loss of masked words and next sentences."""
+    import torch
+
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    def loss_of(batch):
+        with torch.autocast(kind, torch.bfloat16):
+            output = model.bert(
+                batch["input_ids"],
+                attention_mask=batch["input_mask"],
+                token_type_ids=batch["segment_ids"],
+            )
+            hidden, positions = output.last_hidden_state, batch["masked_lm_positions"][:, :, None]
+            hidden = hidden.gather(1, positions.expand(-1, -1, hidden.shape[-1]))
+            words, next_sentence = model.cls(hidden, output.pooler_output)
+        labels = batch["masked_lm_ids"].flatten()  # unused predictions are 0, [PAD]
+        loss = cross_entropy(words.flatten(0, 1).float(), labels, ignore_index=0)
+        return loss + cross_entropy(next_sentence.float(), batch["next_sentence_labels"].flatten())
+
+    return loss_of

@@ -78,12 +78,8 @@ class BertModel:
         """
         hidden_rate = config.hidden_dropout_prob if is_training else 0.0
         attention_rate = config.attention_probs_dropout_prob if is_training else 0.0
-        if dropout is None and max(hidden_rate, attention_rate) > 0:
-            raise ValueError(
-                f"BertModel(is_training=True) with hidden_dropout_prob={hidden_rate} and "
-                f"attention_probs_dropout_prob={attention_rate} needs its random numbers: pass "
-                "dropout=bert_estimator.layers.dropout.Dropout(seed, step), or set both to 0."
-            )
+        if dropout is None:
+            _check_no_dropout(hidden_rate, attention_rate)
         input_ids = tf.convert_to_tensor(input_ids)
         sequence_length = _check_inputs(config, input_ids, input_mask, token_type_ids)
         if input_mask is None:
@@ -113,11 +109,7 @@ class BertModel:
             if recompute and is_training:
                 layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
-                layers = []
-                for index in range(config.num_hidden_layers):
-                    with tf.variable_scope(f"layer_{index}"):
-                        hidden = layer(hidden, dropout)
-                    layers.append(hidden)
+                layers = _stack(layer, config.num_hidden_layers, hidden, dropout)
             shape = [-1, sequence_length, config.hidden_size]
             self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
             with tf.variable_scope("pooler"):
@@ -273,6 +265,26 @@ def layer_norm(x: tf.Tensor) -> tf.Tensor:
     return slim.layer_norm(
         tf.cast(x, tf.float32), begin_norm_axis=-1, begin_params_axis=-1, scope="LayerNorm"
     )
+
+
+def _stack(layer, num_layers, hidden, dropout):
+    """Applies layers to `hidden`, each in a scope of its own; returns all their outputs."""
+    outputs = []
+    for index in range(num_layers):
+        with tf.variable_scope(f"layer_{index}"):
+            hidden = layer(hidden, dropout)
+        outputs.append(hidden)
+    return outputs
+
+
+def _check_no_dropout(hidden_rate, attention_rate):
+    """Raises ValueError if a rate is above 0: there is no function that draws the masks."""
+    if max(hidden_rate, attention_rate) > 0:
+        raise ValueError(
+            f"BertModel(is_training=True) with hidden_dropout_prob={hidden_rate} and "
+            f"attention_probs_dropout_prob={attention_rate} needs its random numbers: pass "
+            "dropout=bert_estimator.layers.dropout.Dropout(seed, step), or set both to 0."
+        )
 
 
 def _check_inputs(config, input_ids, input_mask, token_type_ids):

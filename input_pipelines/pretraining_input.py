@@ -16,6 +16,7 @@ from input_pipelines.pretraining_features import (
     check_examples,
     open_pretraining_records,
 )
+from input_pipelines.record_reader import RecordFiles
 
 
 def input_fn_builder(
@@ -74,52 +75,81 @@ def input_fn_builder(
             invocation,
             num_invocations,
         )
-        checks = PretrainingFeatures(
+        features = PretrainingFeatures(
             max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
         )
-        spec, padding = checks.spec(), checks.zeros()
-
-        def read(batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Returns the serialized examples of a batch, their numbers and their locations.
-
-            The number of padding is -1.
-            """
-            numbers = order.record_numbers(int(batch_number))
-            real = numbers[numbers >= 0]
-            examples = records.read_all(real)
-            locations = [records.location(number) for number in real.tolist()]
-            check_examples(examples, locations)
-            rest = batch_size - len(examples)
-            examples, locations = examples + [padding] * rest, locations + [""] * rest
-            return np.array(examples, object), numbers, np.array(locations, object)
-
-        def checked(numbers: np.ndarray, *values: np.ndarray) -> np.ndarray:
-            checks.check_values(records, numbers, dict(zip(spec, values, strict=True)))
-            return numbers
+        reader = _BatchReader(records, order, features, batch_size)
 
         def parse(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-            examples, numbers, locations = tf.numpy_function(
-                read, [batch_number], (tf.string, tf.int64, tf.string)
-            )
-            for tensor in (examples, locations):
-                tensor.set_shape([batch_size])
-            # The names are for the messages of the parser, which checks kinds and lengths.
-            parsed = tf.io.parse_example(examples, spec, example_names=locations)
-            # Checked as int64: a cast to int32 would bring some values back into their range.
-            numbers = tf.numpy_function(checked, [numbers, *(parsed[n] for n in spec)], tf.int64)
-            numbers.set_shape([batch_size])
-            with tf.control_dependencies([numbers]):
-                features = {
-                    name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
-                    for name, value in parsed.items()
-                }
-            features["is_real_example"] = tf.cast(numbers >= 0, tf.int32)
-            return cast_features(features, precision)
+            return cast_features(reader.parse(batch_number), precision)
 
         batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
         return prefetched(batches.map(parse))
 
     return input_fn
+
+
+class _BatchReader:
+    """Reads the batches of records, and parses and checks them.
+
+    Args:
+      records: `RecordFiles` of pretraining.
+      order: says which records a batch holds.
+      features: the features of a record, and the ranges of their values.
+      batch_size: B.
+    """
+
+    def __init__(
+        self,
+        records: RecordFiles,
+        order: BatchOrder,
+        features: PretrainingFeatures,
+        batch_size: int,
+    ):
+        self._records = records
+        self._order = order
+        self._features = features
+        self._batch_size = batch_size
+        self._spec, self._padding = features.spec(), features.zeros()
+
+    def parse(self, batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the features of a batch, [B, ...]; integers are int32."""
+        examples, numbers, locations = tf.numpy_function(
+            self._read, [batch_number], (tf.string, tf.int64, tf.string)
+        )
+        for tensor in (examples, locations):
+            tensor.set_shape([self._batch_size])
+        # The names are for the messages of the parser, which checks kinds and lengths.
+        parsed = tf.io.parse_example(examples, self._spec, example_names=locations)
+        # Values are checked as int64: a cast to int32 would bring some back into their range.
+        values = [parsed[name] for name in self._spec]
+        numbers = tf.numpy_function(self._check, [numbers, *values], tf.int64)
+        numbers.set_shape([self._batch_size])
+        with tf.control_dependencies([numbers]):
+            features = {
+                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                for name, value in parsed.items()
+            }
+        return {**features, "is_real_example": tf.cast(numbers >= 0, tf.int32)}
+
+    def _read(self, batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the serialized examples of a batch, their numbers and their locations.
+
+        The number of padding is -1.
+        """
+        numbers = self._order.record_numbers(int(batch_number))
+        real = numbers[numbers >= 0]
+        examples = self._records.read_all(real)
+        locations = [self._records.location(number) for number in real.tolist()]
+        check_examples(examples, locations)
+        rest = self._batch_size - len(examples)
+        examples, locations = examples + [self._padding] * rest, locations + [""] * rest
+        return np.array(examples, object), numbers, np.array(locations, object)
+
+    def _check(self, numbers: np.ndarray, *values: np.ndarray) -> np.ndarray:
+        named = dict(zip(self._spec, values, strict=True))
+        self._features.check_values(self._records, numbers, named)
+        return numbers
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
