@@ -13,14 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import stack
 
-# Operations that take a variable's handle and leave its value alone. Any other may write to it.
-_READERS = {
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "VarIsInitializedOp",
-    "VariableShape",
-}
+from bert_estimator.tpu.step import variable_versions
 
 
 class DeviceSession(SessionInterface):
@@ -134,7 +127,7 @@ class DeviceSession(SessionInterface):
             sources = [tensor.op for tensor in operation.inputs]
             own = {self._number_of[source] for source in sources if source in self._number_of}
             read |= own
-            if operation.type not in _READERS:
+            if operation.type not in variable_versions.READERS:
                 written |= own
             waiting += sources + operation.control_inputs
         return read, written

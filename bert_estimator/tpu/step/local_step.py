@@ -5,7 +5,7 @@ import collections
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.step import infeed
+from bert_estimator.tpu.step import infeed, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -26,6 +26,8 @@ class LocalStep:
         self.metric_values, updates = split_metrics(self.spec.eval_metric_ops)
         # The mode decides what a step does, whatever the spec carries.
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
+        if job.mode == ModeKeys.TRAIN:
+            variable_versions.order([self._operation, self.spec.loss, self._scalars, host_call])
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
         self._session = None  # once started

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.step import variable_versions
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -36,6 +37,8 @@ class SessionStep:
             self._host.scalars,
             self._host.tensors,
         ]
+        if job.mode == ModeKeys.TRAIN:
+            variable_versions.order(self._fetches)
         self._summaries = None  # once `add_summaries` was called
         self._session, self._run = None, None  # once started
 

@@ -16,7 +16,7 @@ from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
-from bert_estimator.tpu.step import lowering_error
+from bert_estimator.tpu.step import lowering_error, variable_versions
 
 # The first whose bridge gives StableHLO: 2.16 and 2.18 give XLA's older text alone (tried).
 _OLDEST_TENSORFLOW = (2, 19)
@@ -142,82 +142,122 @@ class StepGraph:
         Raises:
           RuntimeError: an operation has no XLA kernel; the text names it.
         """
-        variables = [
-            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
-            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
-        ]
-        variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
         after = tf.nest.flatten(after) if after is not None else []
         after = [getattr(each, "op", each) for each in after]
         results = [tensor.op for tensor in outputs]
         present = {each.name for each in graph_walk.all_before(results + after)}
-        variables, handles = [], []
+        variable_of = self._variables_in(present)
+        inputs = [self._replica_id, *self.inputs]
+        graph_def, handles = self._with_open_ends(present, inputs, variable_of)
+        try:
+            text, order = _lowered(graph_def, inputs, outputs, after, variable_of, handles)
+        except (ValueError, tf.errors.OpError) as error:
+            raise lowering_error.explained(error, self._graph) from error
+        operations = [each.name for each in self._graph.get_operations() if each.name in present]
+        lowering_error.check_static(text, self._graph, operations)
+        self.variables = list(variable_of.values())
+        state = [
+            StateVariable(v.op.name, tuple(v.shape.as_list()), v.dtype.base_dtype.name, v.trainable)
+            for v in self.variables
+        ]
+        return LoweredStep(text, len(inputs), len(outputs), state, order)
+
+    def _variables_in(self, present):
+        """Returns a dict, name of a placeholder for a variable's handle -> the session's variable,
+        of those among the names of operations."""
+        variables = [
+            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
+            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
+        ]
+        variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
+        found = {}
         for outer, inner in self._graph.captures:
             if inner.op.name in present:
                 if outer.ref() not in variable_of:
                     raise _from_outside(outer, inner, present)
-                variables.append(variable_of[outer.ref()])
-                handles.append(inner.op.name)
-        inputs = [self._replica_id, *self.inputs]
-        replaced = {*handles, *(tensor.op.name for tensor in inputs)}
-        computed = present - replaced
+                found[inner.op.name] = variable_of[outer.ref()]
+        return found
+
+    def _with_open_ends(self, present, inputs, variable_of):
+        """Returns the operations of some names but for inputs and variables' handles: a GraphDef in
+        which each operation sees the values of variables that it has to, and a dict of its handles,
+        name -> name of the variable's handle in `variable_of`."""
+        replaced = {*variable_of, *(tensor.op.name for tensor in inputs)}
         graph_def = self._graph.as_graph_def()
-        kept = [node for node in graph_def.node if node.name in computed]
+        kept = [node for node in graph_def.node if node.name in present - replaced]
         for node in kept:
             # Gradients and updates are colocated with variables, which are not in this graph.
             node.attr.pop("_class", None)
             # Inputs are there before any operation: nothing has to wait for them.
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
-        used = {name.split(":")[0] for node in kept for name in node.input}
+        library = variable_versions.Library(graph_def.library)
+        dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}
+        nodes, copies = variable_versions.separate(kept, dtypes, library)
         del graph_def.node[:]
-        graph_def.node.extend(kept)
-        signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-        with context.eager_mode():
-            # Stand-ins: only their shapes and dtypes get into the program. Memory that nobody
-            # writes to is never really taken, so a network's size does not matter here.
-            stand_ins = [
-                tf2.Variable(tf.raw_ops.Empty(shape=v.shape.as_list(), dtype=v.dtype, init=False))
-                for v in variables
-            ]
+        graph_def.node.extend(nodes)
+        graph_def.library.function.extend(library.rewritten.values())
+        return graph_def, {**{name: name for name in variable_of}, **copies}
 
-            def step(*values):
-                graph = tf.get_default_graph()
-                mapped = {
-                    tensor.op.name: value
-                    for tensor, value in zip(inputs, values, strict=True)
-                    if tensor.op.name in used
-                }
-                for handle, stand_in in zip(handles, stand_ins, strict=True):
-                    if handle in used:
-                        mapped[handle] = graph.capture(stand_in.handle)
-                found = tf.graph_util.import_graph_def(
-                    graph_def,
-                    input_map=mapped,
-                    return_elements=[each.name for each in [*outputs, *after]],
-                    name="",
-                )
-                with tf.control_dependencies(found[len(outputs) :]):
-                    returned = [tf.identity(tensor) for tensor in found[: len(outputs)]]
-                    return returned + [stand_in.read_value() for stand_in in stand_ins]
 
-            function = tf2.function(step, jit_compile=True, autograph=False)
-            captured = function.get_concrete_function(*signature).captured_inputs
-            try:
-                text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
-            except (ValueError, tf.errors.OpError) as error:
-                raise lowering_error.explained(error, self._graph) from error
-            number_of = {id(v.handle): number for number, v in enumerate(stand_ins)}
-            order = [number_of[id(handle)] for handle in captured]
-        lowering_error.check_static(text, self._graph, [node.name for node in kept])
-        self.variables = variables
-        state = [
-            StateVariable(v.op.name, tuple(v.shape.as_list()), v.dtype.base_dtype.name, v.trainable)
-            for v in variables
-        ]
-        return LoweredStep(text, len(inputs), len(outputs), state, order)
+def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
+    """Returns (a step as StableHLO text, for each variable among its inputs the variable's number).
+
+    Args:
+      graph_def, handles: the step, as of `_with_open_ends`.
+      inputs, outputs: tensors of the step.
+      after: operations of it that run in every step.
+      variable_of: dict, name of a handle -> variable, in the order of the state.
+    """
+    used = {name.split(":")[0] for node in graph_def.node for name in node.input}
+    names = [each.name for each in [*outputs, *after]]
+    signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    with context.eager_mode():
+        # Stand-ins: only their shapes and dtypes get into the program. Memory that nobody writes to
+        # is never really taken, so a network's size does not matter here.
+        stand_ins = {
+            handle: tf2.Variable(tf.raw_ops.Empty(shape=v.shape.as_list(), dtype=v.dtype))
+            for handle, v in ((handle, variable_of[name]) for handle, name in handles.items())
+        }
+
+        def step(*values):
+            graph = tf.get_default_graph()
+            given = zip(inputs, values, strict=True)
+            mapped = {tensor.op.name: value for tensor, value in given}
+            mapped.update({name: graph.capture(v.handle) for name, v in stand_ins.items()})
+            found = tf.graph_util.import_graph_def(
+                graph_def,
+                input_map={name: value for name, value in mapped.items() if name in used},
+                return_elements=names,
+                name="",
+            )
+            with tf.control_dependencies(found[len(outputs) :]):
+                returned = [tf.identity(tensor) for tensor in found[: len(outputs)]]
+                return returned + [stand_ins[name].read_value() for name in variable_of]
+
+        function = tf2.function(step, jit_compile=True, autograph=False)
+        captured = function.get_concrete_function(*signature).captured_inputs
+        with _registered(graph_def.library.function):
+            text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
+        number_of = {name: number for number, name in enumerate(variable_of)}
+        numbers = {id(v.handle): number_of[handles[name]] for name, v in stand_ins.items()}
+    return text, [numbers[id(handle)] for handle in captured]
+
+
+@contextlib.contextmanager
+def _registered(functions):
+    """Has the compiler know functions that are in a graph alone."""
+    eager = context.context()
+    new = [each for each in functions if not eager.has_function(each.signature.name)]
+    for function in new:
+        eager.add_function_def(function)
+    try:
+        yield
+    finally:
+        for function in new:
+            eager.remove_function(function.signature.name)
 
 
 def _without_caching_device(next_creator, **given):

@@ -1,0 +1,275 @@
+"""Random programs of reads and updates of variables: as text, as graph code, and what they mean.
+
+A program is a block: statements, and a result. A statement gives a value or is an update, and may
+have control dependencies on statements before it, of its own block or of one around it. What it
+means follows the contract of `step/variable_versions.py`, in plain Python numbers.
+"""
+
+import dataclasses
+import random
+
+import tensorflow.compat.v1 as tf
+
+VARIABLES = ("a", "b", "c")
+MODULUS = 97  # keeps numbers small enough for float32 to be exact
+TURNS = 2
+
+
+@dataclasses.dataclass
+class Statement:
+    number: int
+    kind: str
+    variables: tuple = ()
+    arguments: tuple = ()  # numbers of statements that give values
+    controls: tuple = ()  # numbers of statements
+    blocks: tuple = ()
+
+    @property
+    def is_update(self):
+        return self.kind in ("set", "add", "momentum")
+
+
+@dataclasses.dataclass
+class Block:
+    statements: list
+    result: int
+    controls: tuple
+    parameter: int | None = None  # number that stands for what a loop carries
+
+    def needed(self):
+        """The statements that the result depends on: no others run."""
+        own = {each.number: each for each in self.statements}
+        waiting, found = [self.result, *self.controls], set()
+        while waiting:
+            number = waiting.pop()
+            if number in own and number not in found:
+                found.add(number)
+                waiting += refers_to(own[number])
+        return [each for each in self.statements if each.number in found]
+
+    def text(self, indent=""):
+        lines = []
+        for each in self.statements:
+            words = [each.kind, *each.variables, *(f"#{n}" for n in each.arguments)]
+            after = f" after {sorted(each.controls)}" if each.controls else ""
+            lines.append(f"{indent}#{each.number} = {' '.join(words)}{after}")
+            lines += [block.text(indent + "    ") for block in each.blocks]
+        carried = f" of #{self.parameter}" if self.parameter is not None else ""
+        lines.append(f"{indent}result{carried}: #{self.result} after {sorted(self.controls)}")
+        return "\n".join(lines)
+
+
+def refers_to(statement):
+    """Numbers of the statements that one depends on, through what is in it as well."""
+    found = {*statement.arguments, *statement.controls}
+    for block in statement.blocks:
+        own = {each.number for each in block.statements} | {block.parameter}
+        inner = {block.result, *block.controls}.union(*map(refers_to, block.statements))
+        found |= inner - own
+    return found
+
+
+# Making them.
+
+
+def random_program(seed):
+    return _Maker(random.Random(seed)).block((), (0,), depth=0)
+
+
+class _Maker:
+    """Number 0 stands for the step's input."""
+
+    def __init__(self, source):
+        self._random = source
+        self._last = 0
+
+    def block(self, around, values, depth, parameter=None):
+        """Args: numbers of the statements around it, and of those that give values."""
+        around, values, own = list(around), list(values), []
+        for _ in range(self._random.randint(2, 4) if depth else self._random.randint(4, 10)):
+            statement = self._statement(around, values, depth)
+            own.append(statement)
+            around.append(statement.number)
+            if not statement.is_update:
+                values.append(statement.number)
+        numbers = [each.number for each in own]
+        controls = self._some(numbers, 0.8 if not depth else 0.5)
+        return Block(own, self._random.choice(values), controls, parameter)
+
+    def _statement(self, around, values, depth):
+        pick, number = self._random.choice, self._next()
+        kinds = ["read", "read", "gather", "sum", "set", "add", "momentum"]
+        kind = pick(kinds + ["cond", "while"] * (depth < 2))
+        # Few, of however many.
+        controls = self._some(around, 2 / (3 + len(around)))
+        if kind in ("read", "gather"):
+            return Statement(number, kind, (pick(VARIABLES),), (), controls)
+        if kind == "sum":
+            return Statement(number, kind, (), (pick(values), pick(values)), controls)
+        if kind == "momentum":
+            variables = tuple(self._random.sample(VARIABLES, 2))
+            return Statement(number, kind, variables, (pick(values),), controls)
+        if kind in ("set", "add"):
+            return Statement(number, kind, (pick(VARIABLES),), (pick(values),), controls)
+        if kind == "cond":
+            blocks = tuple(self.block(around, values, depth + 1) for _ in range(2))
+        else:
+            carried = self._next()
+            blocks = (self.block(around, [*values, carried], depth + 1, carried),)
+        return Statement(number, kind, (), (pick(values),), controls, blocks)
+
+    def _next(self):
+        self._last += 1
+        return self._last
+
+    def _some(self, numbers, share):
+        return tuple(n for n in numbers if self._random.random() < share)
+
+
+# What they mean.
+
+
+def writes(statement):
+    if statement.blocks:
+        return {v for block in statement.blocks for s in block.needed() for v in writes(s)}
+    return set(statement.variables) if statement.is_update else set()
+
+
+def reads(statement):
+    if statement.blocks:
+        return {v for block in statement.blocks for s in block.needed() for v in reads(s)}
+    return set(statement.variables)
+
+
+def run(block, values, entry):
+    """Returns (the result, the variables at the end, all values by number of the statement).
+
+    Args:
+      values: dict, number -> value, of what is around it.
+      entry: dict, variable -> its value at the start.
+    """
+    values, now = dict(values), dict(entry)
+    left = {}  # (variable, number of an update) -> what it left
+    after = {}  # number of a statement -> those before it, as numbers
+    for each in block.needed():
+        direct = [n for n in refers_to(each) if n in after]
+        before = set(direct).union(*(after[n] for n in direct))
+        after[each.number] = before
+
+        def seen(variable, before=before):
+            updates = [n for v, n in left if v == variable and n in before]
+            return left[variable, max(updates)] if updates else entry[variable]
+
+        written = writes(each)
+        sees = {v: now[v] if v in written else seen(v) for v in entry}
+        value, changed = _run_statement(each, values, sees)
+        values[each.number] = value
+        for variable in written:
+            now[variable] = left[variable, each.number] = changed[variable]
+    return values[block.result], now, values
+
+
+def _run_statement(statement, values, sees):
+    """Returns (its value, the variables it wrote)."""
+    arguments = [values[n] for n in statement.arguments]
+    kind, sees = statement.kind, dict(sees)
+    if kind in ("read", "gather"):
+        return sees[statement.variables[0]], {}
+    if kind == "sum":
+        return (3 * arguments[0] + arguments[1] + 1) % MODULUS, {}
+    if kind == "set":
+        return None, {statement.variables[0]: arguments[0]}
+    if kind == "add":
+        (variable,) = statement.variables
+        return None, {variable: sees[variable] + arguments[0]}
+    if kind == "momentum":
+        variable, accumulator = statement.variables
+        accumulated = 2 * sees[accumulator] + arguments[0]
+        return None, {accumulator: accumulated, variable: sees[variable] - accumulated}
+    if kind == "cond":
+        block = statement.blocks[0 if arguments[0] % 2 < 1 else 1]
+        value, sees, _ = run(block, values, sees)
+        return value % MODULUS, sees
+    (block,), carried = statement.blocks, arguments[0]
+    for _ in range(TURNS):
+        carried, sees, _ = run(block, {**values, block.parameter: carried}, sees)
+        carried %= MODULUS
+    return carried, sees
+
+
+def races_inside(block, is_outermost=True):
+    """Whether a block within the program leaves open what is first of a read and an update of a
+    variable, or of two updates: a session may then do either."""
+    after = {}
+    for each in block.needed():
+        direct = [n for n in refers_to(each) if n in after]
+        after[each.number] = set(direct).union(*(after[n] for n in direct))
+        if any(races_inside(inner, False) for inner in each.blocks):
+            return True
+        for other in block.needed():
+            if other is each:
+                break
+            touches = writes(each) & (reads(other)) | writes(other) & reads(each)
+            if touches and other.number not in after[each.number] and not is_outermost:
+                return True
+    return False
+
+
+# As graph code.
+
+
+def build(block, values, variables):
+    """Builds a block in the current graph.
+
+    Args:
+      values: dict, number -> tensor [1], of what is around it.
+      variables: dict, name -> variable of shape [1].
+
+    Returns:
+      (the result, a tensor that comes after all of `block.controls`; dict, number -> tensor or
+      operation of each statement).
+    """
+    values = dict(values)
+    for each in block.statements:
+        with tf.control_dependencies([values[n] for n in each.controls]):
+            values[each.number] = _build_statement(each, values, variables)
+    with tf.control_dependencies([values[n] for n in block.controls]):
+        return tf.identity(values[block.result]), values
+
+
+def _build_statement(statement, values, variables):
+    arguments = [values[n] for n in statement.arguments]
+    taken = [variables[name] for name in statement.variables]
+    kind = statement.kind
+    if kind == "read":
+        return taken[0].read_value()
+    if kind == "gather":
+        return tf.gather(taken[0], [0])
+    if kind == "sum":
+        return tf.math.floormod(3.0 * arguments[0] + arguments[1] + 1.0, MODULUS)
+    if kind == "set":
+        return taken[0].assign(arguments[0], read_value=False)
+    if kind == "add":
+        return taken[0].assign_add(arguments[0], read_value=False)
+    if kind == "momentum":
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=taken[0].handle, accum=taken[1].handle, lr=1.0, grad=arguments[0], momentum=2.0
+        )
+    if kind == "cond":
+        return tf.cond(
+            tf.reshape(tf.math.floormod(arguments[0], 2.0), []) < 1,
+            *(lambda b=b: _bounded(build(b, values, variables)[0]) for b in statement.blocks),
+        )
+    (block,) = statement.blocks
+
+    def body(turn, carried):
+        result, _ = build(block, {**values, block.parameter: carried}, variables)
+        return turn + 1, _bounded(result)
+
+    # A session would begin with the next turn before the last one ends.
+    alone = {"parallel_iterations": 1}
+    return tf.while_loop(lambda turn, _: turn < TURNS, body, (0, arguments[0]), **alone)[1]
+
+
+def _bounded(value):
+    return tf.math.floormod(value, MODULUS)
