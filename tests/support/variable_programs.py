@@ -77,14 +77,14 @@ def random_program(seed):
 
 
 class _Maker:
-    """Number 0 stands for the step's input."""
+    """Makes a program; number 0 stands for the step's input."""
 
     def __init__(self, source):
         self._random = source
         self._last = 0
 
     def block(self, around, values, depth, parameter=None):
-        """Args: numbers of the statements around it, and of those that give values."""
+        """Args: numbers of the statements around it, and of the statements that give values."""
         around, values, own = list(around), list(values), []
         for _ in range(self._random.randint(2, 4) if depth else self._random.randint(4, 10)):
             statement = self._statement(around, values, depth)
@@ -202,17 +202,43 @@ def races_inside(block, is_outermost=True):
     variable, or of two updates: a session may then do either."""
     after = {}
     for each in block.needed():
-        direct = [n for n in refers_to(each) if n in after]
+        direct = [n for n in _waits_for(each) if n in after]
         after[each.number] = set(direct).union(*(after[n] for n in direct))
         if any(races_inside(inner, False) for inner in each.blocks):
             return True
         for other in block.needed():
             if other is each:
                 break
-            touches = writes(each) & (reads(other)) | writes(other) & reads(each)
+            touches = writes(each) & reads(other) | writes(other) & reads(each)
             if touches and other.number not in after[each.number] and not is_outermost:
                 return True
     return False
+
+
+def _waits_for(statement):
+    """Numbers of the statements that all of one waits for in a session. A condition or loop waits
+    for control dependencies and what decides on it, not for other values that are used in it.
+    TensorFlow takes a control dependency on one of these for superfluous, and drops it."""
+    controls, used = _controls_and_values(statement)
+    if not statement.blocks:
+        return controls | used
+    decides = {*statement.arguments} if statement.kind == "cond" else set()
+    return controls - used | decides
+
+
+def _controls_and_values(statement):
+    """Numbers of the control dependencies in a statement; of the values that are used in it."""
+    controls, used = set(statement.controls), set()
+    if statement.kind != "cond":
+        used.update(statement.arguments)
+    for block in statement.blocks:
+        controls.update(block.controls)
+        used.add(block.result)
+        for each in block.statements:
+            inner_controls, inner_used = _controls_and_values(each)
+            controls |= inner_controls
+            used |= {*inner_used, *each.arguments}
+    return controls, used
 
 
 # As graph code.

@@ -11,7 +11,7 @@ STEPS = 3
 
 
 def built_always(features, mode, params):
-    """A model_fn of TF1's kind that builds its optimizer, and other updates, in every mode."""
+    """Builds a model as TF1 code does: its optimizer, and other updates, in every mode."""
     x = features["x"]
     w = tf.get_variable("w", initializer=1.0)
     mean = tf.get_variable("mean", initializer=0.0, trainable=False)
@@ -82,7 +82,7 @@ def test_predict_updates_nothing(trained):
 
 
 def test_the_optimizer_s_variables_come_from_the_checkpoint(trained, rules, tmp_path):
-    """As upstream: whatever variables a mode makes are restored, and are missed if missing."""
+    """All variables that a mode makes are restored, as upstream; a missing variable is an error."""
 
     def with_another_optimizer(features, mode, params):
         spec = built_always(features, mode, params)

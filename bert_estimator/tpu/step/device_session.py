@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import stack
 
-from bert_estimator.tpu.step import variable_versions
+from bert_estimator.tpu.step.variable_uses import READERS
 
 
 class DeviceSession(SessionInterface):
@@ -127,7 +127,7 @@ class DeviceSession(SessionInterface):
             sources = [tensor.op for tensor in operation.inputs]
             own = {self._number_of[source] for source in sources if source in self._number_of}
             read |= own
-            if operation.type not in variable_versions.READERS:
+            if operation.type not in READERS:
                 written |= own
             waiting += sources + operation.control_inputs
         return read, written

@@ -206,7 +206,7 @@ def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
     """Returns (a step as StableHLO text, for each variable among its inputs the variable's number).
 
     Args:
-      graph_def, handles: the step, as of `_with_open_ends`.
+      graph_def, handles: what `_with_open_ends` returned.
       inputs, outputs: tensors of the step.
       after: operations of it that run in every step.
       variable_of: dict, name of a handle -> variable, in the order of the state.

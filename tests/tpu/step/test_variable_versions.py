@@ -39,7 +39,7 @@ def build(program, scope, x):
 
 
 def on_cores(several):
-    """What each of several programs gives on a core, as of `expected`; None, if it is refused."""
+    """Returns what each program gives on a core, like `expected`; None if it is refused."""
     try:
         return run_on_cores(several)
     except RuntimeError as error:
@@ -64,7 +64,7 @@ def run_on_cores(several):
         return [
             (
                 [next(values) for _ in tensors],
-                # One that the step does not use stays as it was.
+                # A variable that the step does not use stays as it was.
                 [float(left[v.op.name][0]) if v.op.name in left else START[v.op.name[-1]]
                  for v in variables],
             )
@@ -73,7 +73,7 @@ def run_on_cores(several):
 
 
 def in_a_session(several):
-    """What each of several programs gives in a session; None, if it may give several things."""
+    """Returns what each program gives in a session; None if it may give several things."""
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder_with_default([INPUT], [1])
         built = [build(program, f"p{i}", x) for i, program in enumerate(several)]

@@ -1,0 +1,245 @@
+"""Which value of a variable each operation of a step sees, in whatever order the graph was made.
+
+TensorFlow orders reads and updates of a variable by control dependencies alone; without them they
+race. Here they have one meaning, which goes by what an operation comes after, through its inputs
+and control inputs:
+
+1. The updates of a variable take place in the order of construction, one after the other. What
+   reads and writes in one operation (`assign_add`, an optimizer's kernel, a condition or a loop
+   with updates of the variable in it) works on what the update before it left.
+2. A read that comes after no update of the variable sees the value that the step began with.
+3. A read that comes after updates sees what the last of them left.
+4. In a branch of a condition or the body of a loop that updates a variable, the same holds of the
+   branch: "the step" is then one run of it. An order that contradicts itself is an error there.
+
+An operation is a `NodeDef` here, of a graph or of a function in its library.
+"""
+
+import dataclasses
+import heapq
+import itertools
+
+from tensorflow.core.framework import node_def_pb2, types_pb2
+
+# Operations that take a variable's handle and leave its value alone. Any other may write to it.
+READERS = {
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "VarIsInitializedOp",
+    "VariableShape",
+}
+
+# Operations that run functions, and which of their inputs is the function's first argument.
+CALLERS = {
+    "Case": 1,
+    "If": 1,
+    "PartitionedCall": 0,
+    "StatefulPartitionedCall": 0,
+    "StatelessCase": 1,
+    "StatelessIf": 1,
+    "StatelessWhile": 0,
+    "While": 0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """An input of an operation that takes a variable's handle and only reads.
+
+    Attributes:
+      node: the operation.
+      position: of the handle among its inputs.
+      variable: which one.
+      update: number of the update in `Uses.updates` that left what it sees; None: the value at the
+        start.
+    """
+
+    node: node_def_pb2.NodeDef
+    position: int
+    variable: str
+    update: int | None
+
+
+class Uses:
+    """The reads and updates of variables by the operations of a graph or of a function.
+
+    Args:
+      nodes: the operations, in order of construction.
+      handles: dict, name of a placeholder, argument or operation that gives a variable's handle ->
+        name of the variable.
+      functions: the `Functions` that they run.
+
+    Attributes:
+      nodes: the operations, each after the operations that it depends on, else as they were.
+      updates: list of the operations that write to variables, in their order.
+      updates_of: dict, variable -> list of the numbers of its updates.
+      reads: list of `Read`.
+
+    Raises:
+      ValueError: they depend on each other in a circle.
+    """
+
+    def __init__(self, nodes, handles, functions):
+        self.nodes = in_order(nodes)
+        self.updates, self.reads = [], []
+        masks_of = {}  # a bit for each update of a variable
+        after = {}  # name of an operation -> a bit for each update that it comes after
+        variables = {(name, 0): variable for name, variable in handles.items()}
+        for node in self.nodes:
+            mask = 0
+            for name in node.input:
+                mask |= after.get(_source(name), 0)
+            taken = [variables.get(_output(name)) for name in node.input]
+            taken = {i: variable for i, variable in enumerate(taken) if variable is not None}
+            if taken and node.op in ("Identity", "StatelessWhile", "While"):
+                variables.update({(node.name, i): each for i, each in taken.items()})
+            if taken and node.op != "Identity":
+                writes = {v for i, v in taken.items() if functions.writes(node, i)}
+                for i, variable in taken.items():
+                    if variable not in writes:
+                        seen = (mask & masks_of.get(variable, 0)).bit_length() - 1
+                        seen = seen if seen >= 0 else None
+                        self.reads.append(Read(node, i, variable, seen))
+                if writes:
+                    bit = 1 << len(self.updates)
+                    self.updates.append(node)
+                    mask |= bit
+                    for variable in writes:
+                        masks_of[variable] = masks_of.get(variable, 0) | bit
+            after[node.name] = mask
+        self.updates_of = {
+            variable: [i for i in range(mask.bit_length()) if mask >> i & 1]
+            for variable, mask in masks_of.items()
+        }
+
+    def chain(self):
+        """Returns pairs: an update of a variable, and the next one of it."""
+        return [
+            (self.updates[one], self.updates[other])
+            for numbers in self.updates_of.values()
+            for one, other in itertools.pairwise(numbers)
+        ]
+
+    def next_update(self, read):
+        """Returns the first update whose outcome a `Read` must not see, or None."""
+        for number in self.updates_of.get(read.variable, ()):
+            if read.update is None or number > read.update:
+                return self.updates[number]
+        return None
+
+    def edges(self):
+        """Returns pairs of operations: with the first of each run before the second, reads and
+        updates of variables are as said above."""
+        reads = [(read.node, self.next_update(read)) for read in self.reads]
+        return self.chain() + [pair for pair in reads if pair[1] is not None]
+
+
+class Functions:
+    """The functions that the operations of a graph run.
+
+    Args:
+      library: a `FunctionDefLibrary`.
+    """
+
+    def __init__(self, library):
+        self.by_name = {each.signature.name: each for each in library.function}
+        self._uses_of, self._updating = {}, {}
+
+    def writes(self, node, position):
+        """Returns whether an operation may write to the variable whose handle an input is."""
+        if node.op in READERS:
+            return False
+        if node.op not in CALLERS:
+            return True
+        argument = str(position - CALLERS[node.op])
+        return any(argument in self._uses(f.name).updates_of for f in functions_of(node))
+
+    def _uses(self, name):
+        if name not in self._uses_of:
+            self._uses_of[name] = Uses([], {}, self)  # if it calls itself
+            self._uses_of[name] = self.uses_of_needed(self.by_name[name])
+        return self._uses_of[name]
+
+    def uses_of_needed(self, function):
+        return Uses(_needed(function), _handles(function), self)
+
+    def has_updates(self, name):
+        """Returns whether a function may write to a variable, needed by its results or not."""
+        if name not in self._updating:
+            self._updating[name] = False
+            function = self.by_name[name]
+            uses = Uses(function.node_def, _handles(function), self)
+            called = [f.name for node in function.node_def for f in functions_of(node)]
+            self._updating[name] = bool(uses.updates) or any(map(self.has_updates, called))
+        return self._updating[name]
+
+
+def in_order(nodes):
+    """Sorts operations so that each comes after what it depends on, and leaves them in order else.
+
+    Raises:
+      ValueError: they depend on each other in a circle.
+    """
+    nodes = list(nodes)
+    number_of = {node.name: number for number, node in enumerate(nodes)}
+    followers, missing = [[] for _ in nodes], [0] * len(nodes)
+    for number, node in enumerate(nodes):
+        for source in {number_of.get(_source(name)) for name in node.input} - {None}:
+            # The way back in a loop of the old kind.
+            if nodes[source].op not in ("NextIteration", "RefNextIteration"):
+                followers[source].append(number)
+                missing[number] += 1
+    ready = [number for number, count in enumerate(missing) if not count]
+    ordered = []
+    while ready:
+        number = heapq.heappop(ready)
+        ordered.append(nodes[number])
+        for follower in followers[number]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heapq.heappush(ready, follower)
+    if len(ordered) < len(nodes):
+        names = [node.name for node, count in zip(nodes, missing, strict=True) if count]
+        raise ValueError(f"operations wait for each other in a circle: {', '.join(names[:10])}")
+    return ordered
+
+
+def _needed(function):
+    """Returns the operations of a function that a result of it depends on: a session runs no others
+    either."""
+    node_of = {node.name: node for node in function.node_def}
+    waiting = [_source(name) for name in [*function.ret.values(), *function.control_ret.values()]]
+    needed = set()
+    while waiting:
+        name = waiting.pop()
+        if name in node_of and name not in needed:
+            needed.add(name)
+            waiting += [_source(each) for each in node_of[name].input]
+    return [node for node in function.node_def if node.name in needed]
+
+
+def _handles(function):
+    """Returns a dict, argument of a function that is a handle -> its number, as text."""
+    arguments = enumerate(function.signature.input_arg)
+    return {a.name: str(i) for i, a in arguments if a.type == types_pb2.DT_RESOURCE}
+
+
+def functions_of(node):
+    """Returns the functions that an operation runs: the `NameAttrList`s in it."""
+    if node.op not in CALLERS:
+        return []
+    attrs = list(node.attr.values())
+    called = [attr.func for attr in attrs if attr.HasField("func")]
+    return called + [function for attr in attrs for function in attr.list.func]
+
+
+def _source(name):
+    """Returns the name of the operation or argument that an input comes from."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _output(name):
+    """Returns (name, number) of the output that an input is; a control input has no number."""
+    first, *_, last = [*name.split(":"), "0"] if ":" not in name else name.split(":")
+    return (first, int(last)) if name[0] != "^" else (name, None)

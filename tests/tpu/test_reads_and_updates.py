@@ -1,0 +1,225 @@
+"""A step's tensors see the variables as they were before it, in whatever order they were made."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+
+from bert_estimator import tpu
+
+STEPS = 4
+RATE = 0.5
+
+
+def descent(loss, variables=None, step=None):
+    optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(RATE))
+    return optimizer.minimize(loss, step, variables)
+
+
+def run(folder, rules, model):
+    """Trains; returns (what the host call got in each step, the variables at the end).
+
+    Args:
+      model: function of the features, which gives (loss, train_op, dict of scalars to look at).
+    """
+    log = toy.HostLog()
+
+    def model_fn(features, mode, params):
+        loss, train_op, tensors = model(features)
+        tensors = {"loss": loss, **tensors}
+        tensors = {name: tf.cast(tf.reshape(t, [1]), tf.float32) for name, t in tensors.items()}
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op, host_call=(log, tensors))
+
+    estimator = toy.make_estimator(folder, model_fn, iterations_per_loop=3, **rules)
+    estimator.train(lambda params: toy.batches(batch_size=params["batch_size"]), steps=STEPS)
+    for call in log.values:  # each core has its own, the same
+        assert all(len(set(values)) == 1 for values in call.values())
+    found = [{name: values[0] for name, values in call.items()} for call in log.values]
+    names = estimator.get_variable_names()
+    return found, {name: estimator.get_variable_value(name) for name in names}
+
+
+def test_what_is_read_after_minimize(tmp_path, rules):
+    def model(features):
+        step = tf.train.get_global_step()
+        w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+        loss = tf.reduce_sum(w) + 0 * tf.reduce_mean(features["x"])
+        train_op = descent(loss, step=step)
+        with tf.control_dependencies([train_op]):
+            after = {"step_after": tf.identity(step), "w_after": w.read_value()[0]}
+        late = {"step": step, "w": w[0], "norm": tf.norm(w), "row": tf.gather(w, [1])}
+        return loss, train_op, {**late, **after}
+
+    found, _ = run(tmp_path, rules, model)
+    for k, call in enumerate(found):
+        w = 1 - RATE * k
+        assert call["step"] == k and call["step_after"] == k + 1
+        assert (call["w"], call["row"], call["w_after"]) == (w, w, w - RATE)
+        np.testing.assert_allclose(call["norm"], abs(w) * 2**0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("summarized_first", [True, False])
+def test_a_summary_of_a_weight_s_norm(tmp_path, rules, summarized_first):
+    def model(features):
+        w = tf.get_variable("w", initializer=1.0)
+        step = tf.train.get_global_step()
+        loss = w + 0 * tf.reduce_mean(features["x"])
+        if summarized_first:
+            tf.summary.scalar("norm", tf.abs(w))
+        train_op = descent(loss, step=step)
+        if not summarized_first:
+            tf.summary.scalar("norm", tf.abs(w))
+        return loss, train_op, {}
+
+    # Summaries are of the last step of a loop, and local mode has loops of a step.
+    run(tmp_path, {**rules, "save_summary_steps": 3}, model)
+    norms = dict(toy.scalars(tmp_path, "norm"))
+    last = {True: {3: 0.0}, False: {1: 1.0, 4: 0.5}}[rules.get("use_tpu", True)]
+    assert norms == last
+
+
+def test_a_moving_average_is_of_the_new_weights(tmp_path, rules):
+    def model(features):
+        w = tf.get_variable("w", initializer=1.0)
+        average = tf.train.ExponentialMovingAverage(0.5)
+        loss = w + 0 * tf.reduce_mean(features["x"])
+        update = descent(loss, step=tf.train.get_global_step())
+        with tf.control_dependencies([update]):
+            train_op = average.apply([w])
+        return loss, train_op, {"average": average.average(w)}
+
+    found, variables = run(tmp_path, rules, model)
+    w, average = 1.0, 1.0
+    for call in found:
+        assert call["average"] == average
+        w -= RATE
+        average = 0.5 * average + 0.5 * w
+    assert variables["w/ExponentialMovingAverage"] == average
+
+
+def test_a_moving_average_in_no_order_is_of_the_old_weights(tmp_path, rules):
+    def model(features):
+        w = tf.get_variable("w", initializer=1.0)
+        average = tf.train.ExponentialMovingAverage(0.5)
+        loss = w + 0 * tf.reduce_mean(features["x"])
+        update = descent(loss, step=tf.train.get_global_step())
+        return loss, tf.group(update, average.apply([w])), {}
+
+    _, variables = run(tmp_path, rules, model)
+    w, average = 1.0, 1.0
+    for _ in range(STEPS):
+        average = 0.5 * average + 0.5 * w
+        w -= RATE
+    assert variables["w/ExponentialMovingAverage"] == average
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_several_optimizers(tmp_path, rules, in_order):
+    """Each of two optimizers has a variable and a loss, as adversarial networks have them."""
+
+    def model(features):
+        step = tf.train.get_global_step()
+        a, b = tf.get_variable("a", initializer=1.0), tf.get_variable("b", initializer=2.0)
+        nothing = 0 * tf.reduce_mean(features["x"])
+        first = descent(a * b + nothing, [a], step)
+        if in_order:
+            with tf.control_dependencies([first]):
+                second = descent(-a.read_value() * b + nothing, [b])
+        else:
+            second = descent(-a * b + nothing, [b])
+        return a + b + nothing, tf.group(first, second), {"a": a, "b": b}
+
+    found, variables = run(tmp_path, rules, model)
+    a, b = 1.0, 2.0
+    for call in found:
+        assert (call["a"], call["b"]) == (a, b)
+        old_a, a = a, a - RATE * b
+        b += RATE * (a if in_order else old_a)
+    assert (variables["a"], variables["b"]) == (a, b)
+    assert variables["global_step"] == STEPS
+
+
+def test_one_variable_of_two_optimizers(tmp_path, rules):
+    """Both count: neither update is lost, and both gradients are of the old weight."""
+
+    def model(features):
+        w = tf.get_variable("w", initializer=1.0)
+        nothing = 0 * tf.reduce_mean(features["x"])
+        first = descent(w * w + nothing, [w], tf.train.get_global_step())
+        second = descent(3 * w + nothing, [w])
+        return w + nothing, tf.group(second, first), {"w": w}
+
+    found, variables = run(tmp_path, rules, model)
+    w = 1.0
+    for call in found:
+        assert call["w"] == w
+        w -= RATE * (2 * w + 3)
+    assert variables["w"] == w
+
+
+def test_conditions_around_updates(tmp_path, rules):
+    """A read after a condition sees the update in it; the others do not."""
+
+    def model(features):
+        step = tf.train.get_global_step()
+        w = tf.get_variable("w", initializer=1.0)
+        calm = tf.get_variable("calm", initializer=0.0, trainable=False)
+        nothing = 0 * tf.reduce_mean(tpu.cross_replica_sum(features["x"]))
+        is_due = tf.equal(step % 2, 0)
+
+        def due():
+            with tf.control_dependencies([w.assign(2 * w + nothing)]):
+                return w.read_value()
+
+        def not_due():
+            with tf.control_dependencies([calm.assign_add(w)]):
+                return tf.zeros([])
+
+        new = tf.cond(is_due, due, not_due)
+        seen = tf.cond(is_due, lambda: w + calm, lambda: -(w + calm))
+        with tf.control_dependencies([new]):
+            after = tf.cond(is_due, lambda: w + calm, lambda: -(w + calm))
+        train_op = tf.group(new, step.assign_add(1))
+        return w + nothing, train_op, {"new": new, "seen": seen, "after": after, "w": w}
+
+    found, variables = run(tmp_path, rules, model)
+    w, calm = 1.0, 0.0
+    for k, call in enumerate(found):
+        sign = -1 if k % 2 else 1
+        assert (call["seen"], call["w"]) == (sign * (w + calm), w)
+        if k % 2:
+            calm += w
+        else:
+            w *= 2
+        assert (call["new"], call["after"]) == (0 if k % 2 else w, sign * (w + calm))
+    assert (variables["w"], variables["calm"]) == (w, calm)
+
+
+def test_loops_around_reads_and_updates(tmp_path, rules):
+    def model(features):
+        step = tf.train.get_global_step()
+        w, u = tf.get_variable("w", initializer=1.0), tf.get_variable("u", initializer=1.0)
+        nothing = 0 * tf.reduce_mean(tpu.cross_replica_sum(features["x"]))
+
+        def grow(i, total):
+            with tf.control_dependencies([w.assign_add(total)]):
+                return i + 1, tf.identity(w.read_value())
+
+        _, grown = tf.while_loop(lambda i, _: i < 3, grow, (0, 1.0 + nothing))
+        train_op = tf.group(u.assign(grown), step.assign_add(1))
+        _, late = tf.while_loop(
+            lambda i, _: i < 3, lambda i, total: (i + 1, total + w + u), (0, 0.0)
+        )
+        return w + nothing, train_op, {"late": late, "grown": grown}
+
+    found, variables = run(tmp_path, rules, model)
+    w = u = 1.0
+    for call in found:
+        assert call["late"] == 3 * (w + u)
+        total = 1.0
+        for _ in range(3):
+            w += total
+            total = w
+        u = total
+        assert call["grown"] == u
+    assert (variables["w"], variables["u"]) == (w, u)
