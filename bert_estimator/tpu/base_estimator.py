@@ -1,6 +1,6 @@
-"""Estimator: the verbs on a model described by a model_fn, by local rules.
+"""Estimator: trains, evaluates, predicts with and exports a model, without the TPU's rules.
 
-`TPUEstimator` is one of these with the TPU's rules on top.
+`TPUEstimator` is a subclass that adds the TPU's rules.
 """
 
 import copy
@@ -20,7 +20,7 @@ from bert_estimator.tpu.step.session_step import SessionStep
 from bert_estimator.tpu.step.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 
-# What a subclass may define anew, as upstream allows: the rest may change with any version.
+# Upstream lets a subclass override these. Everything else may change with any version.
 _MAY_BE_OVERRIDDEN = ("model_fn", "latest_checkpoint")
 
 
@@ -31,20 +31,21 @@ class Estimator:
     hooks see every step, shapes may be dynamic, and the end of the data ends training quietly.
 
     Args:
-      model_fn: function of (features, labels, mode, params, config), taken by name; `features` is
-        obligatory. Returns an `EstimatorSpec` or a `TPUEstimatorSpec`.
-      model_dir: where checkpoints and events go; config.model_dir, or a temporary directory, if
-        None.
-      config: a `bert_estimator.tpu.RunConfig`; None: all defaults.
-      params: dict (or HParams), of which model_fn and input_fn get a deep copy.
-      warm_start_from: path of a checkpoint or SavedModel, or a `WarmStartSettings`: what variables
-        begin with where model_dir has no checkpoint.
+      model_fn: function with the arguments `features`, `labels`, `mode`, `params` and `config`, or
+        some of them; it must take `features`. It returns an `EstimatorSpec` or a
+        `TPUEstimatorSpec`.
+      model_dir: directory of checkpoints and events. None means config.model_dir, or else a
+        temporary directory.
+      config: a `bert_estimator.tpu.RunConfig`. None means the default one.
+      params: dict (or HParams). model_fn and input_fn get deep copies of it.
+      warm_start_from: path of a checkpoint or SavedModel, or a `WarmStartSettings`. It says which
+        values variables start with if model_dir has no checkpoint.
 
     Raises:
       ValueError: for arguments that cannot work, before anything is built.
     """
 
-    _is_ours = True  # each class of which that is true may override what the one above it has
+    _is_ours = True  # our own classes may override each other's members; see _check_members
 
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
@@ -81,7 +82,7 @@ class Estimator:
 
     @property
     def model_fn(self):
-        """The model_fn bound to this estimator's params: takes (features, labels, mode, config)."""
+        """The model_fn with this estimator's params: it takes (features, labels, mode, config)."""
 
         def bound(features, labels, mode, config):
             return call.call_model_fn(
@@ -91,20 +92,22 @@ class Estimator:
         return bound
 
     def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
-        """Trains; returns self.
+        """Trains from the newest complete checkpoint, or from scratch; returns self.
 
         Args:
-          input_fn: function of `params`, `mode` and `config`, or of some of them, that returns a
-            Dataset, (features, labels) tensors, or features.
-          hooks: `tf.train.SessionRunHook`s.
-          steps: how many steps from where training starts.
-          max_steps: the global step to end at: nothing happens where it is reached already. With
-            neither, training ends with the data (not possible with use_tpu=True).
-          saving_listeners: `tf.train.CheckpointSaverListener`s. Of several hosts, the chief calls
-            its own.
+          input_fn: function with the arguments `params`, `mode` and `config`, or some of them. It
+            returns a Dataset, (features, labels) tensors, or features.
+          hooks: list of `tf.train.SessionRunHook`s.
+          steps: number of further steps.
+          max_steps: global step at which training ends. If it is already reached, nothing happens.
+            With neither, training ends when the data ends (with use_tpu=True, one of them must
+            be given).
+          saving_listeners: list of `tf.train.CheckpointSaverListener`s. Of several hosts, only the
+            chief calls them.
 
         Raises:
-          ValueError, TypeError: before anything is built. See `training.train` for the rest.
+          ValueError, TypeError: an argument is wrong. These are raised before anything is built;
+            see `training.train` for later errors.
           lock.InUseError: another process trains in model_dir.
         """
         self._check_trains()
@@ -125,9 +128,9 @@ class Estimator:
         """Evaluates a checkpoint; returns a dict of `loss`, the metrics and `global_step`.
 
         Args:
-          steps: number of batches; None means until the data ends (not with TPU rules).
-          checkpoint_path: None means the newest whole checkpoint of model_dir.
-          name: results go to `model_dir/eval_<name>` rather than `model_dir/eval`.
+          steps: number of batches. None means until the data ends (not under TPU rules).
+          checkpoint_path: None means the newest complete checkpoint in model_dir.
+          name: if given, events go to `model_dir/eval_<name>`, not to `model_dir/eval`.
         """
         self._check_call(ModeKeys.EVAL, steps)
         hooks = list(checks.hooks(hooks, "hooks"))
@@ -150,14 +153,15 @@ class Estimator:
         checkpoint_path=None,
         yield_single_examples=True,
     ):
-        """Returns a generator of what the model predicts, in the order of the input.
+        """Returns a generator of the model's predictions, in the order of the input.
 
         Args:
-          input_fn: as for `train`; labels are dropped. Under TPU rules it must return a Dataset,
-            which ends, and whose last batch may be smaller.
-          predict_keys: names of the predictions to yield; None: all.
-          checkpoint_path: None means the newest whole checkpoint of model_dir.
-          yield_single_examples: False yields a batch of predictions at a time.
+          input_fn: as for `train`; labels are dropped. Under TPU rules it must return a finite
+            Dataset, whose batches may be smaller than the batch size.
+          predict_keys: names of the predictions to yield. None means all.
+          checkpoint_path: None means the newest complete checkpoint in model_dir.
+          yield_single_examples: whether to yield the predictions of one example at a time, or of a
+            batch.
         """
         self._check_call(ModeKeys.PREDICT)
         hooks = list(checks.hooks(hooks, "hooks"))
@@ -181,20 +185,20 @@ class Estimator:
         checkpoint_path=None,
         experimental_mode=ModeKeys.PREDICT,
     ):
-        """Writes a SavedModel; returns its directory, bytes.
+        """Writes a SavedModel; returns its directory as bytes.
 
         Args:
-          export_dir_base: the SavedModel is a directory of this one, named by the time.
+          export_dir_base: the SavedModel is written to a subdirectory, which is named by the time.
           serving_input_receiver_fn: function without arguments that returns a
             `serving.ServingInputReceiver`.
           assets_extra: dict of path below `assets.extra` -> file to copy there.
           as_text: whether the graph is written as text.
-          checkpoint_path: None means the newest whole checkpoint of model_dir, or else what
+          checkpoint_path: None means the newest complete checkpoint in model_dir, or else what
             training would be warm-started from.
-          experimental_mode: a `ModeKeys` value: which mode's graph.
+          experimental_mode: the `ModeKeys` value of the graph.
 
         Raises:
-          ValueError: there is no checkpoint, no receiver function or no output.
+          ValueError: the checkpoint, the receiver function or the model's output is missing.
         """
         if serving_input_receiver_fn is None:
             raise ValueError("serving_input_receiver_fn must be given")
@@ -214,7 +218,7 @@ class Estimator:
         as_text=False,
         checkpoint_path=None,
     ):
-        """As `export_saved_model`, with the graphs of several modes in one SavedModel.
+        """Writes one SavedModel with the graphs of several modes; see `export_saved_model`.
 
         Args:
           input_receiver_fn_map: dict of `ModeKeys` value -> receiver function.
@@ -236,7 +240,7 @@ class Estimator:
 
         Args:
           strip_default_attrs: whether attributes with default values are left out of the graph,
-            for older TensorFlows to read it.
+            so that older versions of TensorFlow can read it.
         """
         if serving_input_receiver_fn is None:
             raise ValueError("serving_input_receiver_fn must be given")
@@ -246,7 +250,7 @@ class Estimator:
         )
 
     def global_step(self):
-        """Returns the step training would go on from: the newest whole checkpoint's, or 0."""
+        """Returns the step that training would resume from; 0 if there is no checkpoint."""
         return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
 
     def latest_checkpoint(self):
@@ -258,7 +262,7 @@ class Estimator:
         return checkpoints.newest_whole(self.model_dir, quiet=True)
 
     def eval_dir(self, name=None):
-        """Returns the directory that evaluation's events go to."""
+        """Returns the directory of the evaluation's events."""
         return os.path.join(self.model_dir, "eval" if not name else "eval_" + name)
 
     def get_variable_names(self):
@@ -291,7 +295,7 @@ class Estimator:
             )
 
     def _check_call(self, mode, steps=None, max_steps=None):
-        """Checks the arguments that all verbs have, before anything is built."""
+        """Checks the arguments of a verb, before anything is built."""
         if steps is not None and max_steps is not None:
             raise ValueError("give either steps or max_steps, not both")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
@@ -303,22 +307,22 @@ class Estimator:
                 raise ValueError(f"{name} must be positive, not {value}")
 
     def _job(self, mode):
-        """Returns the job of a verb; a subclass's may be that of several hosts."""
+        """Returns the job of a verb, for one host; a subclass may run it on several hosts."""
         several = hosts.find().number
         if several > 1:
             raise RuntimeError(
-                f"TF_CONFIG names {several} hosts, but an Estimator runs on one, and each of them "
-                "would train a model of its own in the same model_dir: unset it, or use a "
-                "TPUEstimator, with use_tpu=True and a master (local, gpu, rehearse:N)"
+                f"TF_CONFIG names {several} hosts, but an Estimator runs on one: each host would "
+                "train its own model in the same model_dir. Unset TF_CONFIG, or use a TPUEstimator "
+                "with use_tpu=True and a master (local, gpu, rehearse:N)"
             )
         return self._exporting_job(mode)
 
     def _input_fn(self, job, input_fn):
-        """The input_fn of a job, as its runtime needs it."""
+        """Returns the input_fn as the job's runtime needs it."""
         return input_fn
 
     def _exporting_job(self, mode):
-        """The job of a mode's graph in a SavedModel, which knows no batch, no TPU and no hosts."""
+        """Returns the job of a mode's graph in a SavedModel: without batch size, TPU and hosts."""
         return Job(
             mode=mode,
             model_fn=self._model_fn,
@@ -359,7 +363,7 @@ def _runtime(job):
 
 
 def _with_model_dir(config, model_dir):
-    """Returns the config with model_dir settled."""
+    """Returns the config with the estimator's model_dir."""
     if model_dir and config.model_dir and model_dir != config.model_dir:
         raise ValueError(
             f"model_dir={model_dir!r} differs from config.model_dir={config.model_dir!r}: give one"
@@ -372,7 +376,7 @@ def _with_model_dir(config, model_dir):
 
 
 def _check_members(kind):
-    """Checks that none of a user's classes, up to ours, overrides a member of an estimator."""
+    """Checks that a user's classes do not override the members of an estimator."""
     for each in kind.__mro__:
         if vars(each).get("_is_ours"):
             return

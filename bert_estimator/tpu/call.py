@@ -1,4 +1,4 @@
-"""Calls of user functions: which arguments they take, what they are given, what they may return."""
+"""Calls of model_fn and input_fn, with the arguments that they name."""
 
 import copy
 import functools
@@ -10,19 +10,20 @@ MODEL_FN_ARGS = {"features", "labels", "mode", "params", "config"}
 
 
 class TPUContext:
-    """What an `input_fn` or a `model_fn` may ask, through `params["context"]`, about where it runs.
+    """Tells an `input_fn` or a `model_fn` where it runs; it is `params["context"]`.
 
     Attributes:
-      num_replicas: replicas that share a global batch.
-      num_hosts: hosts that feed them.
-      current_host: this host's number; in an input_fn only, since all hosts run one program.
-      num_of_replicas_per_host: replicas fed by each host.
-      global_step: the global step at which this call of train, evaluate or predict starts. With
-        it, an input_fn whose order is a function of the step resumes by arithmetic. None in a
-        model_fn, which has the global step as a variable.
+      num_replicas: number of replicas that share a global batch.
+      num_hosts: number of hosts that feed the replicas.
+      current_host: this host's number. Only an input_fn may ask for it, since all hosts run the
+        same program.
+      num_of_replicas_per_host: number of replicas that each host feeds.
+      global_step: the global step at which this call of train, evaluate or predict starts. An
+        input_fn whose order is a function of the step can resume there. It is None in a model_fn,
+        which has the global step as a variable.
     """
 
-    device_assignment = None  # cores are no TensorFlow devices
+    device_assignment = None  # cores are not TensorFlow devices
 
     def __init__(self, num_replicas=1, num_hosts=1, current_host=0, global_step=0):
         self.num_replicas = num_replicas
@@ -37,35 +38,35 @@ class TPUContext:
         return self._current_host
 
     def current_input_fn_deployment(self):
-        """Returns (device, number of this invocation, number of invocations, replicas it feeds).
+        """Returns (device, number of this invocation, number of invocations, replicas fed by it).
 
         Raises:
-          RuntimeError: it is called in a model_fn.
+          RuntimeError: this is a model_fn.
         """
         self._check_in_input_fn("current_input_fn_deployment")
         return "", self.current_host, self.num_hosts, self.num_of_replicas_per_host
 
     def _check_in_input_fn(self, name):
         if self.global_step is None:
-            raise RuntimeError(f"{name} may be asked for in an input_fn only")
+            raise RuntimeError(f"{name} is only known in an input_fn")
 
     def device_for_replica(self, replica_id):
-        """Raises RuntimeError: a core is no TensorFlow device, so nothing can be placed on it."""
+        """Raises RuntimeError: a core is not a TensorFlow device, to place things on."""
         raise RuntimeError(
-            "device_for_replica: cores are no TensorFlow devices, and the model_fn is built for "
-            "one replica alone: leave out the tf.device"
+            "device_for_replica: cores are not TensorFlow devices, and the model_fn is built for "
+            "one replica: leave out the tf.device"
         )
 
     def tpu_host_placement_function(self, host_id):
         """Raises RuntimeError, as `device_for_replica` does."""
         raise RuntimeError(
-            "tpu_host_placement_function: hosts are no TensorFlow devices, and each builds its own "
-            "input_fn: leave out the tf.device"
+            "tpu_host_placement_function: hosts are not TensorFlow devices, and each host builds "
+            "its own input_fn: leave out the tf.device"
         )
 
 
 def check_model_fn(model_fn, params):
-    """Raises ValueError where a `model_fn`'s signature cannot work."""
+    """Raises ValueError if the signature of a `model_fn` cannot work."""
     if model_fn is None:
         raise ValueError("model_fn must be given")
     names = _argument_names(model_fn)
@@ -78,7 +79,7 @@ def check_model_fn(model_fn, params):
     unknown = set(names) - MODEL_FN_ARGS
     if unknown and not isinstance(model_fn, type):
         raise ValueError(
-            f"model_fn takes {sorted(unknown)}; it may take {sorted(MODEL_FN_ARGS)} only"
+            f"model_fn takes {sorted(unknown)}; it may only take {sorted(MODEL_FN_ARGS)}"
         )
 
 
@@ -97,18 +98,19 @@ def with_entries(params, **entries):
 
 
 def call_model_fn(model_fn, features, labels, mode, params, config, needs_params=True):
-    """Calls a `model_fn` with those of its five arguments that it names.
+    """Calls a `model_fn` with the arguments that it names.
 
     Args:
-      needs_params: whether it must take params, as TPUEstimator's functions do.
+      needs_params: whether model_fn must take params, as TPUEstimator's functions must.
 
     Raises:
-      ValueError: it needs params and does not take them, or there are labels it does not take.
+      ValueError: model_fn does not take params, but must; or there are labels, which it does not
+        take.
     """
     names = _argument_names(model_fn)
     if needs_params and "params" not in names:
         raise ValueError(
-            f"model_fn takes {names}; TPUEstimator needs it to take params, which carries "
+            f"model_fn takes {names}; with TPUEstimator it must take params, which has "
             'params["batch_size"]'
         )
     available = {"mode": mode, "params": params, "config": copy.deepcopy(config)}
@@ -121,18 +123,18 @@ def call_model_fn(model_fn, features, labels, mode, params, config, needs_params
 
 
 def call_input_fn(input_fn, mode, params, config, needs_params=True):
-    """Calls an `input_fn` with those of its arguments that it names.
+    """Calls an `input_fn` with the arguments that it names.
 
     Args:
-      needs_params: whether it must take params, as TPUEstimator's functions do.
+      needs_params: whether input_fn must take params, as TPUEstimator's functions must.
 
     Raises:
-      ValueError: it does not take params.
+      ValueError: input_fn does not take params, but must.
     """
     names = _argument_names(input_fn)
     if needs_params and "params" not in names:
         raise ValueError(
-            f"input_fn takes {names}; TPUEstimator needs it to take params, which carries "
+            f"input_fn takes {names}; with TPUEstimator it must take params, which has "
             'params["batch_size"]'
         )
     available = {"params": params, "mode": mode, "config": config, "input_context": None}
@@ -144,10 +146,10 @@ def is_dataset(value):
 
 
 def split_features_and_labels(element):
-    """Returns (features, labels) of what an input_fn returns: a pair, or features alone.
+    """Returns (features, labels) of what an input_fn returned: a pair, or only features.
 
     Raises:
-      ValueError: a tuple or list of another length.
+      ValueError: it is a tuple or list, but not a pair.
     """
     if isinstance(element, tuple | list):
         if len(element) != 2:

@@ -1,4 +1,4 @@
-"""TPUEstimator: an Estimator by the TPU's rules, on whatever cores there are."""
+"""TPUEstimator: an Estimator that follows the TPU's rules, on TPU, GPU or CPU cores."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ from bert_estimator.tpu.verbs import interrupts, lowering
 
 
 class ExportSavedModelApiVersion(enum.IntEnum):
-    """Who wraps a SavedModel's graph for TPUs: the estimator (V1) or the model_fn (V2)."""
+    """Says who wraps a SavedModel's graph for TPUs: the estimator (V1) or the model_fn (V2)."""
 
     V1 = 1
     V2 = 2
@@ -35,34 +35,34 @@ _VERBS = {
 class TPUEstimator(Estimator):
     """Trains, evaluates, predicts with and exports a model described by a `model_fn`.
 
-    As `tf.compat.v1.estimator.tpu.TPUEstimator`. With `use_tpu=True` the TPU's rules hold even
-    where no TPU is found and this machine's CPU or GPU stands in: static shapes,
-    `params["batch_size"]` per core, hooks between loops of `iterations_per_loop` steps, host
-    calls for every step. With `use_tpu=False` it is an `Estimator`.
+    It works as `tf.compat.v1.estimator.tpu.TPUEstimator` does. With `use_tpu=True` the TPU's rules
+    hold even if there is no TPU, and this machine's CPU or GPU is used instead: shapes are static,
+    `params["batch_size"]` is per core, hooks run between loops of `iterations_per_loop` steps, and
+    host calls run for every step. With `use_tpu=False` it works as an `Estimator`.
 
     Args:
-      model_fn: function of (features, labels, mode, params, config), taken by name; `features`
-        and `params` are obligatory. Returns a `TPUEstimatorSpec`.
-      model_dir: where checkpoints and events go; config.model_dir, or a temporary directory, if
-        None.
+      model_fn: function with the arguments `features`, `labels`, `mode`, `params` and `config`, or
+        some of them; it must take `features` and `params`. It returns a `TPUEstimatorSpec`.
+      model_dir: directory of checkpoints and events. None means config.model_dir, or else a
+        temporary directory.
       config: a `bert_estimator.tpu.RunConfig`.
-      params: dict (or HParams) for model_fn and input_fn, which get a deep copy with
-        `batch_size` and `use_tpu` added.
+      params: dict (or HParams). model_fn and input_fn get deep copies of it, to which `batch_size`
+        and `use_tpu` are added.
       use_tpu: whether the TPU's rules hold.
       train_batch_size, eval_batch_size, predict_batch_size: global batch sizes.
       batch_axis: under TPU rules, the axis of the batch in each tensor of an input_fn (a list of
-        int, in the order of `tf.nest.flatten((features, labels))`); None: 0 in all.
+        int, in the order of `tf.nest.flatten((features, labels))`). None means axis 0 of each.
       eval_on_tpu: whether evaluation runs under TPU rules too.
-      export_to_tpu: accepted; a SavedModel's second graph, of TensorFlow's own TPU operations, is
-        not written.
-      export_to_cpu: whether a SavedModel gets the graph that any TensorFlow runs.
+      export_to_tpu: accepted without effect: a SavedModel's second graph, with TensorFlow's own TPU
+        operations, is not written.
+      export_to_cpu: whether a SavedModel gets the graph that any TensorFlow can run.
       warm_start_from: see `Estimator`.
-      embedding_config_spec: TPU embeddings are not supported: None.
-      export_saved_model_api_version: accepted; it tells of the graph for TPUs alone.
-      units_per_example: what else to log a rate of, as a dict such as {"tokens": 128}.
-      sharding: list of (pattern, axis), which variables are split over the cores of a replica
-        where `TPUConfig.num_cores_per_replica` is more than 1. The first pattern that is found in
-        a variable's name counts; what none fits is whole on every core.
+      embedding_config_spec: must be None, since TPU embeddings are not supported.
+      export_saved_model_api_version: accepted without effect: it is about the graph for TPUs.
+      units_per_example: dict such as {"tokens": 128}: further rates in the log lines.
+      sharding: list of (pattern, axis). It says which variables are split over the cores of a
+        replica if `TPUConfig.num_cores_per_replica` is more than 1. The first pattern found in a
+        variable's name counts; every core has a full copy of the other variables.
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.
@@ -151,8 +151,8 @@ class TPUEstimator(Estimator):
 
         Args:
           input_fn: as for `train`; only the shapes of its batches matter.
-          num_cores: cores that share a global batch; so many of them as
-            `TPUConfig.num_cores_per_replica` says share the model.
+          num_cores: number of cores. `TPUConfig.num_cores_per_replica` of them share a model; the
+            replicas share the global batch.
 
         Returns:
           A `LoweredStep`: to compile for a TPU that is not there, see `compile_report.report`.
@@ -173,16 +173,16 @@ class TPUEstimator(Estimator):
         return lowering.lower(job, self._input_fn(job, input_fn))
 
     def export_training_program(self, input_fn, directory, num_batches=4):
-        """Writes the training step so that it runs where TensorFlow is not installed.
+        """Writes the training step as a program that runs without TensorFlow.
 
-        It is the step for this estimator's cores, with what `train` would start from: the newest
-        checkpoint, or the initial values; `python -m bert_estimator.tpu.run_program DIRECTORY` runs
-        it.
+        The program is for this estimator's cores. It has the state that `train` would start from:
+        the newest checkpoint, or the initial values. Run it with
+        `python -m bert_estimator.tpu.run_program DIRECTORY`.
 
         Args:
           input_fn: as for `train`.
-          directory: where to; made if need be.
-          num_batches: batches to write along.
+          directory: where to write it; it is created if needed.
+          num_batches: number of batches to write with it.
 
         Raises:
           ValueError: the estimator has use_tpu=False; or cores share more than a batch, see
@@ -259,11 +259,12 @@ class TPUEstimator(Estimator):
         return input_fn
 
     def _check_several(self, mode, master, num_replicas, several):
-        """Checks what a cluster of several hosts needs."""
+        """Checks that several hosts can run a verb together."""
         if not master:
             raise RuntimeError(
-                f"TF_CONFIG names {several.number} hosts, but no cores that they could share: "
-                "with use_tpu=True and a master (local, gpu, rehearse:N) they train one model"
+                f"TF_CONFIG names {several.number} hosts, but there are no cores that they could "
+                "share: with use_tpu=True and a master (local, gpu, rehearse:N) they train one "
+                "model"
             )
         if mode == ModeKeys.PREDICT:
             raise RuntimeError(
@@ -271,9 +272,9 @@ class TPUEstimator(Estimator):
             )
         if mode == ModeKeys.EVAL and interrupts.in_one():
             raise RuntimeError(
-                f"TF_CONFIG names {several.number} hosts, and evaluates on one while they train, "
-                "as from a saving listener: the others cannot take part. Evaluate after train, or "
-                "in an evaluator task"
+                f"TF_CONFIG names {several.number} hosts, and one of them evaluates during the "
+                "training, for example in a saving listener: the others cannot take part. Evaluate "
+                "after train, or in an evaluator task"
             )
         if isinstance(self._config.tpu_config.iterations_per_loop, str):
             raise ValueError(
@@ -283,9 +284,9 @@ class TPUEstimator(Estimator):
         if num_replicas % several.number:
             raise ValueError(
                 f"master={master!r}: {num_replicas} replicas of {self._cores_per_replica} core(s) "
-                f"cannot be shared evenly by the {several.number} hosts of TF_CONFIG. Allowed is a "
-                "num_cores_per_replica that divides the cores of each host: a replica has its "
-                "cores on one"
+                f"cannot be shared evenly by the {several.number} hosts of TF_CONFIG. "
+                "num_cores_per_replica must divide the number of cores of each host, since all "
+                "cores of a replica are on one host"
             )
 
     def _exporting_job(self, mode):
@@ -294,7 +295,7 @@ class TPUEstimator(Estimator):
     def _export(self, *args, **kwargs):
         if not self._export_to_cpu:
             raise ValueError(
-                "export_to_cpu=False leaves nothing to export: a graph of TensorFlow's TPU "
+                "export_to_cpu=False leaves nothing to export: the graph of TensorFlow's TPU "
                 "operations (export_to_tpu) is not written here"
             )
         return super()._export(*args, **kwargs)
@@ -303,9 +304,9 @@ class TPUEstimator(Estimator):
         """Returns (master, number of replicas), after checking what depends on them.
 
         Raises:
-          RuntimeError: the cores asked for by name cannot be reached, or this TensorFlow is too
-            old for them.
-          ValueError: the batch, or the input mode, does not fit them.
+          RuntimeError: the cores that the master names cannot be reached, or this TensorFlow is
+            too old for them.
+          ValueError: the batch size or the input mode does not fit the cores.
         """
         tpu_config = self._config.tpu_config
         master = self._config.cores_of(mode != ModeKeys.TRAIN) or devices.default_master()
@@ -323,7 +324,7 @@ class TPUEstimator(Estimator):
         if not master:
             self._warn_once(
                 "No TPU was found: running on this machine's CPU or GPU (session runtime, one "
-                "core). The TPU's rules hold all the same."
+                "core). The TPU's rules still hold."
             )
             if shards is not None and shards > 1:
                 self._warn_once(f"num_shards={shards}, but one core stands in for all of them.")
@@ -364,9 +365,9 @@ class TPUEstimator(Estimator):
             and self._config.save_checkpoints_steps % tpu_config.iterations_per_loop
         ):
             self._warn_once(
-                f"save_checkpoints_steps={self._config.save_checkpoints_steps} is no multiple of "
-                f"iterations_per_loop={tpu_config.iterations_per_loop}: a checkpoint is "
-                "written at the first loop's end that is as many steps after the last one."
+                f"save_checkpoints_steps={self._config.save_checkpoints_steps} is not a multiple "
+                f"of iterations_per_loop={tpu_config.iterations_per_loop}: a checkpoint is written "
+                "at the end of the first loop that is at least as many steps after the last one."
             )
 
     def _warn_once(self, message):
@@ -376,8 +377,10 @@ class TPUEstimator(Estimator):
 
 
 def _without_gpus(config):
-    """Returns the config for a session that leaves this machine's GPUs, all of whose memory
-    TensorFlow would take, to the XLA runtime."""
+    """Returns the config of a session without this machine's GPUs.
+
+    TensorFlow would take all of their memory, which the XLA runtime needs.
+    """
     tf.config.set_visible_devices([], "GPU")
     session_config = tf.ConfigProto(allow_soft_placement=True)
     if config.session_config is not None:

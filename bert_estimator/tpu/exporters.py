@@ -1,4 +1,4 @@
-"""Exporters: which evaluations of `train_and_evaluate` are followed by an export."""
+"""Exporters, which decide after each evaluation of `train_and_evaluate` whether to export."""
 
 import abc
 import inspect
@@ -11,26 +11,26 @@ _COMPARED = {"best_eval_result", "current_eval_result"}
 
 
 class Exporter(abc.ABC):
-    """What an `EvalSpec` has exported after an evaluation."""
+    """Exports a model after the evaluations of an `EvalSpec`."""
 
     @property
     @abc.abstractmethod
     def name(self):
-        """The directory below `<model_dir>/export` (str)."""
+        """The name of the directory below `<model_dir>/export`."""
 
     @abc.abstractmethod
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        """Exports a checkpoint, or decides not to.
+        """Exports a checkpoint, or decides against it.
 
         Args:
           estimator: the `Estimator`.
           export_path: the directory to export to.
           checkpoint_path: the checkpoint that was evaluated.
-          eval_result: what `evaluate` returned for it.
+          eval_result: the dict that `evaluate` returned for it.
           is_the_final_export: whether training has ended.
 
         Returns:
-          The directory of the SavedModel; None if nothing was exported.
+          The directory of the SavedModel, or None if nothing was exported.
         """
 
 
@@ -40,7 +40,7 @@ class _SavedModelExporter(Exporter):
     Args:
       name: directory below `<model_dir>/export`.
       serving_input_receiver_fn, assets_extra, as_text: see `Estimator.export_saved_model`.
-      exports_to_keep: how many of the newest to keep; None: all.
+      exports_to_keep: how many of the newest exports to keep. None means all.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class _SavedModelExporter(Exporter):
         )
         if self._exports_to_keep is not None:
             names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_path)]
-            # By time, in seconds: what export_saved_model calls its directories.
+            # export_saved_model names its directories by the time in seconds.
             for name in sorted(n for n in names if re.fullmatch(r"\d{10}", n))[
                 : -self._exports_to_keep
             ]:
@@ -84,7 +84,7 @@ class _SavedModelExporter(Exporter):
 
 
 class LatestExporter(_SavedModelExporter):
-    """Exports after every evaluation, and keeps the newest few exports."""
+    """Exports after every evaluation, and keeps the newest exports."""
 
     def __init__(
         self, name, serving_input_receiver_fn, assets_extra=None, as_text=False, exports_to_keep=5
@@ -112,19 +112,20 @@ def _loss_smaller(best_eval_result, current_eval_result):
         ("current_eval_result", current_eval_result),
     ):
         if not result or "loss" not in result:
-            raise ValueError(f"{name} has no loss to compare: {result!r}")
+            raise ValueError(f"{name} does not have a loss to compare: {result!r}")
     return best_eval_result["loss"] > current_eval_result["loss"]
 
 
 class BestExporter(_SavedModelExporter):
-    """Exports after the first evaluation and after each that is better than all before it.
+    """Exports after the first evaluation, and after each evaluation that is the best so far.
 
     Args:
-      event_file_pattern: where earlier evaluations are read from, relative to model_dir; None: they
-        are not. As upstream, an exporter's first evaluation is exported all the same, and counts
-        as the best from then on.
-      compare_fn: function of `best_eval_result` and `current_eval_result`, dicts as `evaluate`
-        returns them, that says whether the second is better; a smaller loss by default.
+      event_file_pattern: pattern of event files, relative to model_dir, from which the results of
+        earlier evaluations are read. None means that they are not read. As in upstream, the first
+        evaluation of an exporter is exported anyway, and counts as the best from then on.
+      compare_fn: function of `best_eval_result` and `current_eval_result`, which are dicts as
+        `evaluate` returns them. It returns whether the second one is better. By default the
+        smaller loss is better.
 
     Raises:
       ValueError: compare_fn has other arguments, or exports_to_keep is not positive.

@@ -1,4 +1,4 @@
-"""One call of a verb: everything that it needs to know of the estimator."""
+"""A job: everything that one call of an estimator's verb needs to know."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,19 +13,20 @@ from bert_estimator.tpu.warm_start import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one call runs: of train, evaluate, predict, an export of either kind, or lower.
+    """Describes one call of train, evaluate, predict, lower, or an export.
 
     Attributes:
       mode: a `ModeKeys` value.
       model_fn, params, config: the estimator's.
-      tpu_rules: whether this call runs under the TPU's rules (on whichever runtime).
-      batch_size: the global batch, or None where the estimator was given none.
-      num_replicas: replicas that share it.
-      master: what names the cores; "" is the session runtime.
-      hosts: the processes that run it together.
-      cores_per_replica: cores that share a replica's model.
-      sharding: which variables are split over them; see `TPUEstimator`.
-      tpu_params: whether params get TPUEstimator's entries, and the functions must take them.
+      tpu_rules: whether this call runs under the TPU's rules (on any runtime).
+      batch_size: the global batch size, or None if the estimator has none.
+      num_replicas: number of replicas that share the global batch.
+      master: names the cores; "" means the session runtime.
+      hosts: the processes that run the job together.
+      cores_per_replica: number of cores that share the model of a replica.
+      sharding: which variables are split over these cores; see `TPUEstimator`.
+      tpu_params: whether params get TPUEstimator's entries; then model_fn and input_fn must take
+        params.
       warm_start: a `WarmStartSettings` for variables without a checkpoint, or None.
       units_per_example: see `TPUEstimator`.
     """
@@ -47,12 +48,12 @@ class Job:
 
     @property
     def same_batch(self):
-        """Whether every replica gets the whole of a batch (BROADCAST)."""
+        """Whether every replica gets the whole batch (BROADCAST)."""
         return self._input_mode == InputPipelineConfig.BROADCAST
 
     @property
     def draws_per_step(self):
-        """How many elements of a host's input make its part of a batch: one a replica, or one."""
+        """How many elements a host draws from its input for a step: one per replica, or one."""
         return self.replicas_a_host if self._input_mode == InputPipelineConfig.PER_HOST_V2 else 1
 
     @property
@@ -61,13 +62,13 @@ class Job:
 
     @property
     def core_batch_size(self):
-        """The batch that one replica's model gets, or None."""
+        """The batch size of one replica's model, or None."""
         replicas = 1 if self.same_batch else self.num_replicas
         return self.batch_size // replicas if self.batch_size else None
 
     @property
     def input_batch_size(self):
-        """The batch that `input_fn` gives at a time, or None."""
+        """The batch size of `input_fn`, or None."""
         if self.same_batch or not self.batch_size:
             return self.batch_size
         return self.batch_size // self.hosts.number // self.draws_per_step
@@ -82,7 +83,7 @@ class Job:
         return self.config.tpu_config.per_host_input_for_training
 
     def check_data(self, is_dataset):
-        """Raises TypeError where what an `input_fn` returned is not what the input mode takes."""
+        """Raises TypeError if the input mode does not allow what an `input_fn` returned."""
         if self.mode == ModeKeys.TRAIN and self._input_mode == InputPipelineConfig.PER_SHARD_V1:
             if is_dataset:
                 raise TypeError(
@@ -96,7 +97,7 @@ class Job:
             )
 
     def call_model_fn(self, features, labels):
-        """Builds the model for one replica in the current graph; returns its spec."""
+        """Builds the model of one replica in the current graph; returns its spec."""
         context = {}
         if self.tpu_rules:
             context["context"] = call.TPUContext(
@@ -119,7 +120,7 @@ class Job:
         return spec
 
     def input_params(self, start_step):
-        """Returns the params for `input_fn`: with the batch size and a `TPUContext`."""
+        """Returns the params for `input_fn`, with the batch size and a `TPUContext`."""
         context = call.TPUContext(
             num_replicas=self.num_replicas,
             num_hosts=self.hosts.number,

@@ -1,7 +1,8 @@
-"""What a served model is fed: input receivers, and the functions that make them.
+"""Input receivers, which say what a served model is fed, and the functions that make them.
 
-As `tf.compat.v1.estimator.export`. An input receiver says which tensors a caller of the SavedModel
-feeds (`receiver_tensors`) and which features the model_fn gets, computed from them.
+The names are those of `tf.compat.v1.estimator.export`. An input receiver says which tensors a
+caller of the SavedModel feeds (`receiver_tensors`), and which features the model_fn gets, computed
+from them.
 """
 
 import collections
@@ -17,7 +18,7 @@ ExportOutput = model_utils.ExportOutput
 PredictOutput = model_utils.PredictOutput
 RegressionOutput = model_utils.RegressionOutput
 
-# The names of tensors that are given without one.
+# The names of tensors that are given without a name.
 _FEATURE, _RECEIVER, _LABEL = "feature", "input", "label"
 
 
@@ -26,16 +27,16 @@ class ServingInputReceiver(
         "ServingInputReceiver", ["features", "receiver_tensors", "receiver_tensors_alternatives"]
     )
 ):
-    """What a receiver function returns for PREDICT.
+    """A receiver function returns it for PREDICT.
 
     Args:
-      features: a tensor, or a dict of name -> tensor, for the model_fn, which gets a dict.
-      receiver_tensors: a tensor, or a dict of name -> tensor: what callers feed.
-      receiver_tensors_alternatives: dict of signature name -> receiver tensors that may be fed
-        in place of these, or None.
+      features: a tensor, or a dict of name -> tensor. The model_fn gets a dict.
+      receiver_tensors: a tensor, or a dict of name -> tensor. Callers feed them.
+      receiver_tensors_alternatives: dict of signature name -> other receiver tensors that callers
+        may feed instead, or None.
 
     Raises:
-      ValueError: something is no tensor, or its name is no string.
+      ValueError: a value is not a tensor, or its name is not a string.
     """
 
     __slots__ = ()
@@ -65,7 +66,7 @@ class TensorServingInputReceiver(
         ["features", "receiver_tensors", "receiver_tensors_alternatives"],
     )
 ):
-    """As `ServingInputReceiver`, for a model_fn whose features are one tensor without a name."""
+    """A `ServingInputReceiver` for a model_fn whose features are one tensor without a name."""
 
     __slots__ = ()
 
@@ -77,7 +78,7 @@ class TensorServingInputReceiver(
 
 
 class UnsupervisedInputReceiver(ServingInputReceiver):
-    """What a receiver function returns for TRAIN and EVAL of a model without labels."""
+    """A receiver function returns it for TRAIN and EVAL of a model without labels."""
 
     __slots__ = ()
 
@@ -88,14 +89,14 @@ class UnsupervisedInputReceiver(ServingInputReceiver):
 class SupervisedInputReceiver(
     collections.namedtuple("SupervisedInputReceiver", ["features", "labels", "receiver_tensors"])
 ):
-    """What a receiver function returns for TRAIN and EVAL.
+    """A receiver function returns it for TRAIN and EVAL.
 
     Args:
-      features, labels: a tensor each, or a dict, as the model_fn gets them.
-      receiver_tensors: as those of a `ServingInputReceiver`.
+      features, labels: tensors, or dicts of name -> tensor, as the model_fn gets them.
+      receiver_tensors: as in a `ServingInputReceiver`.
 
     Raises:
-      ValueError: something is no tensor, or its name is no string.
+      ValueError: a value is not a tensor, or its name is not a string.
     """
 
     __slots__ = ()
@@ -112,8 +113,8 @@ def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=Non
     """Returns a receiver function for serialized `tf.Example`s, fed as strings [batch].
 
     Args:
-      feature_spec: dict of name -> `tf.FixedLenFeature` or the like.
-      default_batch_size: number of examples at a time; None: any.
+      feature_spec: dict of name -> `tf.io.FixedLenFeature` or a similar feature.
+      default_batch_size: number of examples at a time. None means any number.
     """
 
     def receiver_fn():
@@ -125,12 +126,12 @@ def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=Non
 
 
 def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
-    """Returns a receiver function for the features themselves.
+    """Returns a receiver function for features that callers feed as tensors.
 
     Args:
-      features: dict of name -> tensor, such as a placeholder, of the feature's dtype and shape
-        but for the first dimension.
-      default_batch_size: number of examples at a time; None: any.
+      features: dict of name -> tensor, such as a placeholder, with the feature's dtype and shape.
+        The first dimension of the shape does not matter.
+      default_batch_size: number of examples at a time. None means any number.
     """
 
     def receiver_fn():
@@ -141,11 +142,11 @@ def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
 
 
 def build_raw_supervised_input_receiver_fn(features, labels, default_batch_size=None):
-    """Returns a receiver function for features and labels themselves, for TRAIN and EVAL.
+    """Returns a receiver function for features and labels that callers feed as tensors.
 
     Args:
-      features, labels: as the model_fn gets them: a tensor each, or a dict of tensors.
-      default_batch_size: number of examples at a time; None: any.
+      features, labels: tensors, or dicts of name -> tensor, as the model_fn gets them.
+      default_batch_size: number of examples at a time. None means any number.
 
     Raises:
       ValueError: features and labels have a name in common.
@@ -170,10 +171,11 @@ def build_raw_supervised_input_receiver_fn(features, labels, default_batch_size=
 
 
 def build_supervised_input_receiver_fn_from_input_fn(input_fn, **input_fn_args):
-    """Returns a receiver function for what an input_fn gives.
+    """Returns a receiver function for the features and labels of an input_fn.
 
     Args:
-      input_fn_args: what to call it with.
+      input_fn: function that returns a Dataset, or a (features, labels) pair.
+      **input_fn_args: the arguments of input_fn.
     """
     with tf.Graph().as_default():
         given = input_fn(**input_fn_args)
@@ -183,11 +185,11 @@ def build_supervised_input_receiver_fn_from_input_fn(input_fn, **input_fn_args):
 
 
 def _placeholders(tensors, batch_size):
-    """Returns placeholders like tensors: for a tensor, or for each of a dict."""
+    """Returns placeholders for a tensor, or for each tensor of a dict."""
 
     def placeholder(tensor):
         shape = tf.TensorShape([batch_size]).concatenate(tensor.shape[1:])
-        operation = getattr(tensor, "op", None)  # an eager tensor has none
+        operation = getattr(tensor, "op", None)  # an eager tensor has no operation
         return tf.placeholder(tensor.dtype, shape, None if operation is None else operation.name)
 
     if isinstance(tensors, dict):
@@ -196,7 +198,7 @@ def _placeholders(tensors, batch_size):
 
 
 def _named(tensors, default_name, what, keys=str):
-    """Returns a dict of tensors, checked; a single one gets the default name."""
+    """Returns a checked dict of tensors; a single tensor gets the default name."""
     if tensors is None:
         raise ValueError(f"{what} must be given")
     if not isinstance(tensors, dict):

@@ -16,7 +16,7 @@ _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
 
 class ModeKeys:
-    """What a `model_fn` is asked to build."""
+    """The modes that a `model_fn` builds a model for."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -124,9 +124,11 @@ class TPUEstimatorSpec(NamedTuple):
         return settled
 
     def as_estimator_spec(self):
-        """Returns the equivalent `EstimatorSpec`: metric_fn, scaffold_fn and host_call are called
-        here, on the tensors themselves, and the host call's operations become a hook that runs
-        them with every step."""
+        """Returns the equivalent `EstimatorSpec`.
+
+        metric_fn, scaffold_fn and host_call are called here, with the tensors themselves. The
+        operations of the host call become a hook that runs them in every step.
+        """
         hooks = {
             "training_hooks": self.training_hooks,
             "evaluation_hooks": self.evaluation_hooks,
@@ -152,7 +154,8 @@ def call_host_fn(pair, tensors=None):
     """Calls the function of a (function, list or dict of tensors) pair.
 
     Args:
-      tensors: list or dict to use in place of the pair's own (the same structure), or None.
+      tensors: list or dict of the same structure, to use instead of the pair's own tensors, or
+        None.
 
     Raises:
       TypeError: the keys of a dict do not fit the function's parameters.
@@ -172,17 +175,17 @@ def call_host_fn(pair, tensors=None):
 
 
 def call_scaffold_fn(scaffold_fn, placeholders):
-    """Calls a `scaffold_fn` by the TPU's rules: a step's tensors are out of its reach.
+    """Calls a `scaffold_fn` by the TPU's rules: it cannot use the tensors of a step.
 
     Args:
-      scaffold_fn: a spec's, or None.
-      placeholders: of the step's input.
+      scaffold_fn: the function of a spec, or None.
+      placeholders: the placeholders of the step's input.
 
     Returns:
       A `tf.train.Scaffold`, or None.
 
     Raises:
-      ValueError: it gives none, or uses what is computed from the step's input.
+      ValueError: it returns None, or the scaffold uses what is computed from the step's input.
     """
     if scaffold_fn is None:
         return None
@@ -196,7 +199,7 @@ def call_scaffold_fn(scaffold_fn, placeholders):
         if is_computed_from(value, placeholders):
             raise ValueError(
                 f"TPUEstimatorSpec.scaffold_fn uses {value.name}, which is computed from a step's "
-                "input: on a TPU a Scaffold has the variables alone"
+                "input: on a TPU a Scaffold can only use the variables"
             )
     return scaffold
 

@@ -82,7 +82,7 @@ def test_a_model_fn_s_config_is_a_copy():
         (None, None, "model_fn must be given"),
         (lambda labels, params: 0, None, r"argument named features; it takes \['labels', 'params'"),
         (lambda features: 0, {"a": 1}, "without params, but params were given"),
-        (lambda features, params, extra: 0, {}, r"model_fn takes \['extra'\]; it may take \['conf"),
+        (lambda features, params, extra: 0, {}, r"model_fn takes \['extra'\]; it may only take \["),
     ],
 )
 def test_a_model_fn_that_cannot_work_is_refused(model_fn, params, message):
@@ -93,7 +93,11 @@ def test_a_model_fn_that_cannot_work_is_refused(model_fn, params, message):
 @pytest.mark.parametrize(
     ("model_fn", "labels", "message"),
     [
-        (lambda features: 0, None, r"needs it to take params.*params\[\"batch_size\"\]"),
+        (
+            lambda features: 0,
+            None,
+            r"with TPUEstimator it must take params.*params\[\"batch_size\"\]",
+        ),
         (lambda features, params: 0, "l", "does not take labels, but input_fn returns them"),
     ],
 )
@@ -116,7 +120,9 @@ def test_an_input_fn_gets_what_it_names(input_fn, result):
 
 
 def test_an_input_fn_must_take_params():
-    with pytest.raises(ValueError, match=r"input_fn takes \['mode'\]; TPUEstimator needs it to"):
+    with pytest.raises(
+        ValueError, match=r"input_fn takes \['mode'\]; with TPUEstimator it must take"
+    ):
         call.call_input_fn(lambda mode: 0, "m", "p", "c")
 
 
@@ -156,11 +162,11 @@ def test_the_context_of_several_hosts():
 def test_a_context_in_a_model_fn_knows_no_deployment_and_no_devices():
     context = call.TPUContext(num_replicas=4, global_step=None)
     assert (context.num_replicas, context.device_assignment) == (4, None)
-    with pytest.raises(RuntimeError, match="deployment may be asked for in an input_fn only"):
+    with pytest.raises(RuntimeError, match="deployment is only known in an input_fn"):
         context.current_input_fn_deployment()
-    with pytest.raises(RuntimeError, match="current_host may be asked for in an input_fn only"):
+    with pytest.raises(RuntimeError, match="current_host is only known in an input_fn"):
         _ = context.current_host
-    with pytest.raises(RuntimeError, match="device_for_replica: cores are no TensorFlow devices"):
+    with pytest.raises(RuntimeError, match="device_for_replica: cores are not TensorFlow devices"):
         context.device_for_replica(0)
     with pytest.raises(RuntimeError, match="tpu_host_placement_function: hosts are no"):
         context.tpu_host_placement_function(0)

@@ -92,7 +92,7 @@ def test_after_a_restart_the_best_of_the_event_files_is_known(tmp_path):
 def test_losses_are_needed_to_compare(tmp_path):
     exporter, estimator = tpu.BestExporter("n", "r"), Exports(tmp_path)
     export(exporter, estimator, [1.0])
-    with pytest.raises(ValueError, match="current_eval_result has no loss"):
+    with pytest.raises(ValueError, match="current_eval_result does not have a loss"):
         exporter.export(estimator, f"{tmp_path}/e", "ckpt", {"accuracy": 1.0}, False)
 
 

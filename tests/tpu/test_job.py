@@ -12,7 +12,10 @@ def make_job(returned=None, **keywords):
 
     def model_fn(features, params):
         seen.append(params)
-        return returned or tpu.TPUEstimatorSpec("train")
+        if returned:
+            return returned
+        with tf.Graph().as_default():
+            return tpu.TPUEstimatorSpec("train", loss=tf.zeros([]), train_op=tf.no_op())
 
     fields = {
         "mode": tpu.ModeKeys.TRAIN,

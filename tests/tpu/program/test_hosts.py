@@ -44,8 +44,8 @@ def test_alone_there_is_nobody_to_wait_for():
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({}, "TF_CONFIG names 2 hosts, but no cores that they could share"),
-        ({"use_tpu": False}, "TF_CONFIG names 2 hosts, but no cores"),
+        ({}, "TF_CONFIG names 2 hosts, but there are no cores that they could share"),
+        ({"use_tpu": False}, "TF_CONFIG names 2 hosts, but there are no cores"),
         ({"master": "rehearse:3"}, "3 cores cannot be shared evenly by the 2 hosts of TF_CONFIG"),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_replica_s_cores_are_on_one_host(tmp_path, cores, replicas):
     )  # fmt: skip
     message = (
         rf"master='rehearse:{cores}': {replicas} replicas of 2 core\(s\) cannot be shared evenly "
-        "by the 2 hosts of TF_CONFIG. Allowed is a num_cores_per_replica that divides"
+        "by the 2 hosts of TF_CONFIG. num_cores_per_replica must divide"
     )
     with pytest.raises(ValueError, match=message):
         estimator.train(toy.input_fn, steps=1)
@@ -85,7 +85,7 @@ def test_a_replica_s_cores_are_on_one_host(tmp_path, cores, replicas):
 @pytest.mark.usefixtures("chief_of_two")
 def test_a_chief_that_trains_with_others_does_not_evaluate_meanwhile(tmp_path):
     estimator = toy.make_estimator(tmp_path, master="rehearse:2")
-    message = "TF_CONFIG names 2 hosts, and evaluates on one while they train.*Evaluate after train"
+    message = "TF_CONFIG names 2 hosts, and one of them evaluates during the.*Evaluate after train"
     with Interrupts("training"), pytest.raises(RuntimeError, match=message):
         estimator.evaluate(toy.input_fn, steps=1)
 

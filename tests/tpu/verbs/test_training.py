@@ -75,7 +75,7 @@ def test_checkpoints_land_on_loop_ends(tmp_path, warned, every, loop, steps, sav
     estimator.train(input_fn, max_steps=steps + 1)
     assert checkpoint_steps(tmp_path) == [*saved, steps + 1]
     assert [weight_at(tmp_path, step) for step in saved] == saved
-    told = [w for w in warned() if f"save_checkpoints_steps={every} is no multiple" in w]
+    told = [w for w in warned() if f"save_checkpoints_steps={every} is not a multiple" in w]
     assert len(told) == (every % loop != 0)  # once, over both calls
 
 
