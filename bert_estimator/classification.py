@@ -3,8 +3,8 @@
 Letters: B examples of one core's batch, F sequence length, L labels.
 
 Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
-`is_real_example` int32 [B], 0 for the examples that only fill up a batch, which count nothing (it
-may be absent); `label_ids`, absent in prediction, is by kind
+`is_real_example` int32 [B], 0 for examples that only pad a batch and do not count, may be absent;
+`label_ids`, which prediction does not need, depends on the kind of the task:
 
     classification   int32 [B], the number of the label
     multi_label      int32 [B, L], 1 for each label that holds
@@ -30,14 +30,14 @@ _DROPOUT = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What is to be told of an example.
+    """Says what the head of the network predicts of an example, and how predictions are scored.
 
     Attributes:
       kind: one of `choices.TASK_KINDS`.
       num_labels: L; 1 for regression.
-      metrics: names of `metrics.METRICS`, those of this kind.
-      class_weights: L factors of the examples' losses by their label, for classification; None is
-        1 for each. The mean is over the weights, as of the examples.
+      metrics: the keys of `metrics.METRICS` that an evaluation reports; each must suit the kind.
+      class_weights: for classification, a factor for each of the L labels; the loss is then the
+        mean over the examples, weighted by the factors of their labels. None means 1 for each.
     """
 
     kind: str
@@ -61,20 +61,24 @@ def model_fn_builder(
     """Returns the `model_fn` for `TPUEstimator`.
 
     The loss is the mean over the examples of the global batch: cross-entropy in nats of the
-    softmax (classification), of the sigmoids, averaged over the labels (multi_label), or the
-    squared error (regression). Predictions are `logits` [B, L] and, but for regression,
-    `probabilities` [B, L], float32.
+    softmax (classification) or of the sigmoids, averaged over the labels (multi_label), or the
+    squared error (regression). Predictions are `logits`, float32 [B, L], and, except for
+    regression, `probabilities`, float32 [B, L].
 
     Args:
       bert_config: `BertConfig`.
       head: `Head`.
-      rule: `update.UpdateRule`; None if nothing is trained.
+      rule: `update.UpdateRule`; only training needs it.
       precision: "float32" or "bfloat16": what the network computes in.
-      recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
+      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
       random_seed: seed of dropout.
-      init_checkpoint: checkpoint whose weights training starts from, or None; the head is
-        initialized if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether any variable may be initialized, or stay unused.
+      init_checkpoint: checkpoint whose weights training starts from, or None; the head starts
+        from random weights if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
+      allow_partial_init: whether the checkpoint may lack any variable of the model, and may hold
+        variables that the model does not have.
+
+    Raises:
+      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -115,7 +119,8 @@ def model_fn_builder(
             mode,
             loss=update.global_mean(losses, weights * _class_weights(head, features)),
             eval_metrics=(_metric_fn(head), tensors),
-            # For the evaluation before the first step; a checkpoint outranks it.
+            # An evaluation before the first step needs these weights. If the model's own directory
+            # has a checkpoint, the evaluation reads that instead.
             scaffold_fn=initial_weights(log=tf.logging.debug),
         )
 
@@ -123,16 +128,19 @@ def model_fn_builder(
 
 
 def layerwise_rate_scale(layerwise_lr_decay, num_hidden_layers):
-    """Layer-wise learning-rate decay, as in ELECTRA (Clark et al., 2020, section 3.1 and its code).
+    """Returns the learning rate's factor by layer, which decays from the head to the embeddings.
+
+    ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code).
 
     Args:
-      layerwise_lr_decay: the factor from one layer to the one below it, such as 0.8; 1 for none.
-      num_hidden_layers: of the network.
+      layerwise_lr_decay: the factor from a layer to the layer below it, such as 0.8; 1 turns the
+        decay off.
+      num_hidden_layers: the number of layers of the network.
 
     Returns:
-      None for 1; else the function of a variable's name that gives its factor: 1 for the pooler and
-      the head, layerwise_lr_decay^2 for the last layer, one more factor a layer down to the
-      embeddings.
+      None if layerwise_lr_decay is 1. Else a function of a variable's name that returns the factor
+      of its rate: 1 for the pooler and the head, layerwise_lr_decay^2 for the last layer, and one
+      power more for each layer further down; the embeddings come last.
     """
     if layerwise_lr_decay == 1.0:
         return None
@@ -149,7 +157,7 @@ def layerwise_rate_scale(layerwise_lr_decay, num_hidden_layers):
 
 
 def _logits(make_model, head, precision, features, dropout):
-    """float32 [B, L]."""
+    """Returns the head's logits, float32 [B, L]; without `dropout`, as outside of training."""
     with scope(precision):
         model = make_model(
             is_training=dropout is not None,
@@ -182,7 +190,7 @@ def _predictions(head, logits):
 
 
 def _losses(head, logits, label_ids):
-    """float32 [B], one an example, without its weight."""
+    """Returns the loss of each example, float32 [B], not yet multiplied by the example's weight."""
     if head.kind == "classification":
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
     labels = tf.cast(label_ids, tf.float32)
@@ -193,7 +201,7 @@ def _losses(head, logits, label_ids):
 
 
 def _class_weights(head, features):
-    """float32: a factor for each example, or 1."""
+    """Returns the factor of each example's loss by its label, float32 [B]; or 1 for all."""
     if head.class_weights is None:
         return 1.0
     return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
@@ -204,7 +212,7 @@ def _loss_fn(make_model, head, precision, features, random_seed, step):
     weights = update.example_weights(features)
     num_examples = update.global_sum(weights)
     total = num_examples
-    if head.class_weights is not None:  # a sum below 1, and of 0, is possible
+    if head.class_weights is not None:  # their sum may be below 1, and may be 0
         total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
     core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
 
@@ -229,9 +237,9 @@ def _metric_fn(head):
     """Returns the function of the evaluation's tensors that gives the streaming metrics."""
 
     def metric_fn(logits, label_ids, losses, weights):
-        found = {name: metrics.METRICS[name](label_ids, logits, weights) for name in head.metrics}
-        # Over examples, where the loss of the spec is a mean over batches.
-        found["mean_loss"] = tf.metrics.mean(losses, weights)
-        return found
+        results = {name: metrics.METRICS[name](label_ids, logits, weights) for name in head.metrics}
+        # This is the mean over examples; the loss of the spec is a mean over batches.
+        results["mean_loss"] = tf.metrics.mean(losses, weights)
+        return results
 
     return metric_fn

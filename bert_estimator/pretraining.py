@@ -4,8 +4,8 @@ Letters: B examples of one core's batch, F sequence length, P predictions an exa
 
 Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
 `masked_lm_positions`, `masked_lm_ids` int32 [B, P]; `masked_lm_weights` float [B, P];
-`next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for the examples that only fill
-up a batch, which count nothing. It may be absent.
+`next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for examples that only pad a
+batch and do not count, may be absent.
 """
 
 import functools
@@ -31,20 +31,24 @@ def model_fn_builder(
 ):
     """Returns the `model_fn` for `TPUEstimator`.
 
-    The loss is the mean cross-entropy over the masked positions of the global batch plus the mean
-    over its examples of the next-sentence cross-entropy, in nats. Its normalisers are summed over
-    the global batch first, so that gradients of cores and micro-batches need only be summed.
+    The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
+    masked positions of the global batch, and the cross-entropy of the next sentence, averaged over
+    its examples. Each core and each micro-batch divides by the number of positions or examples of
+    the whole global batch; therefore their losses and gradients need only be summed.
 
     Args:
       bert_config: `BertConfig`.
-      rule: `update.UpdateRule`; None if nothing is trained.
+      rule: `update.UpdateRule`; only training needs it.
       precision: "float32" or "bfloat16": what the network computes in.
-      recompute, use_one_hot_embeddings: as of `modeling.BertModel`.
+      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
       random_seed: seed of dropout.
       init_checkpoint: checkpoint whose weights training starts from, or None; see
         `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether variables that it lacks may be initialized, and others of it stay
-        unused.
+      allow_partial_init: whether the checkpoint may lack variables of the model, and may hold
+        variables that the model does not have.
+
+    Raises:
+      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
     """
     make_model = functools.partial(
         modeling.BertModel,
@@ -66,7 +70,8 @@ def model_fn_builder(
                 mode,
                 loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
                 eval_metrics=(metric_fn, tensors),
-                # For the evaluation before the first step; a checkpoint outranks it.
+                # An evaluation before the first step needs these weights. If the model's own
+                # directory has a checkpoint, the evaluation reads that instead.
                 scaffold_fn=initial_weights(log=tf.logging.debug),
             )
         if mode != tpu.ModeKeys.TRAIN:
@@ -90,7 +95,11 @@ def metric_fn(
     next_sentence_labels,
     next_sentence_weights,
 ):
-    """Streaming metrics over masked positions [B * P] and over examples [B], by weight."""
+    """Returns the metrics of an evaluation: name -> (value, update operation).
+
+    Arguments of masked words have a row for each position, [B * P]; arguments of next sentences
+    have a row for each example, [B]. Rows count by their weights.
+    """
     return {
         "masked_lm_accuracy": tf.metrics.accuracy(
             masked_lm_ids, masked_lm_predictions, masked_lm_weights
@@ -167,11 +176,14 @@ def _loss_fn(make_model, precision, features, random_seed, step):
 
 
 def _global_mean(tensors, name):
-    """The weighted mean of a loss over the global batch."""
+    """Returns the weighted mean of a loss over the global batch."""
     return update.global_mean(tensors[f"{name}_loss"], tensors[f"{name}_weights"])
 
 
 def _masked_lm_weights(features):
-    """float32 [B, P]: exact also from features cast to bfloat16, since weights are 0 or 1."""
+    """Returns the weights of masked words, float32 [B, P]; 0 in examples that pad a batch.
+
+    A cast of the features to bfloat16 does not change them, since weights are 0 or 1.
+    """
     weights = tf.cast(features["masked_lm_weights"], tf.float32)
     return weights * update.example_weights(features)[:, tf.newaxis]

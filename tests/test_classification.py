@@ -107,7 +107,7 @@ def test_predictions(kind):
 
 
 def train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
-    """One training step; returns (loss, report, gradient norm, weights after it)."""
+    """Runs one training step; returns (loss, report, gradient norm, weights after it)."""
     rule = update.UpdateRule(
         "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
     )
@@ -164,8 +164,8 @@ def test_micro_batches_equal_the_batch(kind):
         np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_the_normaliser_is_that_of_the_global_batch(no_head_dropout):
-    """Two cores with two rows each: the second one has a row that only fills up."""
+def test_the_normaliser_counts_the_global_batch(no_head_dropout):
+    """There are two cores with two rows each; a row of the second core only pads the batch."""
     # What the other core adds to the number of examples is 1, to the losses a known number.
     _, _, other = train_once("classification")
     assert other

@@ -193,7 +193,7 @@ def spoiled(tmp_path, form, bad):
 
 @pytest.mark.parametrize("form", ["tf1", "hf"])
 def test_weights_that_are_not_finite_are_named_before_the_first_step(tmp_path, form):
-    """Those that are used; that others are not finite hurts nobody."""
+    """Only weights that the model uses are named; the others may hold anything."""
     bad = {f"{BERT}gamma": np.nan, "bert/pooler/dense/kernel": -np.inf, f"{BERT}beta": np.inf}
     path, weights = spoiled(tmp_path, form, bad)
     names = [f"{BERT}gamma", f"{BERT}beta", "bert/pooler/dense/bias"]

@@ -46,7 +46,10 @@ def in_package(module, packages):
 
 
 def own(imported):
-    """The project's own modules of those imported. The package itself holds only its version."""
+    """Returns the imported modules that are the project's own.
+
+    The package itself is left out: it holds only its version.
+    """
     packages = ["bert_estimator", "input_pipelines"]
     return {m for m in imported if in_package(m, packages)} - {"bert_estimator"}
 

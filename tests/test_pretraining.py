@@ -27,7 +27,7 @@ CONFIG = modeling.BertConfig(
 WITHOUT_DROPOUT = dataclasses.replace(
     CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
 )
-# Where only two graphs are compared: GELU is compiled anew in every session, for a second.
+# For tests that only compare two graphs: GELU is compiled anew in every session, for a second.
 RELU = dataclasses.replace(CONFIG, hidden_act="relu")
 BATCH, LENGTH, PREDICTIONS = 8, 12, 4
 STEPS, WARMUP, RATE = 20, 5, 0.01
@@ -54,7 +54,7 @@ def make_batch(seed, masked=(2, 4, 1, 3, 4, 1, 2, 3)):
 
 
 def with_padding(features, rows):
-    """The features with the last rows in place of padding: other values, marked as not real."""
+    """Returns the features with the last rows marked as padding."""
     padded = {name: value.copy() for name, value in features.items()}
     padded["is_real_example"][-rows:] = 0
     return padded
@@ -73,8 +73,10 @@ def weights():
 
 
 def build(features, mode=tpu.ModeKeys.TRAIN, config=RELU, optimizer="lamb", **options):
-    """The spec of a batch in the default graph; options are those of `UpdateRule` and of
-    `model_fn_builder`."""
+    """Builds the spec of a batch in the default graph.
+
+    Options are arguments of `UpdateRule` or of `model_fn_builder`.
+    """
     tf.train.get_or_create_global_step()
     of_rule = {f.name for f in dataclasses.fields(update.UpdateRule)} & set(options)
     rule = update.UpdateRule(
@@ -129,7 +131,7 @@ def given(monkeypatch):
 
 
 def nodes(graph):
-    """All nodes of a graph and of its function library: loop bodies, fused functions."""
+    """Yields all nodes of a graph and of its function library: loop bodies, fused functions."""
     graph_def = graph.as_graph_def()
     yield from graph_def.node
     for function in graph_def.library.function:
@@ -137,7 +139,7 @@ def nodes(graph):
 
 
 def dtypes_in(graph):
-    """Every dtype named anywhere in a graph: attributes, lists of them, functions' signatures."""
+    """Returns every dtype that a graph names in attributes, in lists or in signatures."""
     found = set()
     for node in nodes(graph):
         for attribute in node.attr.values():
@@ -213,7 +215,7 @@ def test_precision_of_the_evaluation_graph(kind):
 
 
 def losses_of(features, mode, **options):
-    """[loss] of a batch, and in training the parts [..., masked-LM loss, next-sentence loss]."""
+    """Returns [loss] of a batch; in training [loss, masked-LM loss, next-sentence loss]."""
     with tf.Graph().as_default(), new_session() as session:
         spec = build(features, mode, summary_dir="unused", **options)
         start(session)
@@ -225,7 +227,7 @@ def losses_of(features, mode, **options):
 
 
 def twin_losses(features):
-    """The numpy BERT's (masked-LM loss, next-sentence loss) over the real examples."""
+    """Returns numpy BERT's (masked-LM loss, next-sentence loss) over the real examples."""
     real = {name: value[features["is_real_example"] == 1] for name, value in features.items()}
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     outputs = numpy_bert.forward(weights(), CONFIG, *(real[name] for name in names))
@@ -389,7 +391,7 @@ class FakeReplicas:
             self.given.append({v.op.name: g for g, v in given})
 
     def step(self):
-        """For each replica: (loss, report, gradients), variables after the step."""
+        """Returns (loss, report, gradients) of each replica, and the variables after the step."""
         sessions = [new_session(graph) for graph in self.graphs]
         for graph, session in zip(self.graphs, sessions, strict=True):
             with graph.as_default():
@@ -496,7 +498,7 @@ def test_predict_is_refused():
 
 
 def events_of(directory):
-    """(step, tag) -> value of the events that host calls wrote."""
+    """Returns (step, tag) -> value of the events that host calls wrote."""
     found = {}
     for path in glob.glob(os.path.join(directory, "*.v2")):
         records = RecordFiles([path])

@@ -36,7 +36,7 @@ BERT_CONFIG = bert_config(
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A directory with a network's configuration, its vocabulary and one's own files."""
+    """Makes a directory with a network's configuration, its vocabulary and files of examples."""
     path = tmp_path_factory.mktemp("data")
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(path / "vocab.txt"))
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
@@ -130,7 +130,7 @@ def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys)
 
 
 def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):
-    """Not even in that of the same command with the right one."""
+    """The same command runs with the right vocabulary."""
     for number, message in ((2100, "has 2105 tokens, but the network only 2000"), (10, None)):
         vocab_file = str(tmp_path / f"{number}.txt")
         write_vocab([*SPECIAL_TOKENS, *words(number)], vocab_file)
@@ -177,7 +177,7 @@ def test_train_evaluate_and_predict(data, tmp_path, capsys):
     out = capsys.readouterr().out
     lines = (output_dir / "test_results.tsv").read_text().splitlines()
     probabilities = np.array([[float(cell) for cell in line.split("\t")] for line in lines])
-    assert probabilities.shape == (13, 2)  # 13 is no multiple of the batch
+    assert probabilities.shape == (13, 2)  # 13 is not a multiple of the batch
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
     truth = [row[2] for row in pairs(13, 3)]
     # The task is easy enough to tell a right order of the lines from a wrong one.
@@ -219,7 +219,7 @@ def test_eight_cores_predict_what_one_does(data, tmp_path):
 
 @pytest.mark.parametrize("tpu_name", [None, "rehearse:2"])
 def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_name):
-    """At a rate this small the trained weights are still those that training started from."""
+    """The rate is so small that training leaves the weights as they were."""
     if tpu_name:
         request.getfixturevalue("xla_runtime")
     config = BertConfig(**BERT_CONFIG)

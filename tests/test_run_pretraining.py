@@ -33,7 +33,7 @@ BERT_CONFIG = bert_config(len(WORDS))
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A directory with records, vocabulary and a network's configuration."""
+    """Makes a directory with records, vocabulary and a network's configuration."""
     path = tmp_path_factory.mktemp("data")
     write_records(path, "train.tfrecord", WORDS)
     (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
@@ -83,7 +83,10 @@ def main(arguments):
             ["--optimizer=adamw", "--lamb_bias_correction"],
             "--lamb_bias_correction=True: needs --optimizer=lamb, not adamw",
         ),
-        (["--init_checkpoint=no/model.ckpt"], "--init_checkpoint=no/model.ckpt: there is no such"),
+        (
+            ["--init_checkpoint=no/model.ckpt"],
+            "--init_checkpoint=no/model.ckpt: there is no such check",
+        ),
         (["--tpu_name=pod"], "--tpu_name=pod: names a TPU, but --use_tpu is not given; add it"),
         (
             ["--max_seq_length=8", "--max_predictions_per_seq=9"],
@@ -285,7 +288,7 @@ def test_the_directory_of_a_run_converts(data, finished, tmp_path, capsys):
 
 
 def test_the_vocabulary_of_records_without_one_is_given_by_a_flag(data, tmp_path, capsys):
-    """As of google-research/bert's records; for a run that goes on, too."""
+    """Records of google-research/bert have no vocabulary; a resumed run may get one, too."""
     there, run = tmp_path / "data", tmp_path / "run"
     there.mkdir()
     for name in ("train.tfrecord", "bert_config.json"):

@@ -35,7 +35,7 @@ def run_command(module, **values):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A directory with a unigram model, records of whole words masked with it, and a network."""
+    """Makes a unigram model, records of whole words that are masked with it, and a network."""
     path = tmp_path_factory.mktemp("sentencepiece")
     text = "The quick cat sat on a mat.\nIt was, as cats are, content.\nDogs don't sit.\n\n"
     other = "A slow dog ran to the house.\nNobody was there, so it ran on.\nIt is late.\n\n"

@@ -1,6 +1,7 @@
 """Both scripts stopped in the middle, by errors, signals and kills; runs that go on.
 
-Each process spends seconds importing TensorFlow: those that fail by themselves run side by side.
+Each process spends seconds importing TensorFlow, so processes that fail by themselves run at the
+same time.
 """
 
 import json
@@ -70,7 +71,7 @@ def failing(data, tmp_path_factory):
 
 
 def assert_ended_after_step_6(path, code):
-    """After a failure of the infeed: some steps after the sixth, before it was noticed."""
+    """Asserts a failure of the infeed, which is noticed some steps after the sixth."""
     assert code == 1
     assert 4 in steps_of(path / "run")
     assert 6 <= training_metrics(path / "run")[-1]["step"] < 100

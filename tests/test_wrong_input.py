@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def own_data(data, tmp_path):
-    """Function of a script: a copy of its data, for the test to damage."""
+    """Returns a function of a script that copies the script's data, for a test to damage."""
     return lambda script: shutil.copytree(data[script.name], tmp_path / "data")
 
 
@@ -49,7 +49,7 @@ def cut_records(path):
 
 
 def appends(name, row):
-    """Damage: another row at the end of a file, of 64 or 21 rows and a header."""
+    """Returns damage that adds a row to a file of a header and 64 or 21 rows."""
 
     def append(path):
         with open(path / name, "ab") as file:
@@ -59,7 +59,7 @@ def appends(name, row):
 
 
 def few_columns(path):
-    """A file cut short: its last row has only one column and a part of the second."""
+    """Cuts a file short: its last row has only one column and a part of the second."""
     text = (path / "train.tsv").read_text()
     (path / "train.tsv").write_text(text[: text.rindex("\t")])
 

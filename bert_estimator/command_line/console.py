@@ -17,11 +17,12 @@ _CHATTER = re.compile(
     r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from"
 )
 
-# TensorFlow's parser on a record that has other features than the rest: where it lies, then why.
+# What TensorFlow's parser says of a record whose features differ from the other records' features:
+# the place of the record, then the reason.
 _PARSER = re.compile(r"\bName: (.+: record \d+ \(byte \d+\)), (.+)")
 
-# Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. By
-# name, since an exception of an input_fn that went through TensorFlow is only its text.
+# Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. They
+# are recognized by name: of an exception of an input_fn, TensorFlow passes on only the text.
 _SELF_EXPLAINING = (
     "RecordError",
     "NanLossDuringTrainingError",
@@ -29,7 +30,7 @@ _SELF_EXPLAINING = (
     "NoWholeCheckpointError",
 )
 
-# `tpu.lock` says which process writes in the directory. Nothing has been done.
+# `tpu.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
 
 
@@ -67,7 +68,7 @@ def set_up(logger):
     """Makes a logger print its information as plain lines, and its warnings with their level."""
     logger.setLevel(logging.INFO)
     logger.propagate = False  # absl's handler would print every line again
-    if not logger.handlers:  # TensorFlow adds none where the root logger has some
+    if not logger.handlers:  # TensorFlow does not add a handler if the root logger has one
         logger.addHandler(logging.StreamHandler())
     for handler in logger.handlers:
         handler.setFormatter(_Formatter())
@@ -75,12 +76,12 @@ def set_up(logger):
 
 
 def exit_code(script, body, when_stopped="The same command goes on from the last checkpoint."):
-    """Runs a script's body and says on stderr what ended it.
+    """Runs a script's body; prints on stderr what ended it, if it did not end by itself.
 
     Args:
       script: the script's name, for the message.
       body: function without arguments.
-      when_stopped: what Ctrl-C leaves, in a sentence.
+      when_stopped: a sentence that says how to go on after Ctrl-C.
 
     Returns:
       0 if the body ran to its end; 2 for a `FlagError` or an `ArgumentError`, or if another process

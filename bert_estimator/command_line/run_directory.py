@@ -18,7 +18,8 @@ from bert_estimator import atomic_file
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
 
-# These may differ between runs that go on in one directory: how long, how often reported, where.
+# A run may be resumed with other values of these flags: they say how long it trains, how often it
+# reports and where it runs, and do not change the numbers of a step.
 _MAY_DIFFER = frozenset(
     [
         "output_dir", "do_train", "do_eval", "num_train_steps", "num_train_epochs",
@@ -33,7 +34,7 @@ _MAY_DIFFER = frozenset(
 # The files that `RunDirectory.write_network` makes.
 NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
 
-# Where `jobs.best_checkpoint` keeps the best checkpoint of a run, and says which it is.
+# `jobs.best_checkpoint` keeps the best checkpoint in this directory of a run; this file names it.
 BEST_DIRECTORY, BEST_FILE = "best", "best.json"
 
 
@@ -41,8 +42,9 @@ class RunDirectory:
     """The directory of a run.
 
     Args:
-      path: the directory; made if need be.
-      checkpoints_in: where its checkpoints are, if elsewhere: of several hosts one writes them.
+      path: the directory, which is made if it does not exist.
+      checkpoints_in: the directory of the checkpoints; by default `path`. Of several hosts, only
+        the first writes checkpoints.
     """
 
     def __init__(self, path, checkpoints_in=None):
@@ -53,24 +55,24 @@ class RunDirectory:
         self._config_path = os.path.join(path, "config.json")
 
     def holds_checkpoint(self):
-        """Whether training has begun here: without a checkpoint there is nothing to go on with."""
+        """Returns whether there is a checkpoint, and therefore a run that can be resumed."""
         names = os.listdir(self._checkpoints_in)
         return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
 
     def check_config(self, settings, records=None, records_flag="input_file"):
-        """Checks that the settings are those of the run that the directory holds, if it holds one.
+        """Checks that a run with these settings can resume the run in the directory, if any.
 
-        A directory without a checkpoint holds none: a run that ended before its first step, for a
-        wrong flag, does not stand in the way of the right one.
+        A directory without a checkpoint does not hold a run. So a command that ended before its
+        first step, because a flag was wrong, does not stand in the way of the corrected command.
 
         Args:
           settings: dict of flag name -> resolved value.
-          records: what tells the training records from others, or None where it is not known yet.
-          records_flag: the flag that names them, for the message.
+          records: digest of the training records, or None if it is not known yet.
+          records_flag: the flag that names the records, for the message.
 
         Raises:
-          FlagError: a flag that the numbers depend on, or the records, differ from the directory's
-            run.
+          FlagError: the run in the directory has other training records, or another value of a flag
+            that changes the numbers.
         """
         if not self.holds_checkpoint():
             return
@@ -92,18 +94,21 @@ class RunDirectory:
             )
 
     def _way_back(self, name):
-        """What gives a flag the value that it had in the directory's run, in words."""
+        """Returns, in words, what gives a flag the value that it had in the directory's run."""
         before = _recorded(self.path)["flags"][name]
         if before["value"] is None and name == "init_checkpoint":
-            # It has a default, which is another than it was; empty means none.
+            # The run started from scratch, but now a default names a checkpoint; empty means none.
             return "Give --init_checkpoint= with nothing after it"
-        # A stage's checkpoint is not a flag: the stage before it gives it.
+        # The checkpoint that a stage starts from comes from the stage before it, not from a flag.
         is_stage = Source.parse(before["from"]).origin is Origin.STAGE
         is_flag = before["value"] is not None and not is_stage
         return "Use that value" if is_flag else "Leave the flag out"
 
     def _is_same_path(self, one, other):
-        """Whether two paths, each from here or from the run's directory, may be the same."""
+        """Returns whether two paths may be the same file.
+
+        Each may be relative to the working directory or to the run's directory.
+        """
         if None in (one, other):
             return False
         ones, others = (
@@ -118,7 +123,7 @@ class RunDirectory:
         Args:
           settings: dict of flag name -> resolved value.
           sources: dict of flag name -> the `provenance.Source` of its value.
-          records: what tells the training records from others.
+          records: digest of the training records.
         """
         config = {
             "flags": {
@@ -133,7 +138,7 @@ class RunDirectory:
         _write(self._config_path, json.dumps(config, indent=2) + "\n")
 
     def write_network(self, network, vocab_file=None, task=None):
-        """Writes the files that a reader of the checkpoints needs, beside them.
+        """Writes the files that a reader of the checkpoints needs beside them.
 
         Args:
           network: dict of the keys of bert_config.json.
@@ -160,7 +165,7 @@ class RunDirectory:
         if task is not None:
             _write(task_file, json.dumps(task, indent=2) + "\n")
         if vocab_file is not None:
-            import tensorflow.compat.v1 as tf  # the file may be remote; by here this takes no time
+            import tensorflow.compat.v1 as tf  # the file may be remote; TensorFlow is loaded by now
 
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
             # The file may be the run's own copy.
@@ -168,8 +173,10 @@ class RunDirectory:
                 w.write(reader.read())
 
     def forget_metrics_after(self, step):
-        """Drops the metrics of steps after `step`, which a resumed run writes again; all of them
-        where there is no checkpoint: they are those of another attempt."""
+        """Drops the metrics of steps after `step`, which a resumed run writes again.
+
+        If there is no checkpoint, it drops all metrics, which an earlier attempt left.
+        """
         if not self.holds_checkpoint():
             step = -1
         kept = [record for record in self.metrics() if record["step"] <= step]
@@ -185,12 +192,12 @@ class RunDirectory:
             writer.write(json.dumps(record).encode() + b"\n")
 
     def add_evaluation(self, results):
-        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names."""
+        """Appends what `TPUEstimator.evaluate` returned, with `eval_` before each name."""
         values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
         self.add_metrics({"step": int(results["global_step"]), **values})
 
     def evaluations(self):
-        """Returns the records of evaluations by step, the latest of each step."""
+        """Returns the records of evaluations, sorted by step; of each step, the latest record."""
         latest = {r["step"]: r for r in self.metrics() if "eval_loss" in r}
         return [latest[step] for step in sorted(latest)]
 
@@ -247,18 +254,18 @@ class RunDirectory:
 
 
 def recorded_settings(path):
-    """Returns what config.json in a directory says of its last training: dict of flag name ->
-    value; empty where there is none.
+    """Returns flag name -> value of the last training, as config.json in a directory has them.
+
+    The dict is empty if there is no config.json.
 
     Raises:
       FlagError: the file cannot be read.
     """
-    return {name: each["value"] for name, each in _recorded(path).get("flags", {}).items()}
+    return {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
 
 
 def path_of_best(path):
-    """Returns the path prefix of the best checkpoint of a run's directory, or None if none was
-    kept."""
+    """Returns the path prefix of a run's best checkpoint, or None if the run did not keep it."""
     folder = os.path.join(path, BEST_DIRECTORY)
     best_file = os.path.join(folder, BEST_FILE)
     if not os.path.exists(best_file):
@@ -269,9 +276,10 @@ def path_of_best(path):
 
 
 def delivered_best(path):
-    """Returns the path prefix of the checkpoint that the run's predictions and its exported model
-    come from, or None if it is the newest one: if the last training was not told to keep the best
-    checkpoint, the one that an earlier training kept is older than the newest.
+    """Returns the path prefix of the best checkpoint if predictions and exports are to use it.
+
+    They use it if the last training was told to keep it. Else the function returns None, and they
+    use the newest checkpoint: a best checkpoint that an earlier training kept is out of date.
 
     Raises:
       FlagError: config.json cannot be read.
@@ -289,21 +297,21 @@ def _recorded(path):
     try:
         with open(config_path, encoding="utf-8") as reader:
             config = json.load(reader)
-        for each in config["flags"].values():
-            Source.parse(each["from"])
-        if all("value" in each for each in config["flags"].values()):
+        for flag in config["flags"].values():
+            Source.parse(flag["from"])
+        if all("value" in flag for flag in config["flags"].values()):
             return config
         error = "a flag without a value"
     except (ValueError, KeyError, TypeError, AttributeError) as caught:
         error = repr(caught)
     raise FlagError(
         f"--output_dir={path}: its config.json cannot be read ({error}); choose another directory, "
-        "or remove it"
+        "or remove the file"
     )
 
 
 def versions():
-    """Returns what the numbers of a run depend on: Python, packages, machine."""
+    """Returns the versions that the numbers of a run depend on: Python, packages, machine."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("bert-estimator", "tensorflow", "numpy", "tf-slim", "sentencepiece"):
         try:

@@ -45,7 +45,7 @@ def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor
 
 
 class Parameter:
-    """One variable during one update: its old value, its slots, and the values to assign.
+    """Holds one variable during one update: its old value, its slots, and the values to assign.
 
     A piece of an optimizer is a callable `piece(update, parameter) -> update`. It reads the old
     values from its `Parameter` and leaves new values of slots there. Nothing is assigned before
@@ -83,7 +83,7 @@ class Parameter:
 
     @property
     def update_number(self) -> tf.Tensor:
-        """float32 scalar tensor: 1 in the first update, 2 in the second.
+        """Returns a float32 scalar tensor: 1 in the first update, 2 in the second.
 
         Raises:
           ValueError: no global step was given.

@@ -14,8 +14,8 @@ def clip_by_global_norm(
     """Scales all gradients by one factor, so that their joint L2 norm is at most `max_norm`.
 
     The joint norm is the float32 norm of all gradients as one long vector. If it is infinite or
-    NaN, every clipped gradient is NaN, as in `tf.clip_by_global_norm`: the step fails where it can
-    be seen. (max_norm / infinity is 0, which would turn an overflow into a step without gradients.)
+    NaN, every clipped gradient is NaN, as in `tf.clip_by_global_norm`, so that the failure is
+    seen. (max_norm / infinity is 0, which would turn an overflow into a step without gradients.)
     Unlike in `tf.clip_by_global_norm`, duplicate rows of a sparse gradient count as their sum.
 
     Args:
@@ -24,8 +24,8 @@ def clip_by_global_norm(
       max_norm: number > 0.
 
     Returns:
-      (clipped, global_norm): a list of dense float32 tensors, with None where `gradients` has
-      None; and the norm before clipping, a float32 scalar, for summaries.
+      (clipped, global_norm): a list of dense float32 tensors, with None in the places of None in
+      `gradients`; and the norm before clipping, a float32 scalar, for summaries.
 
     Raises:
       ValueError: `max_norm` is not a finite number > 0, or every gradient is None.

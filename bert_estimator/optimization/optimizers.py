@@ -78,7 +78,7 @@ class LAMBOptimizer(ChainOptimizer):
 
 
 class AdamWeightDecayOptimizer(ChainOptimizer):
-    """AdamW: Adam's ratio plus decoupled weight decay.
+    """AdamW is Adam's ratio plus decoupled weight decay.
 
     With r from `ScaleByAdam`, w the variable and lr the learning rate:
 

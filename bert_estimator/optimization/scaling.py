@@ -22,7 +22,7 @@ LearningRate = Rate | Callable[[str], Rate]
 
 
 class Exclusions:
-    """A list of regular expressions; each is searched for anywhere in a variable's name.
+    """Holds regular expressions; each is searched for anywhere in a variable's name.
 
     `name in exclusions` says whether a pattern is found. Names are given without the ":0" of the
     tensor, so that "kernel$" matches at the end of the name.

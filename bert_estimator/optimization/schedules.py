@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 @dataclasses.dataclass(frozen=True)
 class WarmupPolynomialDecay:
-    """Linear warm-up over W steps, then polynomial decay until step T.
+    """Warms the rate up linearly over W steps, then lets it decay polynomially until step T.
 
         schedule = WarmupPolynomialDecay(6e-3, num_train_steps=7037, num_warmup_steps=2000)
         learning_rate = schedule(tf.train.get_global_step())     # a tensor

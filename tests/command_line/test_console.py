@@ -54,11 +54,11 @@ class RecordError(ValueError):
 
 
 class InUseError(RuntimeError):
-    """As of `bert_estimator.tpu.lock`."""
+    """Stands for the error of this name in `bert_estimator.tpu.lock`."""
 
 
 class NoWholeCheckpointError(ValueError):
-    """As of `bert_estimator.tpu.errors`."""
+    """Stands for the error of this name in `bert_estimator.tpu.errors`."""
 
 
 class NanLossDuringTrainingError(RuntimeError):

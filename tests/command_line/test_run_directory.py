@@ -17,7 +17,7 @@ SOURCES = dict.fromkeys(SETTINGS, provenance.DEFAULT)
 
 
 def directory(path, step=None):
-    """A run directory; with a step, one that holds its checkpoint."""
+    """Returns a run directory; if a step is given, the directory holds its checkpoint."""
     made = RunDirectory(str(path))
     if step is not None:
         (path / f"model.ckpt-{step}.index").write_text("")

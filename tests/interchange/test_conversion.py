@@ -174,7 +174,7 @@ def test_a_conversion_that_is_stopped_starts_anew(tmp_path, capsys, monkeypatch)
 
 
 def test_a_directory_called_partial_is_left_alone(tmp_path):
-    """The source itself, too."""
+    """It is left alone even if it is the source itself."""
     shutil.copytree(fixtures.TF1, tmp_path / "bert.partial")
     before = sorted(os.listdir(tmp_path / "bert.partial"))
     assert main(tmp_path / "bert.partial", tmp_path / "bert") == 0

@@ -18,7 +18,7 @@ CONFIG = modeling.BertConfig(
 
 
 def shapes(*names, num_labels=4):
-    """The encoder's shapes and those of some heads."""
+    """Returns the shapes of the encoder and of the named heads."""
     all_heads = network_variables.head_shapes(CONFIG, num_labels)
     found = network_variables.encoder_shapes(CONFIG)
     for name in names:

@@ -10,7 +10,7 @@ from bert_estimator.interchange import open_source
 
 
 def packed(tmp_path, folder, inside="", name="model.zip"):
-    """An archive of a directory's files, in a directory of the archive or at its root."""
+    """Packs a directory's files into a directory of an archive or at its root; returns its path."""
     with zipfile.ZipFile(tmp_path / name, "a") as archive:
         for path in sorted(folder.iterdir()):
             archive.write(path, inside + path.name)

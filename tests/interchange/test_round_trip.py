@@ -62,7 +62,7 @@ def fine_tune(model, vocab_file, tmp_path, **changes):
 
 
 def convert(source, target):
-    """As on the command line: a run needs no flag besides, its network lies in its directory."""
+    """Runs the command without flags: a run's directory has its network and its vocabulary."""
     assert command.main(["interchange", str(source), str(target)]) == 0
 
 

@@ -1,4 +1,4 @@
-"""TF1 checkpoints, against one that TensorFlow 1.15 wrote."""
+"""Tests TF1 checkpoints against a checkpoint that TensorFlow 1.15 wrote."""
 
 import json
 import os

@@ -64,7 +64,7 @@ def make(folder):
 
 
 def enlarged(model):
-    """The model with random weights, large enough that every tensor and the activation matter."""
+    """Gives the model random weights, large enough that every tensor and the activation matter."""
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.normal_(1.0 if key.endswith("LayerNorm.weight") else 0.0, 0.3)
@@ -89,7 +89,7 @@ def classifier(directory, hidden_act):
 
 
 def ids(directory, pairs, length):
-    """`input_ids`, `input_mask`, `segment_ids` int32 [pair, length]."""
+    """Returns `input_ids`, `input_mask` and `segment_ids`, int32 [pair, length]."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     first, second = zip(*pairs, strict=True)
     out = tokenizer(list(first), list(second), padding="max_length", max_length=length)

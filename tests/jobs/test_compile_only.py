@@ -48,7 +48,7 @@ def command(tmp_path, **changes):
 
 
 def flops_of_training(examples, length, predictions):
-    """The products of the network on paper: each forward one is followed by two backward."""
+    """Counts the products of the network on paper: each forward product has two backward."""
     hidden, inner = NETWORK["hidden_size"], NETWORK["intermediate_size"]
     tokens, words = examples * length, examples * predictions
     dense = tokens * (4 * hidden * hidden + 2 * hidden * inner)

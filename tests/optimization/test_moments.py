@@ -43,7 +43,7 @@ def test_adam_equals_its_twin_over_twenty_steps(beta_1, bias_correction):
 
 
 def test_first_ratios_of_a_constant_gradient():
-    """Without bias correction they rise from sqrt(10) to 6.57 at t = 12; with it they are all 1."""
+    """Ratios are sqrt(10) at first and 6.57 at t = 12; with bias correction they are all 1."""
     found = {}
     for bias_correction in (False, True):
         history = optimizer_steps.run(

@@ -185,7 +185,7 @@ def test_adamw_equals_its_twin_over_thirty_steps(bias_correction):
 
 
 def test_pinned_first_step_of_bert():
-    """m = 0.1 g, v = 0.001 g^2: the ratio is sqrt(10) for any gradient; bias has no decay."""
+    """For any gradient m = 0.1 g, v = 0.001 g^2 give the ratio sqrt(10); bias has no decay."""
     history = optimizer_steps.run(
         AdamWeightDecayOptimizer,
         {"kernel": [2.0], "bias": [2.0]},

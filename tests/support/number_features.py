@@ -5,7 +5,7 @@ from input_pipelines.features import Features
 
 
 class Numbers:
-    """Is a tokenizer of numbers, which turns "7 8" into [7, 8]."""
+    """Turns texts of numbers into ids: "7 8" becomes [7, 8]."""
 
     cls_id, sep_id = 101, 102
     do_lower_case = True
