@@ -146,7 +146,7 @@ def with_estimator_spec(api, metrics):
 
 @table(tpu_spec={}, estimator_spec={"of_estimator": True})
 def keras_metrics(api, folder, of_estimator=False):
-    """Evaluated twice, before and after a training: nothing of them gets into a checkpoint."""
+    """Evaluates before and after a training: checkpoints do not have the metrics' variables."""
 
     def fields(graph):
         return {"eval_metrics": (keras_metric_fn, [graph.predictions, graph.labels])}
@@ -192,7 +192,7 @@ def metric_refused(api, folder, make):
 
 
 def plainly(value):
-    """A result as JSON values."""
+    """Returns a result as JSON values."""
     if isinstance(value, dict):
         return {key: plainly(each) for key, each in value.items()}
     if isinstance(value, tuple | list):

@@ -127,7 +127,7 @@ def tensors_as_input(api, folder):
     dataset={"input_fn": lambda: tf.data.Dataset.from_tensors(tf.constant([1.0, 2.0])).repeat()},
 )
 def endless(api, folder, input_fn):
-    """Estimator warns of tensors alone."""
+    """Only an input_fn that returns tensors makes Estimator warn."""
 
     def model_fn(features, mode):
         return api.EstimatorSpec(mode, predictions=features * tf.get_variable("w", initializer=2.0))

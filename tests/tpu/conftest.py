@@ -25,13 +25,13 @@ def logged():
 
 @pytest.fixture
 def warned(logged):
-    """The warnings so far: a function without arguments."""
+    """Returns a function without arguments that returns the warnings so far."""
     return lambda: [message for level, message in logged if level == "WARNING"]
 
 
 @pytest.fixture(params=["session", "rehearse:2"])
 def cores(request, monkeypatch):
-    """Runs a test on each runtime: toy's estimators run there. The number of cores."""
+    """Runs a test's toy estimators on each runtime; returns the number of cores."""
     if request.param == "session":
         return 1
     request.getfixturevalue("xla_runtime")

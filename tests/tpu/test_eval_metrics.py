@@ -11,7 +11,7 @@ from bert_estimator.tpu.eval_metrics import metric_pairs
 
 
 class Largest:
-    """The largest value so far, as a metric object that knows nothing of Keras."""
+    """A metric object that gives the largest value so far, and does not use Keras."""
 
     name = "largest"
 

@@ -71,7 +71,7 @@ def values_at(folder, step):
 
 
 def first_gradients(folder):
-    """The gradients of step 1 in one vector, from the first moments: those are 0.1 of them."""
+    """Returns the gradients of step 1 as a vector; the first moments are 0.1 of the gradients."""
     values = values_at(folder, 1)
     return 10 * np.concatenate([values[n].ravel() for n in sorted(values) if "/adam_m" in n])
 

@@ -21,7 +21,7 @@ ROWS, STEPS = 4, 3
 
 
 def input_fn(params):
-    """[4, 3] rows, those of the second half the first's again; another batch each step."""
+    """Gives a new batch [4, 3] each step; its second half repeats the rows of its first half."""
     half = tf.constant(np.random.RandomState(0).normal(size=(ROWS // 2, 3)), tf.float32)
     step = params["context"].global_step
     return tf.data.Dataset.range(step, 1000).map(
@@ -216,7 +216,7 @@ def test_colocated_gradients_of_a_variable_used_twice(tmp_path):
 
 
 def test_a_train_op_may_be_a_tensor(tmp_path):
-    """As of tf.contrib.layers.optimize_loss."""
+    """tf.contrib.layers.optimize_loss returns a tensor."""
 
     def model_fn(features, mode, params):
         w = tf.get_variable("w", [3, 1], initializer=tf.ones_initializer())

@@ -1,7 +1,7 @@
-"""batch_axis: inputs whose batch is not their first dimension.
+"""Supports `batch_axis`: inputs whose batch is not their first dimension.
 
-Everything else of the framework splits and concatenates along axis 0. So the batch is moved there
-as the input_fn's tensors come out, and back before the model_fn sees them.
+The rest of the framework splits and concatenates tensors along axis 0. So the batch of each tensor
+is moved to axis 0 when the input_fn returns it, and is moved back before the model_fn gets it.
 """
 
 import tensorflow.compat.v1 as tf
@@ -10,10 +10,11 @@ from bert_estimator.tpu import call
 
 
 def moved_to_front(input_fn, batch_axis):
-    """Returns an input_fn whose tensors have the batch first.
+    """Returns an input_fn that gives the same tensors with the batch as their first axis.
 
     Args:
-      batch_axis: the batch's axis of each tensor (a list of int), in the order of
+      input_fn: the user's function.
+      batch_axis: list of int, the axis of the batch in each tensor, in the order of
         `tf.nest.flatten((features, labels))`.
     """
 
@@ -31,7 +32,12 @@ def moved_to_front(input_fn, batch_axis):
 
 
 def moved_back(model_fn, batch_axis):
-    """Returns the model_fn, but for inputs that have the batch first."""
+    """Returns a model_fn that takes tensors with the batch first, for one that does not.
+
+    Args:
+      model_fn: the user's function.
+      batch_axis: as for `moved_to_front`.
+    """
 
     def moving_model_fn(features, labels, mode, params, config):
         element = features if labels is None else (features, labels)
@@ -43,6 +49,11 @@ def moved_back(model_fn, batch_axis):
 
 
 def _moved(element, batch_axis, order):
+    """Returns a structure of tensors with their axes in another order.
+
+    Args:
+      order: function of (axis of the batch, rank) that returns the permutation of the axes.
+    """
     tensors = tf.nest.flatten(element)
     if len(tensors) != len(batch_axis):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A model_fn built for one core's share of the batch, and lowered."""
+"""Builds a model_fn on one core's share of the batch, and lowers its step."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,7 +9,7 @@ from bert_estimator.tpu.step.step_graph import StepGraph
 
 
 class CoreModel:
-    """Builds the model of a job in a graph apart from the session's, on one core's share.
+    """Builds a job's model on one core's share of the batch, in a graph of its own.
 
     Args:
       job: the `Job`.
@@ -17,13 +17,13 @@ class CoreModel:
 
     Attributes:
       graph: the `StepGraph`.
-      spec: what the model_fn returned, its tensors in the step's graph.
+      spec: what the model_fn returned. Its tensors are in the step's graph.
       loss_holder: a placeholder in the session's graph for the mean loss over the cores.
       summaries: the `DeviceSummaries` of the model.
 
     Raises:
-      ValueError: a batch cannot be split among the cores; or, in training on several cores, nothing
-        is summed over them.
+      ValueError: a batch cannot be split among the cores; or the model is trained on several
+        cores, but does not sum anything over them.
     """
 
     def __init__(self, job, inputs):
@@ -50,7 +50,7 @@ class CoreModel:
         self.loss_holder = tf.placeholder_with_default(np.float32(0), [], "mean_loss")
 
     def session_spec(self):
-        """Returns the spec with what the session can reach in place of the step's tensors."""
+        """Returns the spec for the session's graph, without tensors of the step's graph."""
         train_op = tf.no_op() if self.spec.train_op is not None else None
         return self.spec._replace(loss=self.loss_holder, train_op=train_op, predictions={})
 
@@ -59,11 +59,11 @@ class CoreModel:
 
         Args:
           scalars: list of one-value tensors of the step.
-          sent: list of tensors of the step with a batch axis.
+          sent: list of tensors that the step sends to the host; each has a batch axis.
 
         Returns:
-          A `LoweredStep`. Its outputs are the loss, the scalars, what is sent, and what the
-          summaries are made of, one after the other.
+          A `LoweredStep`. Its outputs are, in this order: the loss, the scalars, the tensors that
+          are sent, and the tensors that the summaries are made of.
         """
         with self.graph.building():
             # With a first axis of one, the cores' values can be put side by side.
@@ -74,12 +74,12 @@ class CoreModel:
         return self.graph.lower(outputs, update)
 
     def _check_sums(self):
-        """Checks that the replicas' weights cannot drift apart."""
+        """Checks that the model sums something, so that the replicas' weights stay equal."""
         if not self.graph.has_sums:
             raise ValueError(
                 "CrossShardOptimizer must be used for model training on several cores: nothing in "
-                f"model_fn sums over the {self._job.num_replicas} replicas, so that each would "
-                "train weights of its own. Wrap the optimizer in "
+                f"model_fn sums over the {self._job.num_replicas} replicas, so each would train "
+                "its own weights. Wrap the optimizer in "
                 "bert_estimator.tpu.CrossShardOptimizer, or sum with cross_replica_sum"
             )
 
@@ -87,8 +87,8 @@ class CoreModel:
         """Returns the shape of one core's share of a tensor that input_fn gives."""
         if tensor.dtype == tf.string:
             raise ValueError(
-                f"{tensor.name}, from input_fn, holds strings, which no core can take: drop them "
-                "there, or turn them into numbers"
+                f"{tensor.name}, from input_fn, holds strings, which a core cannot take: drop "
+                "them in input_fn, or turn them into numbers"
             )
         shape = tensor.shape.as_list()
         if self._job.same_batch:
@@ -103,7 +103,7 @@ class CoreModel:
 
 
 def _with_tensors(pair):
-    """Returns the (function, tensors) pair of a spec, arrays and variables made tensors."""
+    """Returns a spec's (function, values) pair with arrays and variables turned into tensors."""
     if pair is None:
         return None
     function, values = pair

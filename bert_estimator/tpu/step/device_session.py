@@ -1,8 +1,9 @@
-"""The session of a graph whose variables live on devices: it has their values when it needs them.
+"""A session whose variables live on devices: it copies their values only when it needs them.
 
-Between two loops of steps hooks, savers and the estimator run the session as they always did. What
-a run needs is in the graph: it depends on some variables, which are then brought from the devices
-unless the session has them already; and what it may have written to goes back before the next loop.
+Between two loops of steps, hooks, savers and the estimator run this session like any other. The
+graph says which variables a run depends on. If the session does not have their present values, it
+copies them from the devices first. Variables that a run may have written to are copied back before
+the next loop.
 """
 
 import contextlib
@@ -17,12 +18,12 @@ from bert_estimator.tpu.step.variable_uses import READERS
 
 
 class DeviceSession(SessionInterface):
-    """A session as hooks see it.
+    """Wraps a session for hooks.
 
-    A run from another thread waits for the end of the loop under way.
+    While a loop of steps runs, a run from another thread waits for the loop's end.
 
     Args:
-      session: the `tf.Session` that has the initial values.
+      session: the `tf.Session` that holds the initial values.
       variables: the resource variables that live on the devices.
     """
 
@@ -31,20 +32,21 @@ class DeviceSession(SessionInterface):
         self._variables = variables
         self._number_of = {v.handle.op: number for number, v in enumerate(variables)}
         self._lock = threading.RLock()
-        self._state = []  # once on the devices, an array a variable
-        # Numbers of the variables whose value is only here, or only on the devices.
+        self._state = []  # once they are on the devices: an array for each variable
+        # Numbers of the variables whose present value only the session has, or only the devices.
         self._only_here, self._only_there = set(range(len(variables))), set()
 
     @contextlib.contextmanager
     def on_devices(self, put):
-        """Lends the variables to the devices, for a loop.
+        """Lends the variables to the devices for a loop.
 
         Args:
-          put: function of a dict, a variable's number -> its value, that brings the values to the
-            devices.
+          put: function of a dict of variable number -> value that copies the values to the devices
+            and returns a dict of variable number -> array.
 
         Yields:
-          The list of arrays on the devices, one a variable; the caller keeps it up to date.
+          A list with an array on the devices for each variable. The caller replaces its elements
+          when the variables change.
         """
         with self._lock:
             numbers = sorted(self._only_here)
@@ -59,7 +61,7 @@ class DeviceSession(SessionInterface):
                 self._only_there = set(range(len(self._variables)))
 
     def bring(self, fetches):
-        """Brings the values of the variables that fetches depend on from the devices."""
+        """Copies the variables that `fetches` depend on from the devices to the session."""
         with self._lock:
             self._bring(self._touched(fetches)[0])
 
@@ -87,13 +89,14 @@ class DeviceSession(SessionInterface):
     def sess_str(self):
         return self._session.sess_str
 
-    def __getattr__(self, name):  # what does not run anything
+    def __getattr__(self, name):  # members that do not run anything
         return getattr(self._session, name)
 
     @contextlib.contextmanager
     def _brought(self, fetches):
+        """Surrounds a run of `fetches`: the session has the variables that the run depends on."""
         read, written = self._touched(fetches)
-        if not read:  # a queue's thread, say: it must not wait for a loop, which may wait for it
+        if not read:  # A queue's thread, say, must not wait for the loop: the loop may wait for it.
             yield
             return
         with self._lock:
@@ -115,7 +118,7 @@ class DeviceSession(SessionInterface):
             self._only_there -= set(numbers)
 
     def _touched(self, fetches):
-        """Returns the numbers of the variables that a run depends on; of those it may write to."""
+        """Returns two sets of variable numbers: which ones a run depends on, and may write to."""
         read, written, seen = set(), set(), set()
         elements = map(self.graph.as_graph_element, _leaves(fetches))
         waiting = [e if isinstance(e, tf.Operation) else e.op for e in elements]
@@ -134,7 +137,7 @@ class DeviceSession(SessionInterface):
 
 
 def _leaves(fetches):
-    """Returns what a nested structure of fetches asks for; its dicts may have keys of any kind."""
+    """Returns the leaves of a structure of fetches; unlike tf.nest, it takes any dict keys."""
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     if isinstance(fetches, list | tuple):

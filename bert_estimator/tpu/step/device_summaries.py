@@ -1,21 +1,21 @@
-"""The v1 summaries of a model that runs on devices: written on the host, from the last step of a
-loop, with what core 0 has.
+"""The v1 summaries of a model that runs on devices.
 
-A summary's operation makes text, which no core can. So the values that it takes leave the step, and
-a copy of it in the session's graph takes them there.
+A summary operation makes a string, which a core cannot do. So its input tensors are outputs of the
+step, and a copy of the operation in the session's graph makes the summary on the host. Summaries
+show the last step of a loop, with the values of core 0.
 """
 
 import tensorflow.compat.v1 as tf
 
 
 class DeviceSummaries:
-    """The summaries that a model_fn made.
+    """Copies the summary operations of a step's graph into the current graph.
 
     Args:
-      summaries: what their operations gave, tensors of the step's graph.
+      summaries: list of the operations' output tensors, in the step's graph.
 
     Attributes:
-      tensors: the step's tensors that they take.
+      tensors: list of the tensors in the step's graph that the summaries are made of.
     """
 
     def __init__(self, summaries):
@@ -24,7 +24,7 @@ class DeviceSummaries:
             self._copy(summary.op)
 
     def feed(self, values):
-        """Returns the feed of the copies, of the values of `tensors` on one core."""
+        """Returns the feed_dict for the copies, from the values that one core has of `tensors`."""
         return dict(zip(self._placeholders, values, strict=True))
 
     def _copy(self, operation):
@@ -32,7 +32,7 @@ class DeviceSummaries:
         taken = [t for t, c in zip(operation.inputs, constants, strict=True) if c is None]
         if any(tensor.dtype == tf.string for tensor in taken):
             tf.logging.warning(
-                "The summary %s is not written: it takes text that a core would have to make",
+                "The summary %s is not written: its input is a string, which a core cannot make",
                 operation.name,
             )
             return

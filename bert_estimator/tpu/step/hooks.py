@@ -6,20 +6,24 @@ import re
 import tensorflow.compat.v1 as tf
 
 HookRun = collections.namedtuple("HookRun", ["fetches", "feed_dict", "options", "run_metadata"])
-HookRun.__doc__ = """What the hooks want evaluated at a loop's end, in one `session.run`.
+HookRun.__doc__ = """Says what the hooks fetch at a loop's end, in one `session.run`.
 
 Fields: fetches (a dict, possibly empty), feed_dict, options (RunOptions or None), run_metadata.
 """
 
 
 class HookDriver:
-    """Calls hooks in the order of `tf.train.MonitoredSession`: begin, after_create_session,
-    before_run and after_run around every loop, end.
+    """Calls hooks in the order of `tf.train.MonitoredSession`.
+
+    The order is: begin; after_create_session; before_run and after_run around every loop; end.
 
     Args:
       hooks: list of `tf.train.SessionRunHook`.
-      element_of_step: function of a tensor, an operation or a name that returns the element of the
-        step which it means and no hook can see, or None.
+      element_of_step: function of a tensor, an operation or a name. If it means a tensor or an
+        operation of the step, which hooks cannot fetch, the function returns it, else None.
+
+    Attributes:
+      stop_requested: whether a hook has asked to stop.
     """
 
     def __init__(self, hooks, element_of_step=lambda fetch: None):
@@ -28,7 +32,11 @@ class HookDriver:
         self.stop_requested = False
 
     def begin(self):
-        """Raises ValueError where a hook looks up what is of the step itself."""
+        """Calls the hooks' `begin`.
+
+        Raises:
+          ValueError: a hook looks up a tensor or an operation of the step itself.
+        """
         for hook in self._hooks:
             try:
                 hook.begin()
@@ -47,9 +55,10 @@ class HookDriver:
         """Runs one loop of steps with the hooks around it.
 
         Args:
-          original_fetches: what `run_context.original_args` shows to the hooks.
-          run_loop: function of a `HookRun` that runs the loop and returns (result, values), the
-            values of `HookRun.fetches` seen at the loop's end.
+          session: the session that hooks see.
+          original_fetches: the fetches that `run_context.original_args` shows to the hooks.
+          run_loop: function of a `HookRun` that runs the loop. It returns (result, values); the
+            values are a dict by hook, of `HookRun.fetches` at the loop's end.
 
         Returns:
           The result of `run_loop`.
@@ -87,7 +96,7 @@ class HookDriver:
 
 
 def values_for_hooks(hook_run, session, element_of_step):
-    """Returns the values of what the hooks fetch, after a loop: a dict by hook.
+    """Returns the values that the hooks fetch after a loop, a dict by hook.
 
     Args:
       hook_run: the `HookRun`.
@@ -95,7 +104,7 @@ def values_for_hooks(hook_run, session, element_of_step):
       element_of_step: as for `HookDriver`.
 
     Raises:
-      ValueError: names the hook that fetches a tensor of the step itself.
+      ValueError: a hook fetches a tensor of the step itself; the text names the hook.
     """
     if not hook_run.fetches:
         return {}
@@ -115,5 +124,5 @@ def error_of_fetch(hook, element):
     return ValueError(
         f"The hook {type(hook).__name__} fetches {element.name}, a tensor of the step itself. With "
         "use_tpu=True hooks run on the host, between loops: send the tensor out with host_call, or "
-        "use such a hook with use_tpu=False only"
+        "use the hook with use_tpu=False only"
     )

@@ -1,4 +1,4 @@
-"""The host's side of a step by the TPU's rules: it feeds the step, and receives what it sends.
+"""The host's side of a step under TPU rules: it feeds the step, and receives what the step sends.
 
 A session step and an XLA step each have a `HostSide`.
 """
@@ -26,14 +26,14 @@ JOIN_SECS = 1
 
 
 def static_inputs(job, input_fn, start_step):
-    """Calls an input_fn, and checks that its batches are what a compiled program can take.
+    """Calls an input_fn, and checks that a compiled program can take its batches.
 
     Returns:
       The `Inputs`.
 
     Raises:
-      TypeError: it returned a Dataset, or did not, and the input mode takes the other.
-      ValueError: names the first tensor whose shape is not fully known.
+      TypeError: input_fn returned a Dataset and the input mode takes tensors, or the reverse.
+      ValueError: a shape is not fully known; the text names the first tensor.
     """
     inputs = Inputs(input_fn, job.mode, job.input_params(start_step), job.config)
     job.check_data(is_dataset=inputs.initializer is not None)
@@ -42,14 +42,14 @@ def static_inputs(job, input_fn, start_step):
 
 
 def host_spec(spec, placeholders):
-    """Returns the `EstimatorSpec` that the verbs see of a spec whose model runs by TPU rules.
+    """Returns the `EstimatorSpec` that the verbs see, for a model that runs under TPU rules.
 
     Args:
-      spec: the `TPUEstimatorSpec`, or in TRAIN the `EstimatorSpec`, of a model_fn.
-      placeholders: the placeholders that feed the step; a scaffold must not depend on them.
+      spec: what the model_fn returned: a `TPUEstimatorSpec`, or in TRAIN an `EstimatorSpec`.
+      placeholders: the placeholders that feed the step. The scaffold must not depend on them.
 
     Raises:
-      RuntimeError, ValueError: an EstimatorSpec has what only a local step can do.
+      ValueError: the scaffold depends on the placeholders.
     """
     if isinstance(spec, TPUEstimatorSpec):
         return EstimatorSpec(
@@ -74,19 +74,19 @@ class HostSide:
     Args:
       job: the `Job`.
       spec: what the model_fn returned.
-      placeholders: the placeholders that feed the step; a host function must not depend on them.
+      placeholders: the placeholders that feed the step. Host functions must not depend on them.
       start_step: the global step before the first step.
 
     Attributes:
-      functions: list of (`HostFunction` or `Predictions`, the operations to run for a step).
-      scalars: dict name -> tensor of the step, for the log line.
-      metric_values: dict name -> tensor, the metrics after the last step.
-      predicted: deque of the predictions received.
-      step: the global step, counted by what the steps sent.
+      functions: list of (`HostFunction` or `Predictions`, the operations to run for each step).
+      scalars: dict of name -> tensor of the step, for the log line.
+      metric_values: dict of name -> tensor in the host's graph: the metrics after the last step.
+      predicted: deque of the predictions that arrived.
+      step: the global step of the last step whose values arrived.
       error: the `FirstError` of the host functions.
 
     Raises:
-      RuntimeError, ValueError: the spec has what only a local step can do.
+      RuntimeError, ValueError: the spec asks for something that only works with use_tpu=False.
     """
 
     def __init__(self, job, spec, placeholders, start_step):
@@ -124,24 +124,24 @@ class HostSide:
 
     @property
     def tensors(self):
-        """Gives the tensors that the step sends: a list for each host function."""
+        """Returns the tensors that the step sends: a list for each host function."""
         return [function.tensors for function, _ in self.functions]
 
     @property
     def operations(self):
-        """Gives what the host functions run for a step, a structure for each."""
+        """Returns the operations that run for each step: a structure for each host function."""
         return [operations for _, operations in self.functions]
 
     @property
     def waited_secs(self):
-        """Says how many seconds `next_batch` has waited in total."""
+        """Returns how many seconds `next_batch` has waited in total."""
         return self._infeed.waited_secs
 
     def start(self, session, draw, limit, depth=infeed.DEPTH):
-        """Starts the threads.
+        """Starts the threads of the infeed and of the host functions.
 
         Args:
-          session: the session that the host functions use.
+          session: the session in which the host functions run.
           draw: function that returns the next batch, or raises `EndOfInput`.
           limit: how many batches to draw at most, or None.
           depth: how many batches may wait.
@@ -158,32 +158,32 @@ class HostSide:
         return self._infeed.has_batch()
 
     def next_batch(self, interrupted):
-        """Returns a batch, or None if interrupted.
+        """Returns the next batch, or None if `interrupted()` becomes true.
 
-        An error of a host function belongs to a step before. It is raised first: neither a wait for
-        the data nor the end of the data hides it.
+        An error of a host function belongs to an earlier step, so it is raised first, even while
+        this waits for data or when the data has ended.
         """
         batch = self._infeed.get(lambda: interrupted() or bool(self.error))
         self.error.raise_if_any()
         return batch
 
     def send(self, values):
-        """Hands what one step sent to the host functions: a list of arrays for each of them."""
+        """Hands the arrays of one step to the host functions: a list of arrays for each."""
         for feed, (function, _), sent in zip(self._outfeeds, self.functions, values, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
             if function.name == "host_call" and not self._job.hosts.is_chief:
-                continue  # the chief has the values of every core, and what it writes is enough
+                continue  # The chief gets the values of all cores, so only the chief writes.
             if self.step % every == 0:
                 feed.put(sent)
         self.step += 1
 
     def drain(self):
-        """Returns when the host functions have received all; raises the first error of them."""
+        """Waits until the host functions have received all values; raises their first error."""
         for feed in self._outfeeds:
             feed.drain()
 
     def stop(self):
-        """Asks the threads to end, and waits for them a moment."""
+        """Asks the threads to end, and waits a moment for them."""
         threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
         for thread in threads:
             thread.stop()
@@ -196,13 +196,13 @@ class HostSide:
 
 
 def split_metrics(metrics):
-    """Returns (dict of value tensors, list of update operations) of a dict of metrics."""
+    """Splits a dict of metrics into a dict of value tensors and a list of update operations."""
     metrics = metrics or {}
     return {k: value for k, (value, _) in metrics.items()}, [u for _, u in metrics.values()]
 
 
 def scalar_tensors(host_call):
-    """Returns the one-value float tensors of a host_call dict: they go to the log line."""
+    """Returns the one-value float tensors in the dict of a host_call; the log line shows them."""
     if host_call is None or not isinstance(host_call[1], dict):
         return {}
     tensors = {key: tf.convert_to_tensor(value) for key, value in host_call[1].items()}
@@ -214,12 +214,12 @@ def scalar_tensors(host_call):
 
 
 def scalar_values(scalars):
-    """Returns a dict of floats of a dict of one-value arrays."""
+    """Converts a dict of one-value arrays to a dict of floats."""
     return {key: float(np.reshape(value, [])) for key, value in scalars.items()}
 
 
 def _check_device_spec(spec):
-    """Checks a spec that TPU rules apply to, with upstream's exception types."""
+    """Checks that a spec can run under TPU rules; its errors have the types of upstream's."""
     if isinstance(spec, TPUEstimatorSpec):
         return
     if spec.mode != ModeKeys.TRAIN:

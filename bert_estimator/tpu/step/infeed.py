@@ -1,4 +1,4 @@
-"""The infeed: draws batches on a thread of its own, a bounded number ahead of the compute."""
+"""The infeed: a thread that draws batches ahead of the compute, up to a bounded number."""
 
 import queue
 import threading
@@ -6,13 +6,13 @@ import time
 
 from bert_estimator.tpu import errors
 
-# Two batches in flight and two waiting hide the jitter of an input pipeline; more only cost memory.
+# Two batches in flight and two waiting hide the jitter of an input pipeline. More only cost memory.
 DEPTH = 4
 _POLL_SECS = 0.1
 
 
 class EndOfInput(Exception):
-    """The input is exhausted: raised by `draw`, and by `Infeed.get` after the last batch."""
+    """The data has ended. `draw` raises this, and so does `Infeed.get` after the last batch."""
 
 
 class Infeed:
@@ -20,10 +20,14 @@ class Infeed:
 
     Args:
       draw: function that returns the next batch or raises `EndOfInput`.
-      limit: how many batches to draw at most (None: until the input ends), so that no data is
-        consumed that no step will use.
-      delay_secs: how long to wait before the first draw.
+      limit: how many batches to draw at most, so that data is not consumed without being used.
+        None means until the data ends.
+      delay_secs: how many seconds to wait before the first draw.
       depth: how many batches may wait.
+
+    Attributes:
+      drawn: how many batches were drawn.
+      waited_secs: how many seconds `get` has waited in total.
     """
 
     def __init__(self, draw, limit=None, delay_secs=0, depth=DEPTH):
@@ -35,7 +39,7 @@ class Infeed:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
         self.drawn = 0
-        self.waited_secs = 0.0  # how long `get` has blocked in total
+        self.waited_secs = 0.0
 
     def start(self):
         self._thread.start()
@@ -44,13 +48,13 @@ class Infeed:
         """Returns the next batch, or None if `interrupted()` becomes true while waiting for it.
 
         Raises:
-          EndOfInput: no batch is left.
-          whatever `draw` raised: after the batches drawn before it.
+          EndOfInput: there are no more batches.
+          Exception: `draw` raised it; the batches drawn before it are returned first.
         """
         start = time.perf_counter()
         try:
             while not interrupted():
-                # Asked before the queue is: what the thread put last is then still seen.
+                # This must come before the look into the queue, or the last batch may be missed.
                 finished = not self._thread.is_alive()
                 try:
                     return self._batches.get(timeout=0 if finished else _POLL_SECS)
@@ -63,11 +67,11 @@ class Infeed:
             self.waited_secs += time.perf_counter() - start
 
     def has_batch(self):
-        """Whether `get` would not have to wait."""
+        """Returns whether `get` would not have to wait."""
         return not self._batches.empty()
 
     def stop(self):
-        """Asks the thread to end; does not wait for a `draw` that is under way."""
+        """Asks the thread to end, without waiting for a `draw` that is running."""
         self._stopping.set()
 
     def join(self, timeout_secs):

@@ -1,4 +1,4 @@
-"""The tensors an `input_fn` gives, and the batches drawn from them."""
+"""The tensors that an `input_fn` returns, and the batches drawn from them."""
 
 import re
 
@@ -13,12 +13,14 @@ class Inputs:
     """Calls an `input_fn` in the current graph.
 
     Args:
-      input_fn, mode, params, config: as the estimator's verb got them; `params` is the input's.
-      needs_params: whether the input_fn must take them.
+      input_fn: the user's function.
+      mode, params, config: its arguments.
+      needs_params: whether the input_fn must take params.
 
     Attributes:
-      features, labels: nested structures of tensors of one batch; labels may be None.
-      initializer: operation that (re)starts the data; None where the input_fn returned tensors.
+      features, labels: nested structures of tensors of one batch. Labels may be None.
+      initializer: operation that starts the data, or starts it again. None if the input_fn returned
+        tensors.
     """
 
     def __init__(self, input_fn, mode, params, config, needs_params=True):
@@ -30,15 +32,15 @@ class Inputs:
                 self.initializer = iterator.initializer
                 returned = iterator.get_next()
         self.features, self.labels = call.split_features_and_labels(returned)
-        # None has no tensor, but tf.nest takes it for a leaf.
+        # tf.nest would count a None as a leaf.
         self._element = [self.features] if self.labels is None else [self.features, self.labels]
         self._tensors = tf.nest.flatten(self._element)
 
     def check_static_shapes(self):
-        """Checks what a program compiled for a TPU needs.
+        """Checks that the inputs are dense tensors of static shapes, as a compiled program needs.
 
         Raises:
-          ValueError: names the first tensor whose shape is not fully known.
+          ValueError: an input is not; the text names the first one.
         """
         for path, tensor in named_leaves("features", self.features) + named_leaves(
             "labels", self.labels
@@ -56,14 +58,17 @@ class Inputs:
                 )
 
     def names(self):
-        """Returns a name for each tensor, in order: of a dict of features its keys, else what a
-        program would write, such as "labels" or "features[0]"."""
+        """Returns a name for each tensor, in order.
+
+        If the features are a dict, the names are its keys. Other names are Python expressions such
+        as "labels" or "features[0]".
+        """
         paths = [path for path, _ in named_leaves("features", self.features)]
         paths += [path for path, _ in named_leaves("labels", self.labels)]
         return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
 
     def placeholders(self):
-        """Returns (features, labels) of placeholders in place of the tensors, and their list."""
+        """Returns (features, labels, list of placeholders), with placeholders for tensors."""
         holders = []
 
         def placeholder(tensor):
@@ -73,19 +78,19 @@ class Inputs:
         return *self.replaced(placeholder), holders
 
     def replaced(self, function):
-        """Returns (features, labels) with `function(tensor)` in place of each tensor, in order."""
+        """Returns (features, labels) with `function(tensor)` in place of each tensor."""
         replacements = [function(tensor) for tensor in self._tensors]
         features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
         return features, labels[0] if labels else None
 
     def without_drawing(self, summaries):
-        """Returns the v1 summaries that can be written beside a step.
+        """Returns the v1 summaries that can be written without drawing a batch.
 
-        To write one of a tensor that input_fn made would draw a batch that no step gets: these are
-        left out, with a warning.
+        A summary of a tensor that input_fn made would draw another batch, which the steps would
+        then miss. It is left out, and a warning says so.
         """
         drawing = {tensor.op for tensor in self._tensors}
-        drawing |= {each for each in graph_walk.all_before(drawing) if _has_other_data(each)}
+        drawing |= {op for op in graph_walk.all_before(drawing) if _differs_by_run(op)}
         drawing = set(graph_walk.all_after(drawing))
         kept = []
         for summary in summaries:
@@ -93,16 +98,22 @@ class Inputs:
                 kept.append(summary)
             else:
                 tf.logging.warning(
-                    "The summary %s is not written: it is of what input_fn draws, and would draw a "
-                    "batch that no step gets. Make it in model_fn, of the features",
+                    "The summary %s is not written: it depends on tensors of input_fn, and would "
+                    "draw a batch that no step gets. Make it in model_fn, from the features",
                     summary.op.name,
                 )
         return kept
 
     def drawer(self, session, elements=1):
-        """Returns the function an `Infeed` draws with: a list of arrays, one a tensor.
+        """Returns the function with which an `Infeed` draws a batch.
 
-        Each is that of so many elements of the input, one after the other along axis 0.
+        It returns a list of arrays, one for each tensor. An array has the rows of `elements`
+        elements of the input, one after the other along axis 0. It raises `EndOfInput` if there
+        are not that many elements.
+
+        Args:
+          session: the session to draw in.
+          elements: how many elements of the input make a batch.
         """
         run = session.make_callable(self._tensors)
 
@@ -118,9 +129,12 @@ class Inputs:
         return draw
 
 
-def _has_other_data(operation):
-    """Whether an operation gives other data in each run: it reads an iterator, a queue or a file,
-    calls Python, or is random. Handles and variables stay what they are."""
+def _differs_by_run(operation):
+    """Returns whether an operation gives other data in each run.
+
+    It does if it reads an iterator, a queue or a file, calls Python, or is random. Reading a handle
+    or a variable does not count.
+    """
     is_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in operation.outputs)
     reads_variable = operation.type in ("ReadVariableOp", "VariableV2")
     return operation.op_def.is_stateful and not is_handle and not reads_variable

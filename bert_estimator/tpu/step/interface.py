@@ -1,4 +1,4 @@
-"""What every step offers to the verbs, whatever runs it."""
+"""The interface of a step: what the verbs can do with it, whichever runtime runs it."""
 
 import collections
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from bert_estimator.tpu.spec import EstimatorSpec
 
 
 class LoopResult(NamedTuple):
-    """Holds what one loop of steps gave.
+    """Holds the results of one loop of steps.
 
     Attributes:
-      losses: a float for each step that was run.
-      scalars: dict name -> float: the one-value host_call tensors of the last step.
-      summary: the serialized v1 summaries of the last step, or None if none are due.
+      losses: list of floats, the loss of each step that was run.
+      scalars: dict of name -> float, the one-value host_call tensors of the last step.
+      summary: the serialized v1 summaries of the last step; None if summaries are not due.
     """
 
     losses: list[float]
@@ -22,18 +22,19 @@ class LoopResult(NamedTuple):
 
 
 class Step(Protocol):
-    """A step that a verb built and can run: `LocalStep`, `SessionStep` or `XlaStep`.
+    """A step is a `LocalStep`, a `SessionStep` or an `XlaStep`. A verb builds it and runs it.
 
-    A verb makes it in a graph with a global step: `StepClass(job, input_fn, start_step)`. It calls
-    the `input_fn` and the `model_fn`. Then the verb calls, in this order: `add_summaries` (training
-    only), `host_session`, `start`, `run_loop` again and again, `finish`, `stop`.
+    A verb makes it in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
+    constructor calls the `input_fn` and the `model_fn`. Then the verb calls, in this order:
+    `add_summaries` (only in training), `host_session`, `start`, `run_loop` repeatedly, `finish`,
+    `stop`.
 
     Attributes:
-      spec: the `EstimatorSpec` of the host: the scaffold, the hooks, and the loss and the train_op
-        that hooks may look at.
-      metric_values: dict name -> tensor, to be run in the session after the last step.
-      predicted: deque of the predictions of the steps run, a dict of arrays or an array each.
-      waited_secs: how many seconds steps have waited for input in total; None if unknown.
+      spec: the `EstimatorSpec` of the host, with the scaffold, the hooks, and the loss and the
+        train_op that hooks may look at.
+      metric_values: dict of name -> tensor, to be run in the session after the last step.
+      predicted: deque with the predictions of each step: a dict of arrays, or an array.
+      waited_secs: how many seconds the steps have waited for input in total; None if unknown.
     """
 
     spec: EstimatorSpec
@@ -42,13 +43,13 @@ class Step(Protocol):
     waited_secs: float | None
 
     def add_summaries(self, config) -> list:
-        """Has v1 summaries written as `config` says; returns the hooks that this takes."""
+        """Has v1 summaries written as `config` says; returns a list of the hooks that do it."""
 
     def host_session(self, session):
-        """Returns the session that hooks see. Its variables have their values after a loop."""
+        """Returns the session that hooks see. After a loop, its variables have the new values."""
 
     def start(self, session, limit: int | None = None) -> None:
-        """Starts the data and the threads; draws at most `limit` batches."""
+        """Starts the data and the threads. At most `limit` batches are drawn (None: all)."""
 
     def loop_length(self, step: int, stop_step: int) -> int:
         """Returns how many steps the loop after the global step `step` has."""
@@ -56,7 +57,7 @@ class Step(Protocol):
     def run_loop(
         self, iterations: int, hook_run, interrupted: Callable[[], bool]
     ) -> tuple[LoopResult, dict]:
-        """Runs a loop of at most so many steps.
+        """Runs a loop of at most `iterations` steps.
 
         It ends early if `interrupted()` becomes true, or at a loss that is not finite.
 
@@ -64,15 +65,17 @@ class Step(Protocol):
           A `LoopResult`; and the values of `hook_run.fetches` after the loop, a dict by hook.
 
         Raises:
-          EndOfInput: there is no batch left.
+          EndOfInput: there are no more batches.
         """
 
     def element_of_step(self, fetch):
-        """Returns the tensor or operation of the step that `fetch` means if hooks cannot fetch it,
-        or None."""
+        """Returns the tensor or operation that `fetch` means if it belongs to the step.
+
+        Hooks cannot fetch it. If `fetch` means something else, this returns None.
+        """
 
     def finish(self, session) -> None:
-        """Returns when host functions have received all that the steps sent; raises their error."""
+        """Waits until the host functions have received all values; raises their first error."""
 
     def stop(self, session) -> None:
-        """Ends the threads; may be called at any time, also if `start` was not."""
+        """Ends the threads. It may be called at any time, even before `start`."""

@@ -1,4 +1,4 @@
-"""A step in upstream's local mode, `use_tpu=False`: one `session.run`, with the hooks in it."""
+"""A step with `use_tpu=False`: one `session.run`, which also runs the hooks' fetches."""
 
 import collections
 
@@ -12,9 +12,9 @@ from bert_estimator.tpu.step.interface import LoopResult
 
 
 class LocalStep:
-    """Runs one step a loop, together with what the hooks fetch. See `interface.Step`."""
+    """Runs one step in each loop, together with the hooks' fetches. See `interface.Step`."""
 
-    waited_secs = None  # the input is part of the step: the time it takes cannot be told apart
+    waited_secs = None  # The input is part of the step, so its time cannot be measured apart.
 
     def __init__(self, job, input_fn, start_step):
         params = job.input_params(start_step)
@@ -72,10 +72,10 @@ class LocalStep:
         return LoopResult([float(loss)], scalar_values(scalars), None), hook_values
 
     def element_of_step(self, fetch):
-        return None  # hooks take part in the step, and may fetch all of it
+        return None  # Hooks take part in the step, and may fetch everything in it.
 
     def finish(self, session):
-        pass  # nothing is under way between two steps
+        pass  # Nothing runs between two steps.
 
     def stop(self, session):
-        pass  # there are no threads
+        pass  # There are no threads.

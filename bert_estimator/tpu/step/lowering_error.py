@@ -1,4 +1,4 @@
-"""Why a model's step cannot become an XLA program: the operation, its line, and the way out."""
+"""Errors that say why a step cannot become an XLA program, and which line of code is the cause."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import bert_estimator.tpu
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-# Their results have as many rows as there are values of some kind.
+# How many rows these operations return depends on values.
 _OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
                       "UniqueWithCountsV2", "Where"}  # fmt: skip
 _LIBRARIES = tuple(
@@ -19,15 +19,20 @@ _LIBRARIES = tuple(
 
 
 def explained(error, graph):
-    """Returns a RuntimeError that says what TensorFlow's bridge found wrong with a graph."""
+    """Returns a RuntimeError that explains an error of TensorFlow's bridge to XLA.
+
+    Args:
+      error: the bridge's error.
+      graph: the graph that it was lowering.
+    """
     text = str(error)
     without_kernel = dict.fromkeys(_NO_KERNEL.findall(text))
     if without_kernel:
         found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
         return RuntimeError(
             f"model_fn uses operations that XLA has no kernel for: {found}. On a TPU, Python code, "
-            "strings and files belong into input_fn, host_call or eval_metrics; what is computed "
-            "needs other operations"
+            "strings and files belong into input_fn, host_call or eval_metrics. Use other "
+            "operations to compute on the TPU"
         )
     nodes = dict.fromkeys(_NODE.findall(text))
     places = ", ".join(_described(graph, name) for name in nodes)
@@ -35,15 +40,15 @@ def explained(error, graph):
 
 
 def check_static(text, graph, names):
-    """Checks that a lowered step has no tensor whose shape depends on values.
+    """Checks that the shapes in a lowered step do not depend on values.
 
     Args:
       text: the step as StableHLO.
       graph: the graph that it was lowered from.
-      names: of the operations of the graph that are in the step.
+      names: names of the graph's operations that are in the step.
 
     Raises:
-      RuntimeError: names the operations that such a tensor comes from.
+      RuntimeError: a shape does; the text names the operations that are the cause.
     """
     if "#stablehlo.bounds" not in text and "tensor<?" not in text:
         return
@@ -60,17 +65,17 @@ def check_static(text, graph, names):
 
 
 def line_of(operation):
-    """Returns "FILE:LINE" of the innermost call outside of libraries that made an operation."""
+    """Returns "FILE:LINE" of the user's code that made an operation."""
     for frame in reversed(operation.traceback):
         if not frame.filename.startswith(_LIBRARIES):
             return f"{frame.filename}:{frame.lineno}"
-    return "a line that is not known"
+    return "an unknown line"
 
 
 def _described(graph, name, kind=None):
-    """Returns "NAME (KIND), FILE:LINE", as far as the operation is in the graph itself."""
+    """Returns "NAME (KIND) in FILE:LINE"; without the line if it is not known."""
     described = f"{name} ({kind})" if kind else name
     try:
         return f"{described} in {line_of(graph.get_operation_by_name(name))}"
-    except KeyError:  # within the function of a condition or a loop
+    except KeyError:  # The operation is inside the function of a condition or a loop.
         return described

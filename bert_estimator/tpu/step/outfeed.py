@@ -1,8 +1,8 @@
 """The outfeed: what the steps send to the host, and the host functions that receive it.
 
-A host function is the `host_call` or the metric function of a `TPUEstimatorSpec`. It is built
-once, in the host's graph, on placeholders for the step's tensors concatenated over the cores, and
-run for every step on the outfeed's own thread, in order.
+A host function is the `host_call` or the metric function of a `TPUEstimatorSpec`. It is built once,
+in the host's graph, on placeholders. It runs for every step, in order, on the outfeed's own thread,
+and is fed the values of the step's tensors, concatenated over the cores.
 """
 
 import collections
@@ -15,40 +15,41 @@ from tensorflow.python.ops import summary_ops_v2
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import call_host_fn
 
-# Bounds the memory held for a host function slower than the steps; then the steps wait for it.
+# If a host function is slower than the steps, the steps wait when so many values wait for it. This
+# bounds the memory.
 _DEPTH = 64
 _POLL_SECS = 0.1
 
 
 class HostFunction:
-    """A (function, tensors) pair of a spec, built on the host.
+    """Builds the function of a spec's (function, tensors) pair on the host.
 
     Args:
       name: "host_call" or "eval_metrics", for messages.
-      pair: the (function, list or dict of tensors) pair; its tensors live in the step.
-      step_inputs: the placeholders that the step is fed through.
-      num_replicas: how many cores' tensors are concatenated along axis 0.
+      pair: (function, list or dict of tensors). The tensors belong to the step.
+      step_inputs: the placeholders that feed the step.
+      num_replicas: how many replicas' tensors are concatenated along axis 0.
 
     Attributes:
-      tensors: the step's tensors to send out, in the order `feed` expects their values.
+      tensors: the step's tensors to send, in the order in which `feed` takes their values.
       result: what the function returned.
 
     Raises:
-      RuntimeError: a tensor has no batch axis to concatenate along.
-      ValueError: the function made a v1 summary, which nothing would write, or uses a tensor of
-        the step that it was not given.
+      RuntimeError: a tensor is a scalar, which cannot be concatenated.
+      ValueError: the function made a v1 summary, which would never be written; or it uses a tensor
+        of the step that is not among its arguments.
     """
 
     def __init__(self, name, pair, step_inputs, num_replicas):
         self.name = name
-        own = pair[1]
-        keys = sorted(own) if isinstance(own, dict) else range(len(own))
-        self.tensors = [tf.convert_to_tensor(own[key]) for key in keys]
+        sent = pair[1]
+        keys = sorted(sent) if isinstance(sent, dict) else range(len(sent))
+        self.tensors = [tf.convert_to_tensor(sent[key]) for key in keys]
         for key, tensor in zip(keys, self.tensors, strict=True):
             if tensor.shape.rank == 0:
                 raise RuntimeError(
                     f"{name} tensor {key!r} ({tensor.name}) is a scalar. Its values are "
-                    "concatenated over the cores along axis 0, so it needs one: use "
+                    "concatenated over the cores along axis 0, so it needs an axis: use "
                     "tf.reshape(tensor, [1])"
                 )
         self.placeholders = [
@@ -58,13 +59,13 @@ class HostFunction:
         summaries_before = len(tf.get_collection(tf.GraphKeys.SUMMARIES))
         given = (
             dict(zip(keys, self.placeholders, strict=True))
-            if isinstance(own, dict)
+            if isinstance(sent, dict)
             else self.placeholders
         )
         self.result = call_host_fn(pair, given)
         if len(tf.get_collection(tf.GraphKeys.SUMMARIES)) > summaries_before:
             raise ValueError(
-                f"{name}: tf.compat.v1.summary cannot be used here, nothing would ever write it. "
+                f"{name}: tf.compat.v1.summary cannot be used here: it would never be written. "
                 "Use bert_estimator.tpu.summary (or a tf.summary writer) with an explicit step"
             )
         for returned in tf.nest.flatten(self.result):
@@ -72,26 +73,26 @@ class HostFunction:
                 raise ValueError(
                     f"{name}: {returned.name}, which its function returns, uses a tensor of the "
                     f"step itself. The function runs on the host: add the tensor to {name}[1] and "
-                    "use the argument in its place"
+                    "use the function's argument instead"
                 )
 
     def feed(self, values):
         return dict(zip(self.placeholders, values, strict=True))
 
     def run(self, session, operations, values):
-        """Runs operations that are computed from the placeholders, for one step's values."""
+        """Runs operations that depend on the placeholders, with the values of one step."""
         session.run(operations, self.feed(values))
 
 
 class Predictions:
-    """A step's predictions, which go to the caller of `predict` rather than to a function.
+    """Receives a step's predictions, for the caller of `predict`.
 
     Args:
-      predictions: dict name -> tensor of the step.
+      predictions: dict of name -> tensor of the step.
 
     Attributes:
-      tensors: as those of a `HostFunction`.
-      waiting: deque of the predictions that nobody has taken yet: a dict of arrays each.
+      tensors: the step's tensors to send.
+      waiting: deque of the predictions that were not taken yet, a dict of arrays for each step.
     """
 
     name = "predictions"
@@ -106,12 +107,12 @@ class Predictions:
 
 
 class Outfeed:
-    """Hands values over to a function that runs on a thread of its own, in order.
+    """Hands values, in order, to a function that runs on a thread of its own.
 
     Args:
-      receive: function of what `put` was given.
+      receive: function of one argument, the values that `put` got.
       error: the `FirstError` that all outfeeds of a step share.
-      depth: how many values may wait; then `put` waits.
+      depth: how many values may wait. If there are more, `put` waits.
     """
 
     def __init__(self, receive, error, depth=_DEPTH):
@@ -125,7 +126,7 @@ class Outfeed:
         self._thread.start()
 
     def put(self, values):
-        """Hands values over. Raises the first error of any outfeed, from values before them."""
+        """Hands values over. If an outfeed has failed on earlier values, raises its error."""
         while not self._stopping.is_set():
             self._error.raise_if_any()
             try:
@@ -134,7 +135,7 @@ class Outfeed:
                 continue
 
     def drain(self):
-        """Returns when all values handed over have been processed; raises the first error."""
+        """Waits until all values that were handed over are processed; raises the first error."""
         with self._values.all_tasks_done:
             while self._values.unfinished_tasks and self._thread.is_alive():
                 self._values.all_tasks_done.wait(_POLL_SECS)
@@ -159,12 +160,12 @@ class Outfeed:
 
 
 def summary_writer_init_ops():
-    """Operations that open the `tf.summary` writers made in the current graph so far."""
+    """Returns the operations that open the `tf.summary` writers of the current graph."""
     return summary_ops_v2.summary_writer_initializer_op()
 
 
 def summary_writer_flush_ops():
-    """Operations that flush them. Made before the graph is finalized."""
+    """Returns operations that flush these writers. The graph must not be finalized yet."""
     writers = {op.inputs[0].ref(): op.inputs[0] for op in summary_writer_init_ops()}
     return [tf.raw_ops.FlushSummaryWriter(writer=writer) for writer in writers.values()]
 

@@ -1,7 +1,7 @@
-"""A step by the TPU's rules on the session runtime: a `session.run` on placeholders.
+"""A step under TPU rules on the session runtime: a `session.run` that is fed placeholders.
 
-The infeed's thread draws batches ahead of the steps, and host functions receive what the steps send
-on threads of their own. Hooks visit between loops of steps, as they do on a TPU.
+The infeed's thread draws batches ahead of the steps. Host functions receive what the steps send, on
+threads of their own. Hooks run between loops of steps, as they do on a TPU.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from bert_estimator.tpu.step.summaries import StepSummaries
 
 
 class SessionStep:
-    """`use_tpu=True` on one core that a session runs. See `interface.Step`."""
+    """Runs a step with `use_tpu=True` in a session, on one core. See `interface.Step`."""
 
     def __init__(self, job, input_fn, start_step):
         self._job = job
@@ -77,7 +77,7 @@ class SessionStep:
                     _, loss, scalars, sent = self._run(*batch)
                 self._host.send(sent)
                 losses.append(float(loss))
-                # A training that has failed is not continued to the loop's end.
+                # If training has failed, the rest of the loop is not run.
                 if interrupted() or self._host.ends_training(loss):
                     break
         result = LoopResult(losses, scalar_values(scalars), summary)
@@ -87,7 +87,7 @@ class SessionStep:
         """Runs the last step of a loop, with the hooks' options, and the summaries if they are due.
 
         Returns:
-          The loss, the scalars, what each host function gets, and the summaries or None.
+          (loss, scalars, list of arrays for each host function, serialized summaries or None).
         """
         tensors = self._summaries.tensors if due else []
         (_, loss, scalars, sent), values = self._session.run(
@@ -97,7 +97,7 @@ class SessionStep:
             hook_run.run_metadata,
         )
         summary = None
-        # A histogram of what is not finite fails, and would hide the loss that is not finite.
+        # A histogram of values that are not finite fails. Its error would hide the loss's.
         if due and not self._host.ends_training(loss):
             summary = self._summaries.write(self._session, dict(zip(tensors, values, strict=True)))
         return loss, scalars, sent, summary
@@ -106,7 +106,7 @@ class SessionStep:
         try:
             return self._host.next_batch(interrupted)
         except Exception:
-            self._host.drain()  # an error of a step before is the first error
+            self._host.drain()  # If an earlier step failed, this raises its error.
             raise
 
     def element_of_step(self, fetch):

@@ -1,8 +1,8 @@
 """A step on the XLA runtime: one program per core, fed and drained by the host's threads.
 
-The model is built apart from the session's graph, for one core's share of the batch. The infeed's
-thread brings each batch to the devices. A loop only starts chunks of steps there, and a thread
-waits for what the chunks give. The variables stay on the devices; the session that hooks see gets
+The model is built in a graph of its own, for one core's share of the batch. The infeed's thread
+copies each batch to the devices. A loop only starts chunks of steps on the devices, and a thread
+waits for the chunks' results. The variables stay on the devices. The session that hooks see copies
 the variables that it needs.
 """
 
@@ -24,12 +24,12 @@ from bert_estimator.tpu.step.interface import LoopResult
 from bert_estimator.tpu.step.loop_length import LoopLength
 from bert_estimator.tpu.step.summaries import StepSummaries
 
-# Besides the chunk that the devices work on, one waits that they can go on with at once.
+# One chunk waits while the devices work on another, so that they can go on with it at once.
 _CHUNKS_WAITING = 1
 
 
 class XlaStep:
-    """A step on the cores that the job's master names. See `interface.Step`.
+    """Runs a step on the cores that the job's master names. See `interface.Step`.
 
     Attributes:
       lowered: the `LoweredStep`; see `CoreModel.lower` for its outputs.
@@ -50,12 +50,12 @@ class XlaStep:
             [tensor for tensors in self._host.tensors for tensor in tensors],
         )
         self._summaries = None  # once `add_summaries` was called
-        # Once there is a session: the threads' own, which does not wait for the end of a loop, and
-        # the hooks' session.
+        # These are set by `host_session`. The threads use a session that does not wait for the end
+        # of a loop; hooks see the other one.
         self._threads_session, self._session = None, None
         self._device_loop = None  # once started
         self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
-        # What the chunks of the loop under way gave; the outfeed's thread writes it.
+        # The results of the chunks of the current loop; the thread of `self._chunks` writes them.
         self._losses, self._last_scalars, self._last = [], {}, []
         self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
         self.waited_secs = 0.0
@@ -101,14 +101,14 @@ class XlaStep:
                 self._start_chunks(iterations, state, interrupted)
                 self._chunks.drain()
             self._session.bring(self._host.operations)
-        # A histogram of what is not finite fails, and would hide the loss that is not finite.
+        # A histogram of values that are not finite fails. Its error would hide the loss's.
         if due and self._losses and not self._host.ends_training(self._losses[-1]):
             summary = self._write_summaries()
         result = LoopResult(self._losses, self._last_scalars, summary)
         return result, values_for_hooks(hook_run, self._session, self.element_of_step)
 
     def _write_summaries(self):
-        """Returns the summaries of the last step, with what core 0 has."""
+        """Returns the serialized summaries of the last step, with the values of core 0."""
         of_core_0 = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
         feed = {
             self._model.loss_holder: self._losses[-1],
@@ -117,7 +117,7 @@ class XlaStep:
         return self._summaries.write(self._session, feed)
 
     def _start_chunks(self, iterations, state, interrupted):
-        """Starts the chunks of a loop, one ahead of what the devices work on."""
+        """Starts the chunks of a loop, one ahead of the chunk that the devices work on."""
         while iterations and not interrupted():
             batches = self._next_batches(min(iterations, self._device_loop.most_steps), interrupted)
             if not batches:
@@ -126,21 +126,22 @@ class XlaStep:
             self._chunks_started += 1
             self._chunks.put(chunk)
             iterations -= len(batches)
-            # Nothing has run after it; see DeviceLoop. Several hosts start the same chunks.
+            # DeviceLoop does not run steps after a loss that is not finite. Several hosts must
+            # start the same chunks, so they do not look at the loss here.
             alone = self._job.hosts.number == 1
             if alone and self._losses and self._host.ends_training(self._losses[-1]):
                 return
 
     def _next_batches(self, number, interrupted):
-        """Returns the next batches, at most so many.
+        """Returns a list of the next batches, at most `number`.
 
-        It takes as many as there are while the devices still work, or the first alone. It takes
-        fewer, or none, if interrupted or before an error.
+        It always waits for the first batch. It waits for more only while the devices are busy. The
+        list is shorter, or empty, if `interrupted()` becomes true or an error comes.
         """
         batches, start = [], time.perf_counter()
 
         def enough():
-            if self._job.hosts.number > 1:  # all of them start chunks of the same length
+            if self._job.hosts.number > 1:  # All hosts must start chunks of the same length.
                 return interrupted()
             return interrupted() or (batches and self._is_idle() and not self._host.has_batch())
 
@@ -151,7 +152,7 @@ class XlaStep:
                     break
                 batches.append(batch)
         except Exception:
-            # The steps before the error are run first; the next call raises it again.
+            # The batches before the error are used first. The next call raises it again.
             if not batches or self._host.error:
                 raise
         if self._is_idle():
@@ -163,7 +164,7 @@ class XlaStep:
         try:
             return self._host.next_batch(interrupted)
         except Exception:
-            self.finish(self._session)  # an error of a step before is the first error
+            self.finish(self._session)  # If an earlier step failed, this raises its error.
             raise
 
     def _is_idle(self):
@@ -173,7 +174,7 @@ class XlaStep:
         """Waits for a chunk, and hands what its steps sent to the host functions."""
         outputs = [np.asarray(value) for value in chunk.outputs]
         first = 1 + len(self._host.scalars)
-        # If all cores work on the same batch, one of them speaks for all.
+        # If all replicas work on the same batch, only the first replica's rows are kept.
         shares = self._job.num_replicas if self._job.same_batch else 1
         outputs[first:] = [value[:, : value.shape[1] // shares] for value in outputs[first:]]
         count = int(chunk.count)
@@ -188,8 +189,10 @@ class XlaStep:
             self._losses.append(loss)
 
     def _longest_loop(self):
-        """Returns the most steps of a loop. Evaluation is one loop of all steps; prediction takes
-        its steps one by one."""
+        """Returns how many steps a loop may have.
+
+        Evaluation runs all steps in one loop; prediction runs one step in each loop.
+        """
         if self._job.mode == ModeKeys.TRAIN:
             return self._loop_length.most()
         return math.inf if self._job.mode == ModeKeys.EVAL else 1

@@ -1,1 +1,1 @@
-"""The verbs of an estimator: train, evaluate, predict, export, lower; and what they share."""
+"""The verbs of an estimator (train, evaluate, predict, export, lower), and what they share."""

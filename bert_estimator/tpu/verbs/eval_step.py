@@ -1,11 +1,11 @@
-"""The eval step: how many steps of an evaluation are done, as hooks may ask."""
+"""The eval step: a variable with the number of evaluated steps, which hooks may read."""
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import evaluation
 
 
 class EvalStepCounter(tf.train.SessionRunHook):
-    """Counts in the graph's eval step (`tf.GraphKeys.EVAL_STEP`), which it creates if need be.
+    """Counts steps in the graph's eval step (`tf.GraphKeys.EVAL_STEP`), made if it does not exist.
 
     Args:
       steps_a_loop: how many steps run between two visits of the hooks.

@@ -24,9 +24,9 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
       step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
       hooks: list of the caller's hooks.
-      steps: number of batches; None: until the data ends (not under TPU rules).
-      checkpoint_path: which checkpoint; None: the newest complete one. If there is no checkpoint,
-        variables have their initial values, and a warning says so.
+      steps: number of batches. None means until the data ends (not under TPU rules).
+      checkpoint_path: which checkpoint. None means the newest complete checkpoint. If there is no
+        checkpoint, variables have their initial values, and a warning says so.
       eval_dir: the directory of the event file.
 
     Returns:
@@ -35,8 +35,8 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
     Raises:
       tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
       ValueError: a metric is named `loss` or `global_step`.
-      KeyboardInterrupt, SystemExit: after a signal, also after a signal that ends
-        the training whose listener calls this; on all hosts, whichever of them got the signal.
+      KeyboardInterrupt, SystemExit: a signal came, perhaps to the training whose listener calls
+        this. All hosts raise it, whichever host got the signal.
     """
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
     with signalled as interrupts:
@@ -74,7 +74,9 @@ def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir)
 def _check_metric_names(metrics):
     reserved = sorted(set(metrics) & set(_RESERVED))
     if reserved:
-        raise ValueError(f"Metrics named {reserved} clash with those evaluate itself returns")
+        raise ValueError(
+            f"Metrics named {reserved} clash with the entries that evaluate adds: rename them"
+        )
 
 
 def _results(run, losses):
@@ -86,16 +88,17 @@ def _results(run, losses):
 
 
 def _run_steps(run, steps, interrupts):
-    """Runs the steps, one loop of all of them under TPU rules, else a loop each.
+    """Runs the steps: under TPU rules all steps in one loop, otherwise a loop for each step.
 
     Returns:
-      The list of their losses.
+      The list of the steps' losses.
     """
     job, step, losses = run.job, run.step, []
     length = steps if job.tpu_rules else 1
 
     def interrupted():
-        return job.hosts.number == 1 and interrupts.requested is not None  # hosts end together
+        # Several hosts must end together, so they do not end within a loop.
+        return job.hosts.number == 1 and interrupts.requested is not None
 
     while (steps is None or len(losses) < steps) and not run.driver.stop_requested:
         interrupts.raise_if_requested()
@@ -147,8 +150,11 @@ def _write_events(eval_dir, results, checkpoint_path):
 
 
 def _values_of_text(name, text):
-    """Returns what a string metric puts into the events: the values of the serialized summary that
-    it may be, tagged `name/0` and so on, or nothing, with a warning."""
+    """Returns the summary values that a metric of type string adds to the events.
+
+    If it is a serialized summary, these are the summary's values, with the tags `name/0` and so on.
+    Otherwise there are no values, and a warning says so.
+    """
     values = ()
     with contextlib.suppress(message.DecodeError):
         values = tf.Summary.FromString(text).value

@@ -1,4 +1,4 @@
-"""Exporting: a model's graphs and a checkpoint's variables as a SavedModel."""
+"""Exporting: writes a model's graphs and a checkpoint's variables as a SavedModel."""
 
 import os
 
@@ -8,35 +8,37 @@ from tensorflow.python.saved_model import model_utils
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.verbs import checkpoints
 
-# The first mode's graph says which variables are saved. TRAIN's has all that a checkpoint has.
+# The first mode's graph says which variables are saved. TRAIN's graph has all variables.
 _ORDER = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
 def export(
     jobs, receiver_fns, export_dir_base, checkpoint_path, assets_extra, as_text, strip_default_attrs
 ):
-    """Writes a SavedModel, whole or not at all.
+    """Writes a SavedModel. If it fails, it does not leave a part of one behind.
 
     Args:
-      jobs: dict of `ModeKeys` value -> the `Job` that builds its graph.
+      jobs: dict of `ModeKeys` value -> the `Job` that builds the mode's graph.
       receiver_fns: dict of `ModeKeys` value -> function without arguments that returns a
         `serving.ServingInputReceiver` (PREDICT) or a `serving.SupervisedInputReceiver`.
-      export_dir_base: the directory to make one in, named by the time in seconds.
-      checkpoint_path: None: the newest whole one of model_dir, or what a warm start would take.
+      export_dir_base: the SavedModel is written to a subdirectory, named by the time in seconds.
+      checkpoint_path: which checkpoint. None means the newest complete checkpoint in model_dir, or
+        else the checkpoint of the job's warm start.
       assets_extra: dict of path below `assets.extra` -> file to copy there, or None.
       as_text: whether the graphs are written as text.
       strip_default_attrs: whether attributes with default values are left out of the graphs.
 
     Returns:
-      The SavedModel's directory, bytes.
+      The SavedModel's directory as bytes.
 
     Raises:
-      ValueError: no mode, no checkpoint, one that lacks variables, or a model without outputs.
+      ValueError: the mode, the checkpoint or one of its variables is missing, or the model does not
+        have outputs.
     """
     modes = [mode for mode in _ORDER if receiver_fns.get(mode)]
     if not modes:
         raise ValueError(
-            f"Nothing to export: receiver functions are given for {list(receiver_fns)}, allowed "
+            f"Nothing to export: receiver functions are given for {list(receiver_fns)}. Allowed "
             f"are {list(_ORDER)}"
         )
     checkpoint = _checkpoint(jobs[modes[0]], checkpoint_path)
@@ -82,7 +84,11 @@ def _session(job):
 
 
 def _graph(job, receiver_fn, checkpoint, session, builder):
-    """Builds the graph of a mode, restored; returns what describes it to a SavedModel builder."""
+    """Builds the graph of a mode and restores its variables.
+
+    Returns:
+      A dict of the arguments with which a SavedModel builder adds the graph.
+    """
     tf.train.create_global_step()
     tf.set_random_seed(job.config.tf_random_seed)
     receiver = receiver_fn()

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: finish the current step, save, exit with the signal's own code."""
+"""Handles SIGINT and SIGTERM: the current step is finished, the state saved, and Python exits."""
 
 import os
 import signal
@@ -12,34 +12,35 @@ _entered = []
 
 
 def in_one():
-    """Whether the main thread is in an `Interrupts`, as a listener of a training is."""
+    """Returns whether the main thread is inside an `Interrupts`, as a training's listener is."""
     return bool(_entered)
 
 
 def stop_requested():
-    """Whether a signal is ending what the main thread runs."""
+    """Returns whether a signal has asked the main thread's training or evaluation to end."""
     return in_one() and _entered[0].requested is not None
 
 
 class Interrupts:
     """Context manager that turns the first SIGINT or SIGTERM into a request to stop.
 
-    Training and evaluation ask `requested` after every step. A second signal ends the process at
-    once. Outside the main thread, where Python handles no signals, nothing is installed.
+    Training and evaluation look at `requested` after every step. A second signal ends the process
+    at once. In other threads than the main thread, which do not get signals from Python, this does
+    nothing.
 
-    An evaluation that a training's listener runs is one within another. They have their signals in
-    common: what asks the inner one to stop asks the outer one too, and after that the second
-    signal is the second wherever it comes. None is entered any more then, it raises at once.
+    If a training's listener evaluates, there is an `Interrupts` inside another. The two share their
+    signals: a request to stop the inner one also stops the outer one, and a signal after that ends
+    the process. After a request, entering another `Interrupts` raises at once.
 
-    Python handles a signal when the main thread is back from TensorFlow, which may be after a long
-    step, or never. So a thread of its own watches for them, through the signal module's wakeup fd.
+    Python only handles a signal when the main thread returns from TensorFlow, which may take long.
+    So a separate thread watches for signals, through the signal module's wakeup file descriptor.
 
     Args:
-      consequence: what the first signal is going to lead to, for the message.
-      num_hosts: the processes that are in it together.
+      consequence: what happens after the first signal, for the message.
+      num_hosts: the number of hosts that run the job together.
 
     Raises:
-      KeyboardInterrupt, SystemExit: on entering, as `raise_if_requested`.
+      KeyboardInterrupt, SystemExit: on entering, if a signal came before; see `raise_if_requested`.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,12 +49,12 @@ class Interrupts:
         self._consequence = consequence
         self._alone = num_hosts == 1
         self._outermost = self
-        self._requested = None  # the outermost one's counts
-        self._agreed = None  # what all hosts know of
+        self._requested = None  # a signal's number; only the outermost object's value is used
+        self._agreed = None  # the number that all hosts know
 
     @property
     def requested(self):
-        """The number of the signal that asked to stop, or None."""
+        """Returns the number of the signal that asked to stop, or None."""
         return self._outermost._requested
 
     def __enter__(self):
@@ -86,25 +87,26 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._previous_fd)
-        os.close(self._writer)  # the watcher then reads the end of the pipe
+        os.close(self._writer)  # This ends the watcher, which reads from the pipe.
         self._watcher.join()
         os.close(self._reader)
 
     def wanted_by_any_host(self, wish=False):
-        """Waits for the other hosts; returns whether one of them has a request to stop, or a wish.
+        """Waits for the other hosts; returns whether any of them wants to stop.
 
-        A signal to one host is a request on all from here on: each would wait for one that left.
+        A host wants to stop if it got a signal, or if its `wish` is true. From here on, a signal to
+        one host counts as a request on all hosts, because each host waits for the others.
         """
         if self._alone:
             self._outermost._agreed = self.requested
             return wish or self.requested is not None
-        found = hosts.gather([int(wish), self.requested or 0])
-        number = int(found[:, 1].max())
+        wishes_and_signals = hosts.gather([int(wish), self.requested or 0])
+        number = int(wishes_and_signals[:, 1].max())
         if number and self.requested is None:
             self._outermost._requested = number
             self._say(number, f"{self._consequence}, since another host got it.")
-        self._outermost._agreed = number or None  # a signal since then is for the next time
-        return bool(found.any())
+        self._outermost._agreed = number or None  # Later signals count at the next call.
+        return bool(wishes_and_signals.any())
 
     def raise_if_requested(self):
         """Raises KeyboardInterrupt for SIGINT, SystemExit(128 + number) for SIGTERM.
@@ -121,7 +123,7 @@ class Interrupts:
             raise SystemExit(128 + number)
 
     def _handle(self, number, frame):
-        """The handler proper, so that a signal from the main thread itself counts at once."""
+        """Handles a signal in the main thread, so that its own signals count at once."""
         self._requested = self._requested or number
 
     def _watch(self):

@@ -1,4 +1,4 @@
-"""The training step as a program of its own, without training: to compile it, or to export it."""
+"""Lowers the training step without training, to compile it or to export it."""
 
 import tensorflow.compat.v1 as tf
 
@@ -15,33 +15,34 @@ def lower(job, input_fn):
 
     Args:
       job: a `Job` in mode TRAIN, with the number of cores that the program is for.
-      input_fn: gives the shapes of a global batch; no batch is drawn.
+      input_fn: gives the shapes of a batch. Batches are not drawn.
 
     Returns:
       A `LoweredStep`.
 
     Raises:
-      as `TPUEstimator.train` does where the model cannot run by the TPU's rules.
+      RuntimeError, ValueError, TypeError: the model cannot run under TPU rules, as in
+        `TPUEstimator.train`.
     """
     return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
 def export(job, input_fn, num_batches):
-    """Builds a job's model and takes its training step apart from TensorFlow.
+    """Builds a job's model, and makes its training step a program that runs without TensorFlow.
 
     Args:
       job: as for `lower`.
       input_fn: gives the batches.
-      num_batches: how many of them go with the program.
+      num_batches: how many batches to store with the program.
 
     Returns:
-      An `ExportedProgram`. Its state is what training would start from: the newest whole checkpoint
-      of the job's model_dir, or the initial values, warm start included; its batches are those that
-      training would go on with.
+      An `ExportedProgram`. Its state is the state from which training would start: the newest
+      complete checkpoint in the job's model_dir, or else the initial values, with the warm start.
+      Its batches are the next batches of that training.
 
     Raises:
-      ValueError: the program could not be run as exported: it is one core's, and each core that
-        runs it takes its own rows of a batch that one host has.
+      ValueError: the exported program would not do the same. It is a program for one core, and each
+        core that runs it takes its own rows of a batch that one host has.
     """
     _check_exportable(job)
     config = job.config
@@ -73,21 +74,21 @@ def export(job, input_fn, num_batches):
 
 def _check_exportable(job):
     if job.num_replicas == 1:
-        return  # the whole step, whatever the number of cores that would share it
+        return
     if job.same_batch:
         raise ValueError(
             "export_training_program: TPUConfig.per_host_input_for_training=BROADCAST gives "
-            f"{job.num_replicas} cores the same batch, and an exported program splits it. Use "
+            f"{job.num_replicas} cores the same batch, but an exported program splits it. Use "
             "another input mode, or export for one core"
         )
     if job.cores_per_replica > 1:
         raise ValueError(
             f"export_training_program: num_cores_per_replica={job.cores_per_replica} splits the "
-            f"model of each of the {job.num_replicas} replicas, and an exported program is that of "
-            "cores with a whole model each. Export it without num_cores_per_replica"
+            f"model of each of the {job.num_replicas} replicas, but an exported program has the "
+            "whole model on each core. Export it without num_cores_per_replica"
         )
     if job.hosts.number > 1:
         raise ValueError(
-            f"export_training_program: TF_CONFIG names {job.hosts.number} hosts, and an exported "
-            "program is run by one, with whole batches: unset it"
+            f"export_training_program: TF_CONFIG names {job.hosts.number} hosts, but an exported "
+            "program runs on one host: unset TF_CONFIG"
         )

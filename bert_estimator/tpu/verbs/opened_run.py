@@ -1,4 +1,4 @@
-"""What every verb opens: a graph with a step built in it, a session, and the hooks around it."""
+"""Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
 import threading
@@ -10,8 +10,8 @@ from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
 from bert_estimator.tpu.verbs import checkpoints
 
-# How many seconds a session may take to close. A busy machine needs more time than one expects,
-# but nobody wants to wait for an input_fn that hangs.
+# How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
+# wait for an input_fn that hangs.
 _CLOSE_SECS, _CLOSE_SECS_OF_HUNG_INPUT = 60, 2
 
 
@@ -25,7 +25,7 @@ class BuiltStep:
       job: a `Job`.
       step_class: the class that builds the step, such as `session_step.SessionStep`.
       input_fn: gives the batches.
-      start_step: the global step from which the data goes on.
+      start_step: the global step at which the data starts.
 
     Attributes:
       graph: the `tf.Graph`. It is the default graph only inside of `with built.building():`.
@@ -38,7 +38,7 @@ class BuiltStep:
         self._device_fn = job.config.device_fn
         with self.building():
             tf.set_random_seed(job.config.tf_random_seed)
-            # A resource also after tf.disable_v2_behavior(): the XLA runtime needs a resource.
+            # The XLA runtime needs a resource variable, even after tf.disable_v2_behavior().
             with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
                 self.global_step = tf.train.create_global_step()
             self.step = step_class(job, input_fn, start_step)
@@ -54,7 +54,8 @@ class OpenedRun:
     """Holds a built step in an open session, with its hooks. `opened_run` makes it.
 
     Attributes:
-      job, step, graph: of the `BuiltStep`.
+      job: the `Job`.
+      step, graph: see `BuiltStep`.
       session: the session that hooks see. Its variables are restored, or initialized.
       driver: the `HookDriver`.
     """
@@ -73,14 +74,14 @@ class OpenedRun:
         return self.driver.around(self.session, fetches, run_loop)
 
     def end(self):
-        """Lets the hooks end, and writes what the event writers still hold."""
+        """Calls the hooks' `end`, and flushes the event writers."""
         self.driver.end(self.session)
         self.session.run(self._flush_ops)
 
 
 @contextlib.contextmanager
 def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
-    """Builds a job's step, opens a session, and closes it in the end, whatever happened.
+    """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
     Args:
       job: a `Job`.
@@ -96,8 +97,8 @@ def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
       a generator may leave the block for a while.
 
     Raises:
-      ValueError: the checkpoint does not hold the variables of the model, or not in their shapes.
-      whatever input_fn, model_fn or a hook raised.
+      ValueError: the checkpoint lacks a variable of the model, or has it in another shape.
+      Exception: whatever input_fn, model_fn or a hook raised.
     """
     start_step = checkpoints.global_step_of(checkpoint)
     built = BuiltStep(job, step_class, input_fn, start_step)
@@ -124,9 +125,16 @@ def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
 
 @contextlib.contextmanager
 def opened_session(config, step, checkpoint):
-    """Gives the step's session, its variables restored from a checkpoint, or initialized (None).
+    """Gives the step's session, and closes it at the end. The step's graph must be the current one.
 
-    The current graph must be the step's.
+    Args:
+      config: the `RunConfig`.
+      step: the step, see `step.interface`.
+      checkpoint: path prefix of the checkpoint to restore. None means that variables have their
+        initial values.
+
+    Yields:
+      The session that hooks see.
     """
     creator = tf.train.ChiefSessionCreator(
         step.spec.scaffold,
@@ -137,8 +145,8 @@ def opened_session(config, step, checkpoint):
     try:
         yield step.host_session(session)
     finally:
-        # TensorFlow waits for Python functions that run in the session. A function of an input_fn
-        # that never returns must not keep the caller from the error.
+        # Closing waits for Python functions that run in the session. If a function of an input_fn
+        # never returns, the caller must still get the error.
         hung = any(thread.name == "infeed" for thread in threading.enumerate())
         closing = threading.Thread(target=session.close, name="closing", daemon=True)
         closing.start()
@@ -146,7 +154,7 @@ def opened_session(config, step, checkpoint):
 
 
 def _start_coordinator(session):
-    """Returns a coordinator; starts the graph's queue runners if an input_fn made some."""
+    """Returns a coordinator, and starts the queue runners that the input_fn may have made."""
     coordinator = tf.train.Coordinator()
     if tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
         tf.train.start_queue_runners(session, coordinator)

@@ -1,8 +1,8 @@
-"""Prediction: what a model says of each example, in the order of the input.
+"""Prediction: yields a model's predictions for each example, in the order of the input.
 
-Under TPU rules every batch must have the same shape. The last one seldom has, so batches are
-padded with zeros, and travel with a mask of the rows that are real: it takes the place of the
-labels on the way in, and goes out beside the predictions, from whichever core had the rows.
+Under TPU rules all batches must have the same shape, but the last batch is usually smaller. So
+batches are padded with rows of zeros. A mask says which rows are real: the step gets it in place of
+the labels, and returns it with the predictions.
 """
 
 import dataclasses
@@ -23,27 +23,28 @@ _IS_REAL = "_is_real_row"
 def predict(job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
     """Returns a generator of the predictions of a job's model.
 
-    It builds the model when it is first asked for one. Nothing of it stays behind between two
-    yields but a session and, under TPU rules, the infeed's thread: the caller may use other graphs,
-    and may close the generator early.
+    The generator builds the model when it is first asked for a prediction. Between two yields, the
+    caller may use other graphs, since only a session and, under TPU rules, the infeed's thread
+    remain. The caller may also close the generator early.
 
     Args:
       job: a `Job` in mode PREDICT.
       step_class: the class that builds the step, such as `session_step.SessionStep`.
-      predict_keys: names of the predictions to yield, a list; None or none: all.
+      predict_keys: list of the names of the predictions to yield. None or an empty list means all.
       hooks: list of the caller's hooks. They visit each batch.
-      checkpoint_path: which checkpoint; None: the newest whole one, or initial values if there is
-        none, said in a warning.
-      yield_single_examples: whether to yield an example at a time, or a batch.
+      checkpoint_path: which checkpoint. None means the newest complete checkpoint. If there is no
+        checkpoint, variables have their initial values, and a warning says so.
+      yield_single_examples: whether to yield the predictions of one example at a time, or of a
+        batch.
 
     Yields:
-      What the model_fn gave as `predictions`, as arrays: usually a dict.
+      The model_fn's `predictions` as arrays, usually a dict.
 
     Raises:
-      ValueError: there is no such checkpoint (raised at the call); predict_keys fit none of the
-        predictions; predictions of different lengths.
-      TypeError: under TPU rules, input_fn gave no Dataset, or predictions are no dict.
-      tf.errors.InvalidArgumentError: under TPU rules, a batch of more rows than the batch size.
+      ValueError: checkpoint_path does not exist (this is raised at the call); predict_keys does not
+        name any prediction; or the predictions have different lengths.
+      TypeError: under TPU rules, input_fn does not return a Dataset, or predictions are not a dict.
+      tf.errors.InvalidArgumentError: under TPU rules, a batch has more rows than the batch size.
     """
     checkpoints.check_given(checkpoint_path)
     return _predictions(
@@ -94,9 +95,9 @@ def _next_batch(run):
 
 
 def _predicting(job, predict_keys):
-    """Returns the job's model_fn for prediction: without labels, with the chosen predictions.
+    """Returns a model_fn that calls the job's without labels, and returns chosen predictions.
 
-    Under TPU rules the labels are the mask of `_padded`, which joins the predictions.
+    Under TPU rules its labels are the mask of `_padded`. It adds the mask to the predictions.
     """
 
     def model_fn(features, labels, mode, params, config):
@@ -112,7 +113,7 @@ def _predicting(job, predict_keys):
             predictions = _chosen(predictions, predict_keys)
         if job.tpu_rules:
             predictions = {**predictions, _IS_REAL: labels}
-        # Every step reports a loss; a prediction has none.
+        # Every step reports a loss, but a prediction does not have one.
         return spec._replace(predictions=predictions, loss=tf.zeros([]))
 
     return model_fn
@@ -121,7 +122,7 @@ def _predicting(job, predict_keys):
 def _chosen(predictions, predict_keys):
     if not isinstance(predictions, dict):
         raise ValueError(
-            f"predict_keys={predict_keys!r}: the model's predictions are no dict, but "
+            f"predict_keys={predict_keys!r}: the model's predictions are not a dict, but "
             f"{predictions!r}"
         )
     chosen = {key: value for key, value in predictions.items() if key in predict_keys}
@@ -141,20 +142,20 @@ def _check_device_predictions(predictions, batch_size):
         )
     for key, value in predictions.items():
         shape = tf.convert_to_tensor(value).shape
-        # A list of ints: Dimension(None), as TF1's behaviour has it, is equal to no number, and
-        # different from none.
+        # This compares ints, because TF1's Dimension(None) is neither equal to a number nor
+        # different from it.
         if not shape.rank or shape.as_list()[0] != batch_size:
             raise ValueError(
                 f"predictions[{key!r}] has shape {shape}: with use_tpu=True its first dimension "
-                f"must be known, and the batch of one core ({batch_size})"
+                f"must be known, and equal to the batch of one core ({batch_size})"
             )
 
 
 def _padded(job, input_fn):
-    """Returns the input_fn with every batch padded to its full size.
+    """Returns an input_fn whose batches are padded to the full batch size.
 
-    The new one gives (features, mask), where mask is int32 [batch]: 1 for a row of the data, 0
-    for one of the padding. Labels are dropped, as a prediction has no use for them.
+    It gives (features, mask). The mask, int32 [batch], is 1 for a row of the data, and 0 for a row
+    of padding. Labels are dropped, since predictions do not need them.
     """
 
     def padded_input_fn(mode, params, config):
@@ -170,7 +171,6 @@ def _padded(job, input_fn):
             features, labels = call.split_features_and_labels(
                 element[0] if len(element) == 1 else element
             )
-            _check_labels(labels)
             _check_labels(labels)
             leaves = tf.nest.flatten(features)
             for leaf in leaves:
@@ -195,7 +195,7 @@ def _padded(job, input_fn):
 
         data = data.map(pad)
         if job.draws_per_step > 1:
-            # The last step takes as many batches as the others, of padding if need be.
+            # The last step takes as many batches as the others. The missing ones are padding.
             empty = tf.nest.map_structure(
                 lambda spec: tf.zeros(spec.shape, spec.dtype), data.element_spec
             )
@@ -208,18 +208,18 @@ def _padded(job, input_fn):
 
 
 def _check_labels(labels):
-    """Checks labels that are dropped as a program would take them: only the batch may vary."""
+    """Checks that the shapes of labels are static, as for a step, although labels are dropped."""
     for path, label in named_leaves("labels", labels):
         dense = isinstance(label, tf.Tensor) and label.shape.rank
         if not dense or not label.shape[1:].is_fully_defined():
             raise ValueError(
-                f"{path} is {label}: with use_tpu=True all shapes must be static, but for the "
+                f"{path} is {label}: with use_tpu=True all shapes must be static, except for the "
                 "first dimension, which is the batch. predict does not need labels: leave them out"
             )
 
 
 def _warning_of_endless(job, input_fn):
-    """Returns the input_fn, which warns if what it returns has no end."""
+    """Returns an input_fn that warns if its data is endless."""
 
     def warning_input_fn(mode, params, config):
         returned = call.call_input_fn(input_fn, mode, params, config, job.tpu_params)

@@ -1,4 +1,4 @@
-"""What a user sees of training: log lines, a progress bar, rates, the time left."""
+"""Shows the progress of training: log lines, a progress bar, rates and the time left."""
 
 import math
 import sys
@@ -8,11 +8,14 @@ import tensorflow.compat.v1 as tf
 
 
 class LogListener(tf.train.SessionRunHook):
-    """A hook that calls a function with every log record of training, a dict.
+    """A hook that has a function called with every log record of training.
 
-    Keys: step, loss, the one-value tensors of a host_call given as a dict, steps_per_sec,
-    examples_per_sec, `<unit>_per_sec`, input_wait (share of the time the steps waited for input,
-    0 to 1), eta_secs (absent where the end is unknown).
+    A record is a dict. Its keys are step, loss, the one-value tensors of a host_call that has a
+    dict, steps_per_sec, examples_per_sec, `<unit>_per_sec`, input_wait (the share of the time that
+    steps waited for input, 0 to 1), and eta_secs (only if the last step is known).
+
+    Args:
+      function: function of a record.
     """
 
     def __init__(self, function):
@@ -20,19 +23,19 @@ class LogListener(tf.train.SessionRunHook):
 
 
 class Progress:
-    """Writes a log line every so many steps, and a progress bar where stderr is a terminal.
+    """Writes a log line every `log_step_count_steps`, and a progress bar if stderr is a terminal.
 
     Args:
       config: the `RunConfig`.
       batch_size: examples in a global batch.
-      units_per_example: dict such as {"tokens": 128}: what else a rate is logged of.
-      stop_step: the step training ends at, or None.
-      listeners: hooks; those that are `LogListener`s get every record.
+      units_per_example: dict such as {"tokens": 128}, to log rates of other units too; or None.
+      stop_step: the step at which training ends, or None.
+      listeners: list of hooks. Each `LogListener` among them gets every record.
     """
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
         self._every = config.log_step_count_steps
-        self._units = {}  # name -> how many a step
+        self._units = {}  # name -> number in a step
         if batch_size:
             self._units["examples"] = batch_size
             for unit, per_example in (units_per_example or {}).items():
@@ -50,19 +53,21 @@ class Progress:
         self._logged_wait = 0.0
 
     def after_loop(self, step, loss, scalars, waited_secs, last=False):
-        """Logs if it is time to.
+        """Updates the progress bar, and logs if a log line is due.
 
         Args:
-          step: global step reached; `loss`, `scalars`: of that step.
-          waited_secs: how long steps have waited for input since the start, in total, or None.
-          last: whether training ends here, which is always logged.
+          step: the global step reached.
+          loss: the loss of that step, float.
+          scalars: dict of name -> float, of that step.
+          waited_secs: how many seconds steps have waited for input in total, or None.
+          last: whether this is the last step, which is always logged.
         """
         now = time.perf_counter()
         if self._bar:
             self._bar.show(step, self._stop_step, loss, self._eta_secs(step, now))
         if not self._every or step == self._logged_step:
             return
-        # Intervals are counted in global steps, so lines land where they did before a resume.
+        # Intervals are counted in global steps, so that a resumed training logs the same steps.
         if not last and step // self._every == self._logged_step // self._every:
             return
         secs = max(now - self._logged_time, 1e-9)
@@ -131,7 +136,7 @@ def format_secs(secs):
 
 
 def _round(value, digits):
-    """Returns a number with `digits` significant digits, all of those before the point."""
+    """Returns a number as text, with `digits` significant digits, or more before the point."""
     if not math.isfinite(value) or value == 0:
         return str(value)
     if abs(value) < 1:

@@ -23,15 +23,15 @@ def train(job, step_class, input_fn, hooks, saving_listeners, steps, max_steps):
       input_fn: gives the batches.
       hooks: list of the caller's hooks.
       saving_listeners: list of `tf.train.CheckpointSaverListener`.
-      steps: number of steps from where training starts, or None.
+      steps: number of further steps, or None.
       max_steps: global step to end at, or None. If both are None, training ends with the data.
 
     Raises:
       NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
       tf.errors.OutOfRangeError: under TPU rules, the data ended before the steps did.
-      KeyboardInterrupt, SystemExit: after a signal, when the state has been saved; on all hosts,
-        whichever of them got the signal.
-      whatever input_fn, model_fn, a host function or a hook raised: the first of these errors.
+      KeyboardInterrupt, SystemExit: a signal came, and the state has been saved. All hosts raise
+        it, whichever host got the signal.
+      Exception: the first error that input_fn, model_fn, a host function or a hook raised.
     """
     model_dir = job.config.model_dir
     if job.hosts.is_chief:
@@ -53,16 +53,17 @@ def train(job, step_class, input_fn, hooks, saving_listeners, steps, max_steps):
         run.graph.as_default(),
         observers.progress() as progress,
     ):
-        # A saver was built with the session, and forgets none of the earlier checkpoints.
+        # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
         checkpoints.remember_earlier(run.step.spec.scaffold.saver, model_dir)
         loop = _TrainingLoop(run, stop_step, progress, observers.finite, interrupts)
         loop.run()
-    hosts.agree_on("the step reached", loop.now)  # and the chief's last checkpoint is there
+    # This also waits until the chief has written the last checkpoint.
+    hosts.agree_on("the step reached", loop.now)
     interrupts.raise_if_requested()
 
 
 class _Observers:
-    """What watches a training: the hooks, checks of the weights, log lines.
+    """Makes the observers of a training: the hooks, checks of the weights, log lines.
 
     Attributes:
       finite: the `FiniteCheck`, once the hooks are made.
@@ -80,13 +81,13 @@ class _Observers:
         self.finite = checkpoints.FiniteCheck()
         callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = [*step.add_summaries(self._config), *self._savers(spec.scaffold, callers_hooks)]
-        # The checkpoint of a step is on disk before the caller's hooks see the step.
+        # A checkpoint of a step is written before the caller's hooks see the step.
         self._hooks = own_hooks + callers_hooks
         self._log_start()
         return self._hooks
 
     def _savers(self, scaffold, callers_hooks):
-        """Returns the list of our own checkpoint savers: one, or none if the caller brings one."""
+        """Returns a list with our own checkpoint saver; it is empty if the caller has a saver."""
         config = self._config
         callers_savers = [h for h in callers_hooks if isinstance(h, tf.train.CheckpointSaverHook)]
         saves = config.save_checkpoints_steps or config.save_checkpoints_secs
@@ -94,7 +95,7 @@ class _Observers:
             if self._listeners:
                 _add_listeners(callers_savers, self._listeners)
             return []
-        if not self._job.hosts.is_chief:  # the other hosts save nothing: listeners hear of nothing
+        if not self._job.hosts.is_chief:  # Only the chief saves, so only its listeners are called.
             return []
         restored_step = self._start_step if self._restored else None
         return [
@@ -132,7 +133,9 @@ class _Observers:
 
 
 class _TrainingLoop:
-    """Loops of steps until the stop step, the end of the data, or a wish of a hook or a signal.
+    """Runs loops of steps until the stop step, the end of the data, or a request to stop.
+
+    Hooks and signals may request to stop.
 
     Attributes:
       now: the global step reached.
@@ -186,11 +189,11 @@ class _TrainingLoop:
         return self._run.around(fetches, run_loop)
 
     def _is_interrupted(self):
-        """Returns whether to end within a loop. Several hosts end together, after a loop."""
+        """Returns whether to end within a loop. Several hosts only end together, after a loop."""
         return self._job.hosts.number == 1 and self._interrupts.requested is not None
 
     def _check_losses(self, result):
-        """Raises NanLossDuringTrainingError, with what is known, if a loss is not finite."""
+        """Raises NanLossDuringTrainingError if a loss is not finite; the text helps to find why."""
         not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
         if not not_finite:
             return
@@ -204,7 +207,7 @@ class _TrainingLoop:
         )
 
     def _check_data_may_end(self):
-        """Raises OutOfRangeError under TPU rules, by which the data must last."""
+        """Raises OutOfRangeError under TPU rules, because the data must last until the end."""
         if self._job.tpu_rules:
             raise tf.errors.OutOfRangeError(
                 None,
@@ -225,7 +228,7 @@ class _TrainingLoop:
             )
 
     def _report(self, result, ended):
-        """Writes the loop's summary, and the log line if it is time to."""
+        """Writes the loop's summary, and a log line if it is due."""
         if result.summary is not None and result is not self._last and self._job.hosts.is_chief:
             writer = tf.summary.FileWriterCache.get(self._job.config.model_dir)
             writer.add_summary(result.summary, self.now)

@@ -18,7 +18,7 @@ def master(request):
 
 
 def image():
-    """[height 2, width 3, rows]: row r is full of r."""
+    """Returns an image [height 2, width 3, rows]: all pixels of row r are r."""
     return np.broadcast_to(np.arange(ROWS, dtype=np.float32), [2, 3, ROWS])
 
 

@@ -30,7 +30,7 @@ class Array:
 
 
 class World:
-    """A session over the variables a, b and step, and a loop that sets them to given values."""
+    """Holds a session with the variables a, b and step, and a loop that sets them to values."""
 
     def __init__(self):
         with tf.variable_scope("", use_resource=True):

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("cores")
 
 
 def with_host_call(host_fn, tensors):
-    """A model_fn with a host call; `tensors`: function of (features, loss)."""
+    """Returns a model_fn with a host call. `tensors` is a function of (features, loss)."""
     return make_model_fn(lambda features, loss: {"host_call": (host_fn, tensors(features, loss))})
 
 
@@ -352,7 +352,7 @@ def test_a_summary_made_in_input_fn_draws_no_batch(tmp_path, cores, warned):
     assert {tag for _, tag, _ in events(tmp_path)} & {"drawn", "given"} == set()
     found = [warning for warning in warned() if "is not written" in warning]
     assert [warning.split()[2] for warning in found] == ["drawn", "given"]
-    assert all("draws, and would draw a batch that no step gets. Make it in m" in w for w in found)
+    assert all("input_fn, and would draw a batch that no step gets. Make it" in w for w in found)
 
 
 # A model that calls Python cannot be lowered.

@@ -18,7 +18,7 @@ CORES = 2
 
 @pytest.fixture(scope="module")
 def step():
-    """What a step on two cores gave: each core gets two of the rows 1, 2, 3, 4."""
+    """Returns the results of a step on two cores; each core gets two of the rows 1, 2, 3, 4."""
     with tf.Graph().as_default() as graph, tf.Session() as session:
         program = StepGraph(CORES)
         rows = program.placeholder(tf.float32, [2])

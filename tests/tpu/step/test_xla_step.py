@@ -45,7 +45,7 @@ def toy_input_fn(params):
 
 
 def regression(log=None):
-    """A model_fn: Adam through CrossShardOptimizer fits y = 2x; without `log`, no host call."""
+    """Returns a model_fn that fits y = 2x with Adam; with `log`, it has a host call."""
 
     def model_fn(features, mode, params):
         x = features["x"]
@@ -83,7 +83,7 @@ def make_regression(folder, master, log=None, **keywords):
 
 @pytest.fixture(scope="module")
 def regressions(tmp_path_factory):
-    """What six steps in loops of four gave, by master."""
+    """Returns the results of six steps in loops of four, by master."""
     found = {}
     for master in MASTERS:
         folder = tmp_path_factory.mktemp("regression")
@@ -216,7 +216,7 @@ def test_a_feature_of_strings_is_named(tmp_path):
     def input_fn(params):
         return tf.data.Dataset.from_tensors({"words": tf.fill([ROWS], "a")}).repeat()
 
-    with pytest.raises(ValueError, match="holds strings, which no core can take"):
+    with pytest.raises(ValueError, match="holds strings, which a core cannot take"):
         make_regression(tmp_path, "rehearse:4").train(input_fn, max_steps=1)
 
 

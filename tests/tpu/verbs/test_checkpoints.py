@@ -23,7 +23,7 @@ from bert_estimator.tpu.verbs import checkpoints
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with the checkpoints of the steps 0, 2 and 4."""
+    """Returns a folder with the checkpoints of steps 0, 2 and 4."""
     folder = tmp_path_factory.mktemp("trained")
     make_estimator(folder, save_checkpoints_steps=2).train(input_fn, steps=4)
     assert checkpoint_steps(folder) == [0, 2, 4]
@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def folder(trained, tmp_path):
-    """A copy of it to damage."""
+    """Returns a copy of the folder, for the test to damage."""
     return str(shutil.copytree(trained, tmp_path / "model"))
 
 
@@ -309,7 +309,7 @@ def test_without_a_state_file_the_highest_step_counts(folder, warned):
 
 
 def test_a_saver_learns_which_checkpoints_are_there(folder):
-    """So that it deletes the first ones; those that are not listed are kept for good."""
+    """The saver deletes the first of them; it keeps checkpoints that are not listed."""
     saver = tf.train.Saver([tf.Variable(0)])
 
     def remembered():

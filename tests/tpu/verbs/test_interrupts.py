@@ -72,7 +72,7 @@ RUNTIMES = ("session", "rehearse:2")
 
 
 class Process:
-    """One scenario's process; `run` sends the signals, and waits for its end."""
+    """Runs a scenario in a process; `run` sends the signals, and waits for its end."""
 
     def __init__(self, folder, scenario, signals):
         self.folder, self.scenario, self.signals = folder, scenario, signals
@@ -130,7 +130,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def processes(request, tmp_path_factory):
-    """The ended processes, by scenario: all but those that cannot run here."""
+    """Returns the ended processes by scenario, without scenarios that cannot run here."""
     scenarios = dict(SCENARIOS)
     try:
         request.getfixturevalue("xla_runtime")

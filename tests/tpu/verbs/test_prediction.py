@@ -110,7 +110,7 @@ def test_a_trained_checkpoint_or_a_given_one(tmp_path, rules, warned):
     assert {each["w"] for each in estimator.predict(input_fn)} == {4.0}
     given = estimator.predict(input_fn, checkpoint_path=f"{tmp_path}/model.ckpt-2")
     assert {each["w"] for each in given} == {2.0}
-    with pytest.raises(ValueError, match="checkpoint_path='nowhere': there is no such"):
+    with pytest.raises(ValueError, match="checkpoint_path='nowhere': there is no such checkpoint"):
         estimator.predict(input_fn, checkpoint_path="nowhere")  # at the call
 
 
@@ -156,7 +156,7 @@ def test_in_local_mode_predictions_may_be_a_tensor_and_inputs_tensors(tmp_path):
     estimator = make(tmp_path, tensor_model_fn, use_tpu=False, predict_batch_size=2)
     data = tf.data.Dataset
     assert list(estimator.predict(lambda params: data.range(5).batch(2))) == [0, 2, 4, 6, 8]
-    with pytest.raises(ValueError, match="the model's predictions are no dict"):
+    with pytest.raises(ValueError, match="the model's predictions are not a dict"):
         next(estimator.predict(lambda params: data.range(5).batch(2), predict_keys=["a"]))
 
 
