@@ -1,8 +1,7 @@
 """What TF_CONFIG says about this process: its task among the tasks of a cluster.
 
-Reading and running are apart. `of_tf_config` describes every cluster that TensorFlow's own
-`RunConfig` describes, by the same rules. `Task.hosts` says which processes train together here, and
-refuses the clusters that cannot.
+`of_tf_config` describes every cluster that TensorFlow's own `RunConfig` describes, by the same
+rules. `Task.hosts` says which processes train together here, and refuses clusters that cannot.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ _EXPECTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A process's part in a program.
+    """Says which part a process has in a program.
 
     Attributes:
       type, index: as in TF_CONFIG; worker 0 without a cluster.
@@ -41,13 +40,15 @@ class Task:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process leads the training."""
+        """Returns whether this process leads the training."""
         return self.type == self.chief if self.cluster else self.type == _WORKER
 
     @property
     def global_id(self) -> int | None:
-        """This process's number in the cluster, the chief's first and parameter servers' last;
-        None for an evaluator."""
+        """Returns this process's number in the cluster; None for an evaluator.
+
+        The chief has the first number, and parameter servers have the last numbers.
+        """
         if self.type == _EVALUATOR:
             return None
         others = [kind for kind in sorted(self.cluster) if kind not in (self.chief, _PS)]
@@ -61,21 +62,22 @@ class Task:
 
     @property
     def num_worker_replicas(self) -> int:
-        """How many processes train: workers and the chief; 0 for an evaluator."""
+        """Returns how many processes train: workers and the chief; 0 for an evaluator."""
         if self.type == _EVALUATOR:
             return 0
         return self._number(_WORKER) + self._number(self.chief) if self.cluster else 1
 
     @property
     def own_address(self) -> str:
-        """The master that TF_CONFIG's cluster gives this process, or "" without a cluster."""
+        """Returns the address that TF_CONFIG gives this process; "" without a cluster."""
         address = self.cluster.get(self.type, {}).get(self.index)
         return f"grpc://{address}" if address else ""
 
     def hosts(self) -> tuple[tuple[str, ...], int]:
         """Returns (addresses of the processes that train together, this one's number).
 
-        The chief's address is the first. Without a cluster, and for an evaluator, there are none.
+        The chief's address is the first. Without a cluster, and for an evaluator, the tuple of
+        addresses is empty.
 
         Raises:
           ValueError: this cluster cannot train here: it has parameter servers, or tasks of an

@@ -32,7 +32,7 @@ def moved_to_front(input_fn, batch_axis):
 
 
 def moved_back(model_fn, batch_axis):
-    """Returns a model_fn that takes tensors with the batch first, for one that does not.
+    """Returns a model_fn that takes tensors whose first axis is the batch.
 
     Args:
       model_fn: the user's function.

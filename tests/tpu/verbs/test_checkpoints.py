@@ -309,7 +309,7 @@ def test_without_a_state_file_the_highest_step_counts(folder, warned):
 
 
 def test_a_saver_learns_which_checkpoints_are_there(folder):
-    """The saver deletes the first of them; it keeps checkpoints that are not listed."""
+    """The saver deletes the oldest checkpoints, and keeps checkpoints that are not listed."""
     saver = tf.train.Saver([tf.Variable(0)])
 
     def remembered():
