@@ -312,5 +312,6 @@ def test_labels_of_dynamic_shape_are_refused_though_dropped(tmp_path, device):
         data = tf.data.Dataset.range(4).map(lambda i: ({"x": tf.cast(i, tf.int32)}, i))
         return data.batch(4).map(dynamic)
 
-    with pytest.raises(ValueError, match=r"labels\['y'\] is .*all shapes must be static, except for"):
+    pattern = r"labels\['y'\] is .*all shapes must be static, except for"
+    with pytest.raises(ValueError, match=pattern):
         next(make(tmp_path, **device).predict(input_fn))
