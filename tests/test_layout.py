@@ -1,6 +1,7 @@
 """Tests which module may import which, how long modules are, and that the map is complete."""
 
 import ast
+import collections
 import functools
 import pathlib
 import re
@@ -185,6 +186,12 @@ def test_programs_do_not_need_tensorflow():
     for name in of_package("bert_estimator.tpu.program"):
         for imported in imports_of(name):
             assert not in_package(imported, ["tensorflow", "tf_slim"]), name
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports a test file by its name alone."""
+    names = collections.Counter(path.name for path in (ROOT / "tests").glob("**/test_*.py"))
+    assert not [name for name, number in names.items() if number > 1]
 
 
 def test_nothing_imports_keras_or_absent_parts_of_tensorflow():

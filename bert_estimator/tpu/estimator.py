@@ -191,6 +191,7 @@ class TPUEstimator(Estimator):
         """
         self._check_lowers("export_training_program")
         job = self._job(ModeKeys.TRAIN)
+        lowering.check_exportable(job)  # the lock would already make the directory
         with lock.held(directory):
             lowering.export(job, self._input_fn(job, input_fn), num_batches).save(directory)
 

@@ -44,7 +44,7 @@ def export(job, input_fn, num_batches):
       ValueError: the exported program would not do the same. It is a program for one core, and each
         core that runs it takes its own rows of a batch that one host has.
     """
-    _check_exportable(job)
+    check_exportable(job)
     config = job.config
     restored = checkpoints.newest_whole(config.model_dir)
     start_step = checkpoints.global_step_of(restored)
@@ -72,7 +72,8 @@ def export(job, input_fn, num_batches):
     )
 
 
-def _check_exportable(job):
+def check_exportable(job):
+    """Raises ValueError if the program of a job could not be run as it would be exported."""
     if job.num_replicas == 1:
         return
     if job.same_batch:

@@ -212,7 +212,10 @@ def test_other_batches(exported, tmp_path):
             {"x": (1, BATCH + 2, WIDTH), "labels": (1, BATCH, 1)},
             r"x has shape \(1, 6, 3\); it must be \[batches, 4, 3\]",
         ),
-        ({"x": (2, BATCH, WIDTH), "labels": (1, BATCH, 1)}, r"\{'x': 2, 'labels': 1\} batches"),
+        (
+            {"x": (2, BATCH, WIDTH), "labels": (1, BATCH, 1)},
+            r"number of batches: \{'x': 2, 'labels': 1\}",
+        ),
     ],
 )
 def test_batches_of_another_program(exported, tmp_path, arrays, message):
@@ -266,7 +269,7 @@ def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypa
     monkeypatch.setattr(exported_program, "save_batches", full)
     with pytest.raises(OSError, match="No space left"):
         program.save(directory)
-    with pytest.raises(ValueError, match=r"no program\.json in it, which is written last"):
+    with pytest.raises(ValueError, match=r"program\.json, which is written last, is missing"):
         exported_program.load(directory)
     monkeypatch.undo()
     program.save(directory)
