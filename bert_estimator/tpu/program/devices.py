@@ -1,6 +1,7 @@
 """Finds the cores of the XLA runtime: the devices that a master names, through PJRT and jax."""
 
 import contextlib
+import functools
 import glob
 import os
 import re
@@ -144,12 +145,24 @@ def _virtual_cores(number):
     hosts.join(jax)
     num_local = len(jax.local_devices(backend="cpu"))
     if num_local < cores_per_host:
-        raise RuntimeError(
-            f"master='rehearse:{number}': jax already runs in this process, with {num_local} "
-            "virtual cores, and cannot get more: start a new process for this master"
-        )
+        if number_of_hosts > 1:
+            raise RuntimeError(
+                f"master='rehearse:{number}': jax already runs in this process, with {num_local} "
+                f"virtual cores, and has told the other {number_of_hosts - 1} hosts of TF_CONFIG "
+                "so. It cannot get more: start a new process for this master"
+            )
+        return _own_client(number).devices()
     cores = _by_host(jax.devices("cpu"))
     return [core for i, core in enumerate(cores) if i % num_local < cores_per_host]
+
+
+@functools.cache
+def _own_client(number):
+    """Returns a client of the CPU beside jax's own, which got its number of cores when it started.
+    What runs on the cores of the one does not touch the other."""
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client(num_devices=number)
 
 
 def _by_host(cores):

@@ -79,12 +79,22 @@ def test_rehearse_gives_as_many_virtual_cores_as_asked_for(number):
 
 
 def test_more_cores_than_jax_was_started_with():
+    had = devices.import_jax().devices("cpu")
+    cores = devices.find(f"rehearse:{len(had) + 1}")
+    assert len(set(cores)) == len(had) + 1
+    assert not set(cores) & set(had)
+    assert devices.find(f"rehearse:{len(had) + 1}") == cores
+    assert devices.find(f"rehearse:{len(had)}") == had
+
+
+def test_several_hosts_cannot_get_more_cores(monkeypatch):
     had = len(devices.import_jax().devices("cpu"))
+    monkeypatch.setattr(devices.hosts, "find", lambda: types.SimpleNamespace(number=2))
+    monkeypatch.setattr(devices.hosts, "join", lambda jax: None)
     with pytest.raises(
-        RuntimeError, match=f"'rehearse:{had + 1}': .* with {had} virtual cores.* a new process"
+        RuntimeError, match=rf"'rehearse:{2 * had + 2}': .* {had} virtual cores.* a new process"
     ):
-        devices.find(f"rehearse:{had + 1}")
-    assert len(devices.find(f"rehearse:{had}")) == had
+        devices.find(f"rehearse:{2 * had + 2}")
 
 
 def test_without_jax_the_error_says_what_to_install(monkeypatch):

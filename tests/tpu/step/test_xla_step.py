@@ -166,6 +166,27 @@ def test_a_checkpoint_of_one_runtime_is_trained_on_by_the_other(tmp_path, regres
     assert_same_weights(weights_of(estimator), regressions[""]["weights"])
 
 
+def test_estimators_on_more_and_fewer_cores_in_one_process(tmp_path):
+    """Nine cores are more than jax was started with, by the first test that used it."""
+    by_master, fields = {}, lambda features, loss: {"predictions": {"x": features["x"]}}
+    for cores in (2, 9, 4, 9):
+        folder = tmp_path / str(len(by_master))
+        estimator = toy.make_estimator(
+            folder, toy.make_model_fn(fields), master=f"rehearse:{cores}", iterations_per_loop=2,
+            train_batch_size=36, predict_batch_size=36,
+        )  # fmt: skip
+        estimator.train(toy.input_fn, max_steps=3)
+        assert estimator.get_variable_value("w") == 3
+        predictions = estimator.predict(
+            lambda params: toy.batches(last=2, batch_size=params["batch_size"])
+        )
+        by_master[folder] = predictions, [float(next(predictions)["x"])]
+    # The first of them are still at work, on their own cores.
+    for predictions, values in by_master.values():
+        values += [float(each["x"]) for each in predictions]
+        assert values == [1.0] * 36 + [2.0] * 36
+
+
 # What goes wrong.
 
 
