@@ -82,7 +82,7 @@ class Estimator:
 
     @property
     def model_fn(self):
-        """The model_fn with this estimator's params: it takes (features, labels, mode, config)."""
+        """Returns the model_fn with params bound: it takes (features, labels, mode, config)."""
 
         def bound(features, labels, mode, config):
             return call.call_model_fn(

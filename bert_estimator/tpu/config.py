@@ -1,7 +1,7 @@
 """RunConfig, TPUConfig and InputPipelineConfig: how an estimator runs, not what it computes.
 
-Names, arguments, defaults and meaning are those of `tf.compat.v1.estimator.tpu`. Everything is
-checked on construction, so that a wrong value is found before any graph is built.
+Names, arguments, defaults and meaning are as in `tf.compat.v1.estimator.tpu`. Values are checked on
+construction, so that a wrong value is found before a graph is built.
 """
 
 import copy
@@ -22,7 +22,7 @@ _UNSET = object()
 
 
 class InputPipelineConfig:
-    """How `input_fn` is deployed over hosts and cores (see `TPUConfig`)."""
+    """Says how `input_fn` is deployed over hosts and cores (see `TPUConfig`)."""
 
     PER_SHARD_V1 = 1
     PER_HOST_V1 = 2
@@ -38,14 +38,14 @@ _INPUT_MODES = {
 
 @checked
 class TPUConfig(NamedTuple):
-    """The TPU part of a `RunConfig`.
+    """Holds the part of a `RunConfig` that is about TPUs.
 
     Attributes:
       iterations_per_loop: training steps between two visits of the hooks (int >= 1), or a time
         such as "30s", "5m", "1h" from which the number is tuned.
-      num_shards: number of replicas; by default as many as there are. One replica is one core, or
-        `num_cores_per_replica` cores.
-      num_cores_per_replica: cores that one model is split over: a power of two up to 128.
+      num_shards: number of replicas; by default as many as the cores allow. One replica is one
+        core, or `num_cores_per_replica` cores.
+      num_cores_per_replica: number of cores that share one model: a power of two up to 128.
       per_host_input_for_training: an `InputPipelineConfig` value; True means PER_HOST_V1, False
         PER_SHARD_V1.
       tpu_job_name: name of the TPU worker job; by default TF_CONFIG's `tpu_worker_job_name`.
@@ -57,7 +57,7 @@ class TPUConfig(NamedTuple):
       experimental_feed_hook: accepted for compatibility.
 
     Raises:
-      ValueError, TypeError: for another value; the message names the argument.
+      ValueError, TypeError: a value is not allowed; the text names the argument.
     """
 
     iterations_per_loop: int | str = 2
@@ -228,30 +228,31 @@ class _Field:
 
 
 class RunConfig:
-    """How, where and how often: directories, seeds, checkpoints, summaries, logs.
+    """Says how a program runs: directories, seeds, checkpoints, summaries, logs.
 
-    All attributes are read-only. What TF_CONFIG says is read when a config is made: `task_type`,
-    `task_id`, `is_chief`, `cluster_spec`, `num_ps_replicas`, `num_worker_replicas`,
-    `global_id_in_cluster`, `service`, and the defaults of `master`, `evaluation_master` and
-    `model_dir`. A subclass may override these properties, and is obeyed.
+    All attributes are read-only. When a config is made, it reads TF_CONFIG, from which these
+    attributes come: `task_type`, `task_id`, `is_chief`, `cluster_spec`, `num_ps_replicas`,
+    `num_worker_replicas`, `global_id_in_cluster`, `service`, and the defaults of `master`,
+    `evaluation_master` and `model_dir`. If a subclass overrides these properties, its values are
+    used.
 
     Args:
-      tpu_config: a `TPUConfig`; the default one if None.
+      tpu_config: a `TPUConfig`. None means the default one.
       evaluation_master: master for evaluation; by default TF_CONFIG's, or else `master`. An
-        evaluator of its own does not take over `master`: it leaves the trainer's cores alone.
-      master: what to run on. None: TF_CONFIG's, or else this machine.
-      cluster: a cluster resolver; not together with `master`.
+        evaluator in a process of its own does not use `master`, to leave the trainer's cores alone.
+      master: the cores to run on. None means TF_CONFIG's master, or else this machine.
+      cluster: a cluster resolver. It cannot be given together with `master`.
       **kwargs: the fields below, by name.
 
     Attributes:
       model_dir, tf_random_seed: as in `tf.estimator`.
-      save_checkpoints_steps, save_checkpoints_secs: how often; every 600 s if neither is given.
-        Both None turns saving off.
+      save_checkpoints_steps, save_checkpoints_secs: how often checkpoints are saved; every 600 s
+        if neither is given. If both are None, checkpoints are not saved.
       train_distribute, eval_distribute, experimental_distribute: must be None for our estimators.
 
     Raises:
-      ValueError: for a value outside its range; the message names the argument.
-      TypeError: for a number that is not one, or an unknown argument.
+      ValueError: a value is outside its range; the text names the argument.
+      TypeError: a value has the wrong type, or an argument is unknown.
     """
 
     model_dir = _Field(check=_not_empty)
@@ -319,7 +320,7 @@ class RunConfig:
     service = property(lambda self: self._task.service)
 
     def cores_of(self, evaluating):
-        """Returns the master that names cores to train or to evaluate on, or "".
+        """Returns the master that names cores to train or to evaluate on; "" if it names none.
 
         The address that TF_CONFIG's cluster gives this process names a host, but not cores.
         """
@@ -358,7 +359,7 @@ _FIELDS = {name: field for name, field in vars(RunConfig).items() if isinstance(
 
 
 def _settle_save_interval(values):
-    """Resolves the two save intervals: 600 s if neither was given, else only what was given."""
+    """Sets the save intervals that were not given: to None, but if both were not, to 600 s."""
     steps, secs = values["save_checkpoints_steps"], values["save_checkpoints_secs"]
     if steps is _UNSET and secs is _UNSET:
         steps, secs = None, _DEFAULT_SAVE_SECS

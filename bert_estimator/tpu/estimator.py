@@ -91,57 +91,20 @@ class TPUEstimator(Estimator):
         units_per_example=None,
         sharding=(),
     ):
-        if not isinstance(config, RunConfig):
-            raise ValueError(
-                "config must be a bert_estimator.tpu.RunConfig, not "
-                f"{type(config).__name__}: RunConfig(tpu_config=TPUConfig(...))"
-            )
-        for name in _RESERVED_PARAMS:
-            if params is not None and name in params:
-                raise ValueError(f"params[{name!r}] is reserved: TPUEstimator sets it itself")
-        if use_tpu and train_batch_size is None:
-            raise ValueError("train_batch_size must be given with use_tpu=True")
-        sizes = {
-            "train_batch_size": train_batch_size,
-            "eval_batch_size": eval_batch_size,
-            "predict_batch_size": predict_batch_size,
-        }
-        for name, size in sizes.items():
-            if size is not None and use_tpu:
-                positive_int(size, name)
-        if embedding_config_spec is not None:
-            raise ValueError(
-                "embedding_config_spec is not supported: tables on the TPU's own embedding "
-                "hardware are TensorFlow's TPU operations. Use tf.nn.embedding_lookup"
-            )
-        versions = (ExportSavedModelApiVersion.V1, ExportSavedModelApiVersion.V2)
-        if export_saved_model_api_version not in versions:
-            raise ValueError(
-                f"export_saved_model_api_version={export_saved_model_api_version!r}: must be an "
-                "ExportSavedModelApiVersion, V1 or V2"
-            )
-        tpu_config = config.tpu_config
-        if (
-            use_tpu
-            and tpu_config.num_cores_per_replica is not None
-            and (tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1)
-        ):
-            raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
-        if use_tpu and tpu_config.input_partition_dims is not None:
-            raise ValueError(
-                "TPUConfig.input_partition_dims is not supported: an input is split along its "
-                "batch alone"
-            )
-        super().__init__(model_fn, model_dir, config, params, warm_start_from)
-        self._use_tpu = use_tpu
-        self._batch_axis = batch_axis
-        self._eval_on_tpu = eval_on_tpu
-        self._export_to_cpu = export_to_cpu
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,
             ModeKeys.EVAL: eval_batch_size,
             ModeKeys.PREDICT: predict_batch_size,
         }
+        _check_arguments(config, params, self._batch_sizes if use_tpu else None)
+        _check_unsupported(embedding_config_spec, export_saved_model_api_version)
+        if use_tpu:
+            _check_tpu_config(config.tpu_config)
+        super().__init__(model_fn, model_dir, config, params, warm_start_from)
+        self._use_tpu = use_tpu
+        self._batch_axis = batch_axis
+        self._eval_on_tpu = eval_on_tpu
+        self._export_to_cpu = export_to_cpu
         self._units_per_example = units_per_example
         self._sharding = tuple(sharding)
         self._warned = set()
@@ -375,6 +338,50 @@ class TPUEstimator(Estimator):
         if message not in self._warned:
             self._warned.add(message)
             tf.logging.warning("%s", message)
+
+
+def _check_arguments(config, params, batch_sizes):
+    """Checks the configuration and params, and under TPU rules the batch sizes, a dict by mode."""
+    if not isinstance(config, RunConfig):
+        raise ValueError(
+            "config must be a bert_estimator.tpu.RunConfig, not "
+            f"{type(config).__name__}: RunConfig(tpu_config=TPUConfig(...))"
+        )
+    for name in _RESERVED_PARAMS:
+        if params is not None and name in params:
+            raise ValueError(f"params[{name!r}] is reserved: TPUEstimator sets it itself")
+    if batch_sizes is None:
+        return
+    if batch_sizes[ModeKeys.TRAIN] is None:
+        raise ValueError("train_batch_size must be given with use_tpu=True")
+    for mode, (_, name) in _VERBS.items():
+        if batch_sizes[mode] is not None:
+            positive_int(batch_sizes[mode], name)
+
+
+def _check_unsupported(embedding_config_spec, export_version):
+    if embedding_config_spec is not None:
+        raise ValueError(
+            "embedding_config_spec is not supported: tables on the TPU's own embedding "
+            "hardware are TensorFlow's TPU operations. Use tf.nn.embedding_lookup"
+        )
+    if export_version not in tuple(ExportSavedModelApiVersion):
+        raise ValueError(
+            f"export_saved_model_api_version={export_version!r}: must be an "
+            "ExportSavedModelApiVersion, V1 or V2"
+        )
+
+
+def _check_tpu_config(tpu_config):
+    if tpu_config.num_cores_per_replica is not None and (
+        tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
+    ):
+        raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
+    if tpu_config.input_partition_dims is not None:
+        raise ValueError(
+            "TPUConfig.input_partition_dims is not supported: an input is only split along its "
+            "batch"
+        )
 
 
 def _without_gpus(config):

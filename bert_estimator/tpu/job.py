@@ -48,12 +48,12 @@ class Job:
 
     @property
     def same_batch(self):
-        """Whether every replica gets the whole batch (BROADCAST)."""
+        """Returns whether every replica gets the whole batch (BROADCAST)."""
         return self._input_mode == InputPipelineConfig.BROADCAST
 
     @property
     def draws_per_step(self):
-        """How many elements a host draws from its input for a step: one per replica, or one."""
+        """Returns how many elements a host draws from its input for a step."""
         return self.replicas_a_host if self._input_mode == InputPipelineConfig.PER_HOST_V2 else 1
 
     @property
@@ -62,13 +62,13 @@ class Job:
 
     @property
     def core_batch_size(self):
-        """The batch size of one replica's model, or None."""
+        """Returns the batch size of one replica's model, or None."""
         replicas = 1 if self.same_batch else self.num_replicas
         return self.batch_size // replicas if self.batch_size else None
 
     @property
     def input_batch_size(self):
-        """The batch size of `input_fn`, or None."""
+        """Returns the batch size of `input_fn`, or None."""
         if self.same_batch or not self.batch_size:
             return self.batch_size
         return self.batch_size // self.hosts.number // self.draws_per_step

@@ -1,6 +1,6 @@
 """Input receivers, which say what a served model is fed, and the functions that make them.
 
-The names are those of `tf.compat.v1.estimator.export`. An input receiver says which tensors a
+The names are as in `tf.compat.v1.estimator.export`. An input receiver says which tensors a
 caller of the SavedModel feeds (`receiver_tensors`), and which features the model_fn gets, computed
 from them.
 """

@@ -16,7 +16,7 @@ _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
 
 class ModeKeys:
-    """The modes that a `model_fn` builds a model for."""
+    """Names the modes in which a `model_fn` builds a model."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -84,11 +84,11 @@ class EstimatorSpec(NamedTuple):
 
 @checked
 class TPUEstimatorSpec(NamedTuple):
-    """As `EstimatorSpec`, in a form that can be split between a device and its host.
+    """Holds what an `EstimatorSpec` holds, in a form that can be split between device and host.
 
     Attributes:
       mode, predictions, loss, train_op, export_outputs, training_hooks, evaluation_hooks,
-        prediction_hooks: as those of an `EstimatorSpec`.
+        prediction_hooks: as in an `EstimatorSpec`.
       eval_metrics: (metric_fn, list or dict of tensors). The tensors of every step, concatenated
         over the cores along axis 0, are given to `metric_fn` on the host, by position or by
         keyword; it returns a dict of pairs as `tf.metrics` has them, or of Keras metrics.

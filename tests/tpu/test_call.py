@@ -9,7 +9,7 @@ from bert_estimator.tpu import call
 
 
 class HParams:
-    """As tf.contrib.training.HParams."""
+    """Has the methods of tf.contrib.training.HParams that the estimator calls."""
 
     def __init__(self, **values):
         self._values = values

@@ -9,7 +9,7 @@ from bert_estimator import tpu
 
 
 class Exports:
-    """What an exporter knows of an estimator: exports make a directory, named by a number."""
+    """Stands for an estimator: each of its exports makes a directory, named by a number."""
 
     def __init__(self, model_dir):
         self.model_dir = str(model_dir)

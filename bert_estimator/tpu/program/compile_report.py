@@ -173,20 +173,9 @@ def report(
         if needed is None:
             raise
         return CompileReport(fits=False, memory={**memory, "total": needed}, **facts)
-    analysis = compiled.memory_analysis()
-    memory["padding"] = analysis.argument_size_in_bytes - sum(memory.values())
-    memory["temporaries"] = analysis.temp_size_in_bytes
-    memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    memory["program"] = analysis.generated_code_size_in_bytes
-    memory["total"] = sum(memory.values())
+    _add_compiled_memory(memory, compiled.memory_analysis())
     hlo = _text(compiled)
-    if cores_per_replica == 1:
-        summed = between_replicas = stablehlo.summed_bytes(lowered.text)
-    elif hlo is not None:  # The compiler adds sums within a replica.
-        summed = summed_bytes(hlo)
-        between_replicas = summed - summed_bytes(hlo, cores_per_replica)
-    else:
-        summed = between_replicas = None
+    summed, between_replicas = _summed_bytes(lowered.text, hlo, cores_per_replica)
     chips = len(cores) // generation.cores_a_chip
     return CompileReport(
         fits=memory["total"] <= generation.usable_hbm,
@@ -196,6 +185,29 @@ def report(
         summing_secs=summed and generation.all_reduce_secs(between_replicas, chips),
         **facts,
     )
+
+
+def _add_compiled_memory(memory, analysis):
+    """Adds the compiler's figures to a dict that has the bytes of weights, state and input."""
+    memory["padding"] = analysis.argument_size_in_bytes - sum(memory.values())
+    memory["temporaries"] = analysis.temp_size_in_bytes
+    memory["outputs"] = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    memory["program"] = analysis.generated_code_size_in_bytes
+    memory["total"] = sum(memory.values())
+
+
+def _summed_bytes(text, hlo, cores_per_replica):
+    """Returns the bytes that all cores sum, and those bytes without sums within replicas.
+
+    Both are None if the compiled program's text `hlo` is needed, but is None.
+    """
+    if cores_per_replica == 1:
+        summed = stablehlo.summed_bytes(text)
+        return summed, summed
+    if hlo is None:
+        return None, None
+    summed = summed_bytes(hlo)  # The compiler has added sums within replicas.
+    return summed, summed - summed_bytes(hlo, cores_per_replica)
 
 
 def _text(compiled):

@@ -1,9 +1,9 @@
-"""A TF1 step as one XLA program per core: from graph code to StableHLO to something that runs.
+"""Builds a TF1 step for one core, and lowers it from a graph to StableHLO.
 
-The step is built in a FuncGraph inside the session's graph. Its variables are therefore the
-session's own, with their names, initializers and collections, while its operations are apart, and
-see the variables as captured handles. The part of it that matters is imported into a function
-which TensorFlow's own bridge lowers to StableHLO: a `LoweredStep`.
+The step is built in a FuncGraph inside the session's graph. So its variables belong to the session,
+with their names, initializers and collections, and its operations are in a graph of their own,
+which captures the variables' handles. The operations that the outputs depend on are imported into a
+function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a `LoweredStep`.
 """
 
 import contextlib
@@ -18,34 +18,36 @@ from bert_estimator.tpu import graph_walk, replica
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.step import lowering_error, variable_versions
 
-# The first whose bridge gives StableHLO: 2.16 and 2.18 give XLA's older text alone (tried).
+# The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
 
 
 def check_tensorflow():
-    """Raises RuntimeError where this TensorFlow is too old to lower a step."""
+    """Raises RuntimeError if this TensorFlow is too old to lower a step."""
     if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST_TENSORFLOW:
         raise RuntimeError(
             f"The XLA runtime needs TensorFlow {'.'.join(map(str, _OLDEST_TENSORFLOW))} or newer; "
-            f"this is {tf.__version__}. Install a newer one, or run without a TPU's name, on the "
-            "session runtime"
+            f"this is {tf.__version__}. Install a newer version, or run without a TPU's name, on "
+            "the session runtime"
         )
 
 
 class StepGraph:
-    """The graph of one core's step, inside the current graph.
+    """Holds the graph of one core's step, inside the current graph.
 
     Args:
-      num_replicas: replicas that share a batch.
-      cores_per_replica: cores that share the model of a replica.
+      num_replicas: number of replicas that share a batch.
+      cores_per_replica: number of cores that share the model of a replica.
 
     Attributes:
-      inputs: placeholders made with `placeholder`, in order.
-      has_sums: whether what was built so far sums anything over the replicas.
-      variables: once lowered, the session's variables that are the step's state, in its order.
+      num_replicas: as above.
+      inputs: list of the placeholders that `placeholder` made.
+      has_sums: whether an operation of the graph sums over the replicas.
+      variables: None until `lower` sets it: list of the session's variables that are the step's
+        state, in the state's order.
 
     Raises:
-      RuntimeError: this TensorFlow is too old to lower it.
+      RuntimeError: this TensorFlow is too old to lower a step.
     """
 
     def __init__(self, num_replicas, cores_per_replica=1):
@@ -57,21 +59,22 @@ class StepGraph:
         self.variables = None
         self._outer = tf.get_default_graph()
         self._graph = tf2.__internal__.FuncGraph("step")
-        # Variables' own seeds go by the graph's: the same weights as in the session runtime.
+        # A variable's seed depends on its graph's seed. With the session's seed, the weights start
+        # as they do in the session runtime.
         self._graph.seed = self._outer.seed
         with self._graph.as_default():
             self._replica_id = tf.placeholder(tf.int32, [1], "replica_id")
 
     @contextlib.contextmanager
     def building(self):
-        """Builds in this graph, with variables as resources, as one of the replicas."""
+        """Surrounds code that builds one replica's model in this graph, with resource variables."""
         this = self._replica()
         with (
             self._graph.as_default(),
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
-            # A cached read, as of tf.scan and recurrent networks, would lie outside of the step.
+            # tf.scan and recurrent networks cache reads, which would then be outside of the step.
             tf.variable_creator_scope(_without_caching_device),
             this.entered(),
             _xla_context(),
@@ -80,7 +83,7 @@ class StepGraph:
         self._share_variables()
 
     def _share_variables(self):
-        """Has the session's graph see which variables are in collections: a scaffold_fn may ask."""
+        """Adds the variables to the session graph's collections, which a scaffold_fn may read."""
         for name in self._graph.get_all_collection_keys():
             known = {id(each) for each in self._outer.get_collection(name)}
             for each in self._graph.get_collection(name):
@@ -93,12 +96,13 @@ class StepGraph:
         return self.inputs[-1]
 
     def summaries(self):
-        """Returns what the v1 summaries' operations of this graph give."""
+        """Returns the output tensors of this graph's v1 summary operations."""
         found = self._graph.get_collection(tf.GraphKeys.SUMMARIES)
         return [tensor for tensor in found if tensor.graph is self._graph]
 
     def own_element(self, name_or_element):
-        """Returns the tensor or operation of this graph alone that is meant, or None."""
+        """Returns the tensor or operation that a name or an element means, if it is only in this
+        graph and not in the session's; else None."""
         try:
             self._outer.as_graph_element(name_or_element)
         except (KeyError, ValueError):
@@ -124,8 +128,10 @@ class StepGraph:
         return replica.Replica(self.num_replicas, replica_id, cross_replica_sum)
 
     def _groups(self):
-        """Which cores sum with each other: those of the same place in their replica. The cores of
-        a replica are numbered one after the other, as in `LoweredStep.compile`'s mesh."""
+        """Returns the groups of cores that sum with each other: the n-th cores of all replicas.
+
+        The cores of a replica are numbered one after the other, as in `CoreMesh`.
+        """
         cores = self._cores_per_replica
         return [list(range(place, self.num_replicas * cores, cores)) for place in range(cores)]
 
@@ -134,7 +140,7 @@ class StepGraph:
 
         Args:
           outputs: list of tensors of this graph.
-          after: operations and tensors of this graph that are computed in every step, or None.
+          after: structure of operations and tensors that are computed in every step, or None.
 
         Returns:
           A `LoweredStep`.
@@ -143,7 +149,7 @@ class StepGraph:
           RuntimeError: an operation has no XLA kernel; the text names it.
         """
         with self._graph.as_default():
-            outputs = [tf.identity(tensor) for tensor in outputs]  # one may be an input itself
+            outputs = [tf.identity(tensor) for tensor in outputs]  # An output may be an input.
         after = tf.nest.flatten(after) if after is not None else []
         after = [getattr(each, "op", each) for each in after]
         results = [tensor.op for tensor in outputs]
@@ -165,8 +171,10 @@ class StepGraph:
         return LoweredStep(text, len(inputs), len(outputs), state, order)
 
     def _variables_in(self, present):
-        """Returns a dict, name of a placeholder for a variable's handle -> the session's variable,
-        of those among the names of operations."""
+        """Returns a dict, name of a variable handle's placeholder -> the session's variable.
+
+        It only has the placeholders that are in `present`, a set of operations' names.
+        """
         variables = [
             *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
             *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
@@ -181,16 +189,24 @@ class StepGraph:
         return found
 
     def _with_open_ends(self, present, inputs, variable_of):
-        """Returns the operations of some names but for inputs and variables' handles: a GraphDef in
-        which each operation sees the values of variables that it has to, and a dict of its handles,
-        name -> name of the variable's handle in `variable_of`."""
+        """Returns a GraphDef of the operations that the outputs depend on, and its handles.
+
+        Inputs and variables' handles are not in it: they come from outside. Each operation sees the
+        values of variables that `variable_uses` defines. The handles are a dict, name of a handle
+        in the GraphDef -> name of the variable's handle in `variable_of`.
+
+        Args:
+          present: set of the operations' names.
+          inputs: list of the placeholders that are the step's inputs.
+          variable_of: what `_variables_in` returned.
+        """
         replaced = {*variable_of, *(tensor.op.name for tensor in inputs)}
         graph_def = self._graph.as_graph_def()
         kept = [node for node in graph_def.node if node.name in present - replaced]
         for node in kept:
             # Gradients and updates are colocated with variables, which are not in this graph.
             node.attr.pop("_class", None)
-            # Inputs are there before any operation: nothing has to wait for them.
+            # Inputs are known before any operation runs, so operations need not wait for them.
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
         library = variable_versions.Library(graph_def.library)
@@ -203,20 +219,23 @@ class StepGraph:
 
 
 def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
-    """Returns (a step as StableHLO text, for each variable among its inputs the variable's number).
+    """Lowers a GraphDef to StableHLO.
 
     Args:
       graph_def, handles: what `_with_open_ends` returned.
-      inputs, outputs: tensors of the step.
-      after: operations of it that run in every step.
+      inputs, outputs: lists of tensors of the step.
+      after: list of the operations that run in every step.
       variable_of: dict, name of a handle -> variable, in the order of the state.
+
+    Returns:
+      The text; and for each variable among the module's inputs, its number in the state.
     """
     used = {name.split(":")[0] for node in graph_def.node for name in node.input}
     names = [each.name for each in [*outputs, *after]]
     signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     with context.eager_mode():
-        # Stand-ins: only their shapes and dtypes get into the program. Memory that nobody writes to
-        # is never really taken, so a network's size does not matter here.
+        # The program only gets the shapes and dtypes of these stand-ins. Their memory is never
+        # written to, so the system does not really allocate it, however large the network is.
         stand_ins = {
             handle: tf2.Variable(tf.raw_ops.Empty(shape=v.shape.as_list(), dtype=v.dtype))
             for handle, v in ((handle, variable_of[name]) for handle, name in handles.items())
@@ -248,7 +267,7 @@ def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
 
 @contextlib.contextmanager
 def _registered(functions):
-    """Has the compiler know functions that are in a graph alone."""
+    """Registers a graph's functions with TensorFlow's eager context, where the compiler looks."""
     eager = context.context()
     new = [each for each in functions if not eager.has_function(each.signature.name)]
     for function in new:
@@ -266,7 +285,7 @@ def _without_caching_device(next_creator, **given):
 
 @contextlib.contextmanager
 def _xla_context():
-    """Has TensorFlow build gradients of conditions and loops from operations that XLA knows."""
+    """Makes TensorFlow build gradients of conditions and loops with operations that XLA knows."""
     xla_context = control_flow_ops.XLAControlFlowContext()
     xla_context.Enter()
     try:
@@ -286,7 +305,7 @@ def _from_outside(outer, inner, present):
         )
     if outer.op.type == "SummaryWriter":
         return RuntimeError(
-            f"{where}, the writer of a summary, which no core can write: on a TPU write it in "
+            f"{where}, the writer of a summary, which a core cannot write: on a TPU write it in "
             "host_call, or make it with tf.compat.v1.summary"
         )
     return RuntimeError(

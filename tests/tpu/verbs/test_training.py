@@ -1,4 +1,4 @@
-"""Training under TPU rules: where it ends, what it saves, which error it tells."""
+"""Training under TPU rules: when it ends, what it saves, which errors it raises."""
 
 import subprocess
 import time
@@ -149,7 +149,7 @@ def test_an_exception_in_a_py_function_keeps_its_message_and_its_place(tmp_path)
     estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="record 6 is broken"):
         estimator.train(py_input_fn(fails_at(6, ValueError("record 6 is broken"))), [visits], 10)
-    assert visits.steps == [2, 4]  # the loop that it broke is not one
+    assert visits.steps == [2, 4]  # the hooks do not see the loop that it broke
     assert checkpoint_steps(tmp_path) == [0, 2, 4]
 
 
