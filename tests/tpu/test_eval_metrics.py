@@ -97,6 +97,19 @@ def test_an_estimator_spec_takes_them_as_its_metric_ops(tmp_path):
     assert results == pytest.approx(EXPECTED)
 
 
+@pytest.mark.usefixtures("xla_runtime")
+def test_an_estimator_spec_with_metrics_trains_on_cores(tmp_path):
+    def model_fn(features, mode, params):
+        spec = toy.make_model_fn()(features, mode, params)
+        metrics = {"mean": tf.metrics.mean(features["x"])}
+        return tpu.EstimatorSpec(
+            mode, loss=spec.loss, train_op=spec.train_op, eval_metric_ops=metrics
+        )
+
+    estimator = toy.make_estimator(tmp_path, model_fn, master="rehearse:2")
+    assert estimator.train(toy.input_fn, steps=2).get_variable_value("w") == 2.0
+
+
 def test_their_variables_are_local_and_of_metrics_once():
     with tf.Graph().as_default():
         metrics = {"largest": updated(Largest(), tf.constant([1.0])), "again": None}

@@ -52,7 +52,10 @@ class CoreModel:
     def session_spec(self):
         """Returns the spec for the session's graph, without tensors of the step's graph."""
         train_op = tf.no_op() if self.spec.train_op is not None else None
-        return self.spec._replace(loss=self.loss_holder, train_op=train_op, predictions={})
+        replaced = {"loss": self.loss_holder, "train_op": train_op, "predictions": {}}
+        if isinstance(self.spec, EstimatorSpec):
+            replaced["eval_metric_ops"] = {}  # nothing in TRAIN asks for them
+        return self.spec._replace(**replaced)
 
     def lower(self, scalars, sent):
         """Lowers the step.
