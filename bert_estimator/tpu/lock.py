@@ -1,9 +1,9 @@
-"""A lock: one process at a time writes in a directory, or writes one set of files.
+"""A lock, with which one process at a time writes in a directory, or writes a set of files.
 
-The lock is `flock` on a file that says who holds it. The kernel releases it however the holder
-ends, by `kill -9` too, and the file that is left then means nothing. On a file system without
-locks the file itself is the lock: it is created exclusively, and taken over from a process of this
-machine that has ended. This module does not import TensorFlow.
+The lock is `flock` on a file that says who holds it. When the holder ends, even by `kill -9`, the
+kernel releases the lock; the file may stay, without effect. On a file system without locks the file
+itself is the lock: the holder creates it exclusively. If the holder ran on this machine and has
+ended, another process takes the file over. This module does not import TensorFlow.
 """
 
 import contextlib
@@ -29,17 +29,18 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, err
 _LONGEST_COMMAND = 300
 
 _mutex = threading.RLock()
-_held = {}  # path of a lock's file -> what is held, of this process
+_held = {}  # path of a lock's file -> the `_Lock` that this process holds
 
 
 class InUseError(RuntimeError):
-    """Another process writes there: the text names it."""
+    """Another process holds the lock; the text names the process."""
 
 
 @contextlib.contextmanager
 def held(directory):
-    """Holds the lock of a directory, which is made if need be; within one process, any number of
-    times.
+    """Holds the lock of a directory, which is made if it does not exist.
+
+    The process that holds the lock may enter this any number of times.
 
     Raises:
       InUseError: another process holds it.
@@ -51,10 +52,10 @@ def held(directory):
 
 @contextlib.contextmanager
 def held_by_chief(directory):
-    """As `held`, by the chief of several hosts for all of them, once all have come here.
+    """Waits for all hosts; then the chief holds the lock of a directory, as `held` does, for all.
 
     Raises:
-      InUseError: on all of the hosts.
+      InUseError: another process holds it. All hosts raise this.
     """
     refusal = None
     with contextlib.ExitStack() as stack:
@@ -70,8 +71,10 @@ def held_by_chief(directory):
 
 @contextlib.contextmanager
 def held_for(path):
-    """Holds the lock of a file, or of a directory that is replaced as one, as `held` does. The
-    lock's file is beside it: other files of the directory may be written meanwhile."""
+    """Holds the lock of a file, or of a directory that is replaced as a whole, as `held` does.
+
+    The lock's file is beside it, so other processes may write other files of the folder.
+    """
     folder, name = os.path.split(os.fspath(path).rstrip(os.sep))
     with _held_in(folder or ".", f".{name}{FILE}", path):
         yield
@@ -99,15 +102,21 @@ def _held_in(folder, name, what):
 
 
 class _Lock:
-    """A lock that this process holds: the path of its file, and the descriptor that `flock` is on,
-    or None where the file itself is the lock."""
+    """A lock that this process holds.
+
+    Attributes:
+      path: the path of its file.
+      descriptor: the file descriptor with the `flock`; None if the file itself is the lock.
+      holders: how many times the process has entered the lock.
+    """
 
     def __init__(self, path, descriptor):
         self.path, self.descriptor = path, descriptor
         self.holders = 0
 
     def release(self):
-        # The file goes first: who opens it then and waits for nobody finds another in its place.
+        # The file is removed before the lock is released. A process that had opened it sees that
+        # another file is in its place, or none.
         with contextlib.suppress(OSError):
             os.remove(self.path)
         if self.descriptor is not None:
@@ -125,7 +134,7 @@ def _acquire(path, what):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, _description_of_this_process())
                 return _Lock(path, descriptor)
-            os.close(descriptor)  # who held it before has removed it since it was opened
+            os.close(descriptor)  # Its last holder has removed the file since it was opened.
         except OSError as error:
             os.close(descriptor)
             if isinstance(error, BlockingIOError):
@@ -138,7 +147,7 @@ def _acquire(path, what):
 
 
 def _create(path, what):
-    """Acquires a lock that is the file itself."""
+    """Acquires a lock on a file system without locks: the file itself is the lock."""
     for _ in range(2):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -160,7 +169,7 @@ def _create(path, what):
 
 
 def _remove_left(path, content):
-    """Removes the file of a process that has ended, unless another has just put its own there."""
+    """Removes the file of an ended process, unless another process has just replaced it."""
     aside = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
@@ -190,7 +199,7 @@ def _description_of_this_process():
 
 
 def _read(path):
-    """Returns what a lock's file says of its holder; an empty dict if it says nothing (yet)."""
+    """Returns the dict in a lock's file about its holder; it is empty if the file is."""
     try:
         with open(path, encoding="utf-8") as reader:
             described = json.load(reader)
@@ -213,7 +222,7 @@ def _refusal(what, holder):
 
 
 def _has_ended(holder):
-    """Whether the process that a file describes ran on this machine, and does so no longer."""
+    """Returns whether the process that a file describes ran on this machine and has ended."""
     same = holder.get("host") == socket.gethostname() and holder.get("machine") == _machine()
     if not same or not isinstance(holder.get("pid"), int):
         return False
@@ -221,14 +230,17 @@ def _has_ended(holder):
         os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return True
-    except OSError:  # somebody else's
+    except OSError:  # It is another user's process.
         return False
-    return _start_of(holder["pid"]) != holder.get("started")  # its number was given again
+    # If the times differ, a new process has got the number of the old one.
+    return _start_of(holder["pid"]) != holder.get("started")
 
 
 def _machine():
-    """Returns what tells this machine's processes from those of another of its name: its boot, and
-    the container; None where the system does not say."""
+    """Returns an id of this machine's boot and of the container; None if they are not known.
+
+    It tells processes of this machine from processes of another machine with the same name.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as reader:
             return f"{reader.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -237,7 +249,7 @@ def _machine():
 
 
 def _start_of(pid):
-    """Returns when a process began, in ticks since the machine did; None if that is not known."""
+    """Returns when a process began, in ticks since the boot; None if the time is not known."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as reader:
             return int(reader.read().rpartition(")")[2].split()[19])
@@ -246,7 +258,7 @@ def _start_of(pid):
 
 
 def _forget():
-    """A forked process holds no lock: it must not outlive the one that does."""
+    """Forgets the locks in a forked process, which may outlive the process that holds them."""
     global _mutex
     _mutex = threading.RLock()
     for lock in _held.values():

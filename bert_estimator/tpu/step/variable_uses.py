@@ -1,16 +1,17 @@
-"""Which value of a variable each operation of a step sees, in whatever order the graph was made.
+"""Defines which value of a variable each operation of a step sees.
 
-TensorFlow orders reads and updates of a variable by control dependencies alone; without them they
-race. Here they have one meaning, which goes by what an operation comes after, through its inputs
-and control inputs:
+TensorFlow orders reads and updates of a variable only by control dependencies. Without them, reads
+and updates race. Here, what an operation sees depends on the operations that it comes after,
+through its inputs and control inputs:
 
-1. The updates of a variable take place in the order of construction, one after the other. What
-   reads and writes in one operation (`assign_add`, an optimizer's kernel, a condition or a loop
-   with updates of the variable in it) works on what the update before it left.
-2. A read that comes after no update of the variable sees the value that the step began with.
-3. A read that comes after updates sees what the last of them left.
-4. In a branch of a condition or the body of a loop that updates a variable, the same holds of the
-   branch: "the step" is then one run of it. An order that contradicts itself is an error there.
+1. The updates of a variable take place one after the other, in the order of construction. An
+   operation that reads and writes (`assign_add`, an optimizer's kernel, a condition or a loop that
+   updates the variable) reads the value that the update before it wrote.
+2. A read that does not come after an update of the variable sees the value at the step's start.
+3. A read that comes after updates sees the value that the last of them wrote.
+4. In a branch of a condition, or the body of a loop, that updates a variable, the same rules hold
+   for each run of the branch or the body, in place of the step. If they contradict each other
+   there, it is an error.
 
 An operation is a `NodeDef` here, of a graph or of a function in its library.
 """
@@ -21,7 +22,7 @@ import itertools
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
-# Operations that take a variable's handle and leave its value alone. Any other may write to it.
+# Operations that take a variable's handle and do not write to it. Other operations may write.
 READERS = {
     "ReadVariableOp",
     "ResourceGather",
@@ -49,10 +50,10 @@ class Read:
 
     Attributes:
       node: the operation.
-      position: of the handle among its inputs.
-      variable: which one.
-      update: number of the update in `Uses.updates` that left what it sees; None: the value at the
-        start.
+      position: the position of the handle among its inputs.
+      variable: the variable's name.
+      update: number, in `Uses.updates`, of the update that wrote the value it sees. None means the
+        value at the start.
     """
 
     node: node_def_pb2.NodeDef
@@ -71,7 +72,7 @@ class Uses:
       functions: the `Functions` that they run.
 
     Attributes:
-      nodes: the operations, each after the operations that it depends on, else as they were.
+      nodes: the operations, sorted by `in_order`.
       updates: list of the operations that write to variables, in their order.
       updates_of: dict, variable -> list of the numbers of its updates.
       reads: list of `Read`.
@@ -114,7 +115,7 @@ class Uses:
         }
 
     def chain(self):
-        """Returns pairs: an update of a variable, and the next one of it."""
+        """Returns pairs of an update of a variable and the variable's next update."""
         return [
             (self.updates[one], self.updates[other])
             for numbers in self.updates_of.values()
@@ -129,8 +130,8 @@ class Uses:
         return None
 
     def edges(self):
-        """Returns pairs of operations: with the first of each run before the second, reads and
-        updates of variables are as said above."""
+        """Returns pairs of operations. If the first of each pair runs before the second, each read
+        sees its value."""
         reads = [(read.node, self.next_update(read)) for read in self.reads]
         return self.chain() + [pair for pair in reads if pair[1] is not None]
 
@@ -176,7 +177,9 @@ class Functions:
 
 
 def in_order(nodes):
-    """Sorts operations so that each comes after what it depends on, and leaves them in order else.
+    """Sorts operations so that each comes after the operations that it depends on.
+
+    Apart from that, it keeps their order.
 
     Raises:
       ValueError: they depend on each other in a circle.
@@ -186,7 +189,7 @@ def in_order(nodes):
     followers, missing = [[] for _ in nodes], [0] * len(nodes)
     for number, node in enumerate(nodes):
         for source in {number_of.get(_source(name)) for name in node.input} - {None}:
-            # The way back in a loop of the old kind.
+            # These lead back to the start of a TF1 loop.
             if nodes[source].op not in ("NextIteration", "RefNextIteration"):
                 followers[source].append(number)
                 missing[number] += 1
@@ -206,8 +209,7 @@ def in_order(nodes):
 
 
 def _needed(function):
-    """Returns the operations of a function that a result of it depends on: a session runs no others
-    either."""
+    """Returns the operations of a function that its results depend on; sessions only run these."""
     node_of = {node.name: node for node in function.node_def}
     waiting = [_source(name) for name in [*function.ret.values(), *function.control_ret.values()]]
     needed = set()
@@ -220,7 +222,7 @@ def _needed(function):
 
 
 def _handles(function):
-    """Returns a dict, argument of a function that is a handle -> its number, as text."""
+    """Returns a dict, name of a function's argument that is a handle -> its number, as text."""
     arguments = enumerate(function.signature.input_arg)
     return {a.name: str(i) for i, a in arguments if a.type == types_pb2.DT_RESOURCE}
 

@@ -1,8 +1,8 @@
-"""Has the reads and updates of a step's variables mean what `variable_uses` says, on both runtimes.
+"""Rewrites a step so that its reads see the values of variables that `variable_uses` defines.
 
-On cores each value that a read may see gets a handle of its own: the order of construction, and the
-order in which a compiler takes the operations, then make no difference. A session's graph gets
-control dependencies.
+On the XLA runtime, each value that a read may see gets a handle of its own. Then neither the order
+of construction nor the compiler's order of operations makes a difference. On the session runtime,
+the graph gets control dependencies.
 """
 
 import tensorflow.compat.v1 as tf
@@ -13,15 +13,15 @@ from bert_estimator.tpu.step.variable_uses import CALLERS, Functions, Uses, func
 
 
 class Library:
-    """The functions that the operations of a graph run, with copies that say what sees what.
+    """Holds the functions that a graph's operations run, and copies with control dependencies.
 
     Args:
       library: a `FunctionDefLibrary`.
 
     Attributes:
       functions: the `Functions`.
-      rewritten: dict, name of a function with updates of variables -> a copy of it, in which
-        control dependencies say what sees what; `rewrite` fills it.
+      rewritten: dict, name of a function that updates variables -> a copy of it, with control
+        dependencies between its reads and updates. `rewrite` fills the dict.
     """
 
     def __init__(self, library):
@@ -29,7 +29,7 @@ class Library:
         self.rewritten = {}
 
     def rewrite(self, node):
-        """Has an operation run the rewritten copies of the functions that have updates in them."""
+        """Makes an operation run the rewritten copies of its functions that have updates."""
         for function in functions_of(node):
             if self.functions.has_updates(function.name):
                 function.name = self._rewritten(function.name)
@@ -145,8 +145,11 @@ def order(fetches):
 
 
 def _end(operation):
-    """Returns the operations after which one is done: itself, but if it runs functions. A control
-    dependency on that is met when a function begins; its results come with its updates made."""
+    """Returns the operations to wait for if something must run after an operation.
+
+    This is the operation itself, unless it runs functions. A control dependency on such an
+    operation is met when its function begins. Its results come after the function's updates.
+    """
     if operation.type not in CALLERS:
         return [operation]
     with tf.control_dependencies(None):
@@ -176,7 +179,7 @@ def _copying(handle, copy, dtype):
 
 
 def _wait_for(node, first):
-    """Has an operation run after another one."""
+    """Makes an operation run after another operation."""
     name = f"^{first.name}"
     if name not in node.input and node is not first:
         node.input.append(name)

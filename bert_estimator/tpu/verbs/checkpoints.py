@@ -1,8 +1,8 @@
-"""Which checkpoint to start from, whether it is whole, and when to write the next one.
+"""Finds the checkpoint to start from, checks that it is complete, and writes new ones.
 
-A checkpoint is a `tf.train.Saver` one: `model.ckpt-N.index`, `.data-*`, `.meta`, and the state file
-`checkpoint` that lists them. TensorFlow stores a checksum with every tensor, so a checkpoint cut
-short (by a kill, a full disk) is found by reading it.
+`tf.train.Saver` writes a checkpoint as the files `model.ckpt-N.index`, `.data-*` and `.meta`, and
+lists the checkpoints in the state file `checkpoint`. It stores a checksum with every tensor. So
+reading a checkpoint shows whether it was cut short, by a kill or a full disk.
 """
 
 import collections
@@ -18,7 +18,7 @@ BASENAME = "model.ckpt"
 _STATE = "checkpoint"
 _FILE = re.compile(r"((.+)-(\d+))\.(?:index|data-\d+-of-\d+)")
 
-# A file system that cannot be read now does not make a checkpoint a damaged one.
+# These errors mean that the file system cannot be read now, not that a checkpoint is damaged.
 _OTHER_TROUBLE = (
     tf.errors.PermissionDeniedError,
     tf.errors.UnauthenticatedError,
@@ -27,25 +27,26 @@ _OTHER_TROUBLE = (
     tf.errors.DeadlineExceededError,
 )
 
-# What `_fingerprint` said of the checkpoints found whole: one run asks several times, and reading
-# every tensor of a large network takes as long as restoring it.
+# The `_fingerprint`s of complete checkpoints. A run checks a checkpoint several times, and reading
+# all tensors of a large network takes as long as restoring it.
 _found_whole = set()
 
 
 def newest_whole(model_dir, quiet=False):
     """Returns the path prefix of the newest complete checkpoint in a directory, or None.
 
-    What lies in the directory decides, not what the state file `checkpoint` says: the checkpoint of
-    the highest step all of whose tensors can be read. To go back to an earlier one, the user
-    removes the later ones. A warning names each later checkpoint that is damaged, and the state
-    file where it cannot be read or names another checkpoint.
+    This is the checkpoint with the highest step whose tensors can all be read, whatever the state
+    file `checkpoint` says. To go back to an earlier checkpoint, the user removes the later ones. A
+    warning names each later checkpoint that is damaged. Another warning says if the state file
+    cannot be read, or names another checkpoint.
 
     Args:
-      quiet: whether the warnings are left out, by a caller who trains and evaluates nothing.
+      model_dir: the directory.
+      quiet: whether to leave out the warnings, for callers that neither train nor evaluate.
 
     Raises:
-      NoWholeCheckpointError: all checkpoints are damaged, and one of them is of a later step than
-        0. To start over in silence would be a training lost.
+      NoWholeCheckpointError: all checkpoints are damaged, and at least one has a later step than 0.
+        Training must not start over in silence.
     """
     problems, whole = {}, None
     prefixes, doubt = _candidates(model_dir)
@@ -81,7 +82,7 @@ def newest_whole(model_dir, quiet=False):
 
 
 def last_written(model_dir):
-    """Returns, as a sentence for an error, which checkpoint there is to go on from."""
+    """Returns a sentence for an error, which names the checkpoint to resume from."""
     path = next((each for each in _candidates(model_dir)[0] if damage(each) is None), None)
     if path is None:
         return f"There is no checkpoint in {model_dir} to go on from."
@@ -92,14 +93,15 @@ def to_read(model_dir, checkpoint_path, doing):
     """Returns the path prefix of the checkpoint to evaluate or to predict with.
 
     Args:
-      checkpoint_path: what the caller asked for; None: the newest whole one.
-      doing: "evaluating" or the like, for the warning where there is none.
+      model_dir: directory of the checkpoints.
+      checkpoint_path: the caller's choice. None means the newest complete checkpoint.
+      doing: a word such as "evaluating", for the warning that there is no checkpoint.
 
     Returns:
-      None where there is none: then variables have their initial values.
+      The path prefix; None if there is no checkpoint, so that variables have their initial values.
 
     Raises:
-      ValueError: there is no such checkpoint.
+      ValueError: the checkpoint of checkpoint_path does not exist.
     """
     path = given_or_newest(model_dir, checkpoint_path)
     if path is None:
@@ -110,17 +112,17 @@ def to_read(model_dir, checkpoint_path, doing):
 
 
 def given_or_newest(model_dir, checkpoint_path):
-    """Returns the checkpoint that the caller asked for, or else the newest whole one, or None.
+    """Returns checkpoint_path, or if it is None, the newest complete checkpoint, or None.
 
     Raises:
-      ValueError: there is no such checkpoint.
+      ValueError: the checkpoint of checkpoint_path does not exist.
     """
     check_given(checkpoint_path)
     return checkpoint_path or newest_whole(model_dir)
 
 
 def check_given(checkpoint_path):
-    """Raises ValueError where the caller asked for a checkpoint that is not there."""
+    """Raises ValueError if the caller asked for a checkpoint that does not exist."""
     if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
         raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
 
@@ -128,7 +130,7 @@ def check_given(checkpoint_path):
 def damage(prefix):
     """Returns None if every tensor of a checkpoint can be read, else what is wrong with it.
 
-    A whole one is read once in a process, unless its files change.
+    A complete checkpoint is only read once in a process, unless its files change.
     """
     try:
         fingerprint = _fingerprint(prefix)
@@ -139,7 +141,7 @@ def damage(prefix):
             reader.get_tensor(name)
     except _OTHER_TROUBLE:
         raise
-    # Some of TensorFlow's errors arrive as Python's: a short read as an IndexError.
+    # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
     except (tf.errors.OpError, FileNotFoundError, ValueError, LookupError, RuntimeError) as error:
         return str(error).splitlines()[0]
     if fingerprint is not None:
@@ -148,7 +150,7 @@ def damage(prefix):
 
 
 def global_step_of(prefix):
-    """Returns the global step stored in a checkpoint; 0 if it has none, or `prefix` is None."""
+    """Returns the global step in a checkpoint; 0 if it does not have one, or `prefix` is None."""
     if prefix is None:
         return 0
     reader = tf.train.load_checkpoint(prefix)
@@ -158,10 +160,10 @@ def global_step_of(prefix):
 
 
 def check_restorable(prefix, variables):
-    """Checks before any restore that a checkpoint holds all variables, in their shapes.
+    """Checks, before restoring, that a checkpoint holds all variables, in their shapes.
 
     Raises:
-      ValueError: names every variable that is missing or has another shape.
+      ValueError: variables are missing or have another shape; the text names all of them.
     """
     shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     problems = []
@@ -180,7 +182,7 @@ def check_restorable(prefix, variables):
 
 
 def remove_leftovers(model_dir):
-    """Removes what a killed process left of a checkpoint that it was writing."""
+    """Removes the files of a checkpoint that a killed process was writing."""
     for name in tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ():
         path = os.path.join(model_dir, name.rstrip("/"))
         if re.fullmatch(rf"{BASENAME}-\d+_temp", os.path.basename(path)) and os.path.isdir(path):
@@ -190,11 +192,11 @@ def remove_leftovers(model_dir):
 
 
 def ensure_saver(scaffold, config):
-    """Adds a saver with upstream's settings to a graph for which its author made none.
+    """Adds a saver with upstream's settings to the graph if the model_fn did not make a saver.
 
     Returns:
-      Whether it did. Then a checkpoint must hold all variables; what another saver restores is
-      its author's business.
+      Whether a saver was added. It restores all variables, so a checkpoint must hold them. The
+      saver of a model_fn may restore fewer.
     """
     if scaffold.saver is not None or tf.get_collection(tf.GraphKeys.SAVERS):
         return False
@@ -210,15 +212,21 @@ def ensure_saver(scaffold, config):
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):
-    """TensorFlow's saver hook, which never puts anything worse in a good checkpoint's place.
+    """TensorFlow's saver hook, but it keeps good checkpoints safe.
 
-    - A weight that is not finite is refused, so the last good checkpoint stays.
-    - The checkpoint that training was restored from is not written again: it is on disk already,
-      and a kill during that write would cost the very state that training resumes from.
+    - If a weight is not finite, it raises an error, so that the last good checkpoint stays.
+    - It does not write the checkpoint again from which training was restored. A kill during the
+      write would destroy the state that training resumes from.
 
     Args:
-      restored_step: the step of that checkpoint, or None.
+      config: the `RunConfig`.
+      scaffold: the `tf.train.Scaffold` that has the saver.
+      restored_step: the step of the checkpoint that training was restored from, or None.
+      listeners: list of `tf.train.CheckpointSaverListener`.
       finite: a `FiniteCheck`.
+
+    Raises:
+      NonFiniteWeightsError: when saving, a weight is not finite.
     """
 
     def __init__(self, config, scaffold, restored_step, listeners, finite):
@@ -248,7 +256,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
 
 class FiniteCheck:
-    """Finds variables that are not finite. Made before the graph is finalized."""
+    """Finds variables that are not finite. It must be made before the graph is finalized."""
 
     _MOST_NAMES = 10
 
@@ -257,17 +265,18 @@ class FiniteCheck:
         self._finite = [tf.reduce_all(tf.math.is_finite(v)) for v in self._variables]
 
     def names_of_bad(self, session):
-        """Returns the names of the variables with a value that is not finite, the first ten."""
+        """Returns the names of the first ten variables with a value that is not finite."""
         flags = session.run(self._finite)
         names = [v.op.name for v, ok in zip(self._variables, flags, strict=True) if not ok]
         return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
 
 
 def remember_earlier(saver, model_dir):
-    """Tells a saver which checkpoints a restarted training has: else they are never deleted.
+    """Tells a saver which checkpoints there are when training resumes, so that it deletes old ones.
 
-    They are those that the state file lists, and any later ones; all, if it cannot be read. Earlier
-    ones that it does not list are kept for good (`keep_checkpoint_every_n_hours`).
+    These are the checkpoints in the state file, and all later checkpoints; or all checkpoints, if
+    the state file cannot be read. Earlier checkpoints that the file does not list are kept for
+    good, because of `keep_checkpoint_every_n_hours`.
     """
     state = _state(model_dir)
     paths = [p for p in reversed(_candidates(model_dir)[0]) if tf.io.gfile.exists(p + ".index")]
@@ -282,9 +291,10 @@ def remember_earlier(saver, model_dir):
 
 
 def _fingerprint(prefix):
-    """Returns what changes when a checkpoint's files do; None on a file system not the machine's.
+    """Returns a value that changes when a checkpoint's files change.
 
-    TensorFlow's own `stat` knows times to the second only.
+    It is None if the machine's own file system does not have the directory. (TensorFlow's `stat`,
+    which knows other file systems, gives times only to the second.)
     """
     folder, name = os.path.split(prefix)
     if not os.path.isdir(folder or "."):
@@ -295,21 +305,22 @@ def _fingerprint(prefix):
 
 
 def _state(model_dir):
-    """Returns what the state file says, or None if there is none that can be read."""
+    """Returns the contents of the state file; None if it is missing or cannot be read."""
     try:
         return tf.train.get_checkpoint_state(model_dir)
-    except ValueError:  # an empty file, as a full disk leaves it; or one that is not UTF-8
+    except ValueError:  # The file is empty, as after a full disk, or it is not UTF-8.
         return None
 
 
 def _candidates(model_dir):
-    """Returns the checkpoints of a directory, damaged ones included, and what the state file lacks.
+    """Finds the checkpoints of a directory, complete or damaged.
 
     Returns:
-      (path prefixes, of the latest step first; what is wrong with the state file, or None).
+      The path prefixes, with the latest step first; and a text that says what is wrong with the
+      state file, or None.
     """
     names = tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ()
-    steps = collections.defaultdict(dict)  # what comes before the step -> {checkpoint's name: step}
+    steps = collections.defaultdict(dict)  # name without the step -> {checkpoint's name: step}
     for match in filter(None, map(_FILE.fullmatch, names)):
         steps[match[2]][match[1]] = int(match[3])
     state = _state(model_dir)
@@ -327,7 +338,7 @@ def _candidates(model_dir):
     if state is None and _STATE in names:
         doubt = "cannot be read"
     elif state is not None and named not in numbers:
-        if not prefixes and _is_there(state.model_checkpoint_path):  # of a directory that has none
+        if not prefixes and _is_there(state.model_checkpoint_path):  # It is in another directory.
             return [state.model_checkpoint_path], None
         doubt = f"names {named}, which is not there"
     elif state is not None and named != ordered[0]:
@@ -336,7 +347,7 @@ def _candidates(model_dir):
 
 
 def _is_there(prefix):
-    """Whether there is a checkpoint of this path, which may be any string."""
+    """Returns whether a checkpoint exists at this path, which may be any string."""
     try:
         return tf.io.gfile.exists(prefix + ".index")
     except (tf.errors.OpError, ValueError):
@@ -344,14 +355,17 @@ def _is_there(prefix):
 
 
 def _has_progress(prefix):
-    """Whether there are files of a checkpoint, of another step than 0."""
+    """Returns whether a checkpoint has files, and a later step than 0."""
     folder, name = os.path.split(prefix)
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
     return not name.endswith("-0") and any(each.startswith(f"{name}.") for each in names)
 
 
 def name_and_shape(variable):
-    """Returns the name and shape a checkpoint knows a variable by: a part's are the whole's."""
+    """Returns the name and shape of a variable in checkpoints.
+
+    If it is a part of a partitioned variable, they are the whole variable's name and shape.
+    """
     part = variable._get_save_slice_info()
     if part is not None:
         return part.full_name, list(part.full_shape)
