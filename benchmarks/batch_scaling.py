@@ -33,6 +33,8 @@ import statistics
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from benchmarks import cores, svg_chart
 from input_pipelines import default_data, manifest, unigram
@@ -79,7 +81,7 @@ class Study:
       directory: the directory for the data, and for the files of runs while they last.
     """
 
-    def __init__(self, path, directory):
+    def __init__(self, path: str, directory: str):
         self.rows = []
         self._path = path
         self._directory = directory
@@ -88,7 +90,7 @@ class Study:
             with open(path, newline="", encoding="utf-8") as reader:
                 self.rows = list(csv.DictReader(reader))
 
-    def row(self, **key):
+    def row(self, **key: Any) -> dict[str, str]:
         """Returns the row of a run, and makes the run if it is not in the table."""
         values = [str(key[name]) for name in KEY]
         for row in self.rows:
@@ -98,7 +100,7 @@ class Study:
             results = self.train(output_dir, LENGTH, None, **key)
         return self.add(key, results)
 
-    def add(self, key, results):
+    def add(self, key: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
         """Appends a row to the table and to its file; returns it."""
         row = {name: str(value) for name, value in {**key, **results}.items()}
         with self._lock:
@@ -111,9 +113,19 @@ class Study:
         return row
 
     def train(
-        self, output_dir, length, init_checkpoint, *, optimizer, batch, learning_rate,
-        warmup_steps, steps, seed, **_,
-    ):  # fmt: skip
+        self,
+        output_dir: str,
+        length: int,
+        init_checkpoint: str | None,
+        *,
+        optimizer: str,
+        batch: int,
+        learning_rate: str,
+        warmup_steps: int,
+        steps: int,
+        seed: int,
+        **_: Any,
+    ) -> dict[str, Any]:
         """Runs the script once; returns the columns of its results."""
         data, config_file = self._inputs(length)
         flags = {
@@ -153,7 +165,7 @@ class Study:
             "train_secs": re.search(r"Training took (\d+) s", done.stdout).group(1),
         }
 
-    def unigram_baseline(self):
+    def unigram_baseline(self) -> float:
         """Returns the loss in nats of predicting masked tokens by their frequencies."""
         data, _ = self._inputs(LENGTH)
         counts = manifest.read_token_counts(data.token_counts_file)
@@ -176,12 +188,12 @@ class Study:
         return data, config_file
 
 
-def loss(row):
+def loss(row: dict[str, str]) -> float:
     """Returns the held-out masked-LM loss of a row in nats; infinite if the run diverged."""
     return math.inf if row["masked_lm_loss"] == DIVERGED else float(row["masked_lm_loss"])
 
 
-def tuned_rate(study, optimizer):
+def tuned_rate(study: Study, optimizer: str) -> float:
     """Returns the best rate at the smallest batch, among powers of two times the first rate.
 
     The search begins with three rates and extends the range until the best rate is inside it.
@@ -210,12 +222,12 @@ def tuned_rate(study, optimizer):
     return first * 2.0**best
 
 
-def scaled_rate(base, batch):
+def scaled_rate(base: float, batch: int) -> str:
     """Scales a rate by the square-root rule: a batch four times as large has twice the rate."""
     return f"{base * math.sqrt(batch / BATCHES[0]):.6g}"
 
 
-def scaling_keys(optimizer, seed, base):
+def scaling_keys(optimizer: str, seed: int, base: float) -> list[dict[str, Any]]:
     """Returns the runs of one optimizer at all batches, with one seed."""
     return [
         dict(
@@ -231,7 +243,7 @@ def scaling_keys(optimizer, seed, base):
     ]
 
 
-def run_stages(study, directory, seed, base):
+def run_stages(study: Study, directory: str, seed: int, base: float) -> None:
     """Runs LAMB's two stages with one seed; stage 2 has a row with and a row without warm-up."""
 
     def key(stage, warmup_steps):
@@ -261,12 +273,12 @@ def run_stages(study, directory, seed, base):
             study.add(run, study.train(output_dir, STAGES[2][0], checkpoint, **run))
 
 
-def core_hours(rows):
+def core_hours(rows: list[dict[str, str]]) -> float:
     """Returns the hours of training of all rows, each on one core (without rows of stage 1)."""
     return sum(int(row["train_secs"]) for row in rows if row["train_secs"]) / 3600
 
 
-def losses_by_batch(rows, optimizer):
+def losses_by_batch(rows: list[dict[str, str]], optimizer: str) -> dict[int, list[float]]:
     """Returns batch -> losses of the seeds, for the batches that were run."""
     by_batch = {}
     for row in rows:
@@ -275,7 +287,7 @@ def losses_by_batch(rows, optimizer):
     return {batch: by_batch[batch] for batch in sorted(by_batch)}
 
 
-def table(rows):
+def table(rows: list[dict[str, str]]) -> str:
     """Returns docs/results.md's table: loss by batch and optimizer, and the two second stages."""
     lines = ["| batch | steps | " + " | ".join(FIRST_RATES) + " |", "|---|---|" + "---|" * 3]
     by_optimizer = {name: losses_by_batch(rows, name) for name in FIRST_RATES}
@@ -302,7 +314,7 @@ def _cell(losses):
     return "; ".join(parts)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
     parser.add_argument("--picture", default=PICTURE, help="draw the chart into this SVG file")

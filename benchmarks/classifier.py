@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 from benchmarks.main_job import ROOT, machine
 from bert_estimator.choices import EMBEDDED_TASKS
@@ -27,7 +28,7 @@ COLUMNS = [
 STARTS = ("main job", "scratch")
 
 
-def run(task, start, seed):
+def run(task: str, start: str, seed: int) -> dict[str, Any]:
     """Runs the script once; returns a row of the table."""
     with tempfile.TemporaryDirectory() as directory:
         command = [
@@ -54,7 +55,7 @@ def run(task, start, seed):
     }
 
 
-def table(rows):
+def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each task and start."""
     lines = [
         "| task | start | seeds | accuracy: median (min to max) | majority | bag of words | s |",
@@ -72,7 +73,7 @@ def table(rows):
     return "\n".join(lines)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=EMBEDDED_TASKS, help="run these tasks")
     parser.add_argument(

@@ -8,6 +8,8 @@ import concurrent.futures
 import os
 import queue
 import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORES = sorted(os.sched_getaffinity(0))
@@ -27,7 +29,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
         _idle.put(core)
 
 
-def side_by_side(jobs):
+def side_by_side(jobs: Iterable[Callable[[], Any]]) -> list[Any]:
     """Calls functions, as many at a time as there are cores; returns their results in order.
 
     After an error, the running functions finish, the others are not started, and the error is

@@ -39,6 +39,8 @@ import subprocess
 import sys
 import tempfile
 import types
+from collections.abc import Sequence
+from typing import Any
 
 from benchmarks import torch_bert
 from bert_estimator import atomic_file
@@ -55,7 +57,7 @@ OUT_OF_MEMORY = "out of memory"
 _NO_MEMORY = re.compile("RESOURCE_EXHAUSTED|out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 
 
-def export(directory, network, length, batch):
+def export(directory: str, network: str, length: int, batch: int) -> None:
     """Exports a program without its state, and the network's sizes for torch. Needs TensorFlow.
 
     Args:
@@ -99,7 +101,7 @@ def export(directory, network, length, batch):
     return {}
 
 
-def make_state(directory):
+def make_state(directory: str) -> None:
     """Writes a program's state.npz if it is missing: weights as BERT draws them, slots of 0."""
     import numpy as np
 
@@ -120,7 +122,7 @@ def make_state(directory):
         np.savez(writer, **values)
 
 
-def time_exported(directory, steps, tpu_name):
+def time_exported(directory: str | None, steps: int, tpu_name: str) -> dict[str, Any]:
     """Times an exported program; without a directory, only names the device.
 
     Returns:
@@ -146,7 +148,7 @@ def time_exported(directory, steps, tpu_name):
 VERBS = {"export": export, "exported": time_exported, "torch": torch_bert.time_step}
 
 
-def answer(what, arguments):
+def answer(what: str, arguments: dict[str, Any]) -> None:
     """Calls the function that `ask` named for this process, and prints its result."""
     try:
         result = VERBS[what](**arguments)
@@ -160,7 +162,7 @@ def answer(what, arguments):
     print(json.dumps(result))
 
 
-def ask(python, what, hide_gpus=False, **arguments):
+def ask(python: str, what: str, hide_gpus: bool = False, **arguments: Any) -> Any:
     """Calls a function of VERBS in a new process; returns its result, or exits with its error."""
     command = [python, "-m", "benchmarks.gpu", "--answer", json.dumps([what, arguments])]
     # jax takes 75 % of the GPU's memory by default; with this it may take as much as torch.
@@ -176,7 +178,9 @@ def ask(python, what, hide_gpus=False, **arguments):
     return result
 
 
-def row_of(key, result, flops, peak, steps):
+def row_of(
+    key: Sequence[str], result: dict[str, Any], flops: float | None, peak: float | None, steps: int
+) -> dict[str, Any]:
     """Returns the CSV's row of a measurement.
 
     Args:
@@ -196,7 +200,7 @@ def row_of(key, result, flops, peak, steps):
     return {name: row.get(name, "") for name in COLUMNS}
 
 
-def table(rows):
+def table(rows: list[dict[str, Any]]) -> str:
     """Returns a table: sequences/s of each side, and its share of the peak."""
     lines = [
         "| device | network, tokens, batch | " + " | ".join(SIDES) + " |",
@@ -217,7 +221,9 @@ def _cell(row):
     return f"{float(row['sequences_per_sec']):.4g}{share}"
 
 
-def find_programs(folder, cells):
+def find_programs(
+    folder: str, cells: Sequence[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], str]:
     """Exports the programs that are missing; returns each cell's directory."""
     directories = {cell: os.path.abspath(os.path.join(folder, "_".join(cell))) for cell in cells}
     missing = [cell for cell, directory in directories.items() if not os.path.exists(directory)]
@@ -236,7 +242,9 @@ def find_programs(folder, cells):
     return directories
 
 
-def measure(arguments, cells, rows):
+def measure(
+    arguments: argparse.Namespace, cells: Sequence[tuple[str, str, str]], rows: list[dict[str, Any]]
+) -> None:
     """Makes the measurements that `rows` lacks, and adds them to it and to the CSV file."""
     from bert_estimator.tpu.program import run_program
 
@@ -263,7 +271,7 @@ def measure(arguments, cells, rows):
             table_writer.writerows(rows)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--networks", nargs="+", default=["base", "large"], help="measure these presets"

@@ -20,6 +20,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -51,14 +53,14 @@ class BareStep:
       cores: the devices, as many as the program has cores.
     """
 
-    def __init__(self, program, cores):
+    def __init__(self, program: Any, cores: Sequence[Any]):
         mesh = CoreMesh(cores)
         self._step = program.lowered.compile(mesh)
         self._state = mesh.put(program.state, mesh.of_state(program.lowered.state))
         self._batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
         self.secs(1)  # This compiles the step.
 
-    def secs(self, steps):
+    def secs(self, steps: int) -> float:
         """Runs steps, and returns the mean seconds of a step."""
         start, results = time.perf_counter(), []
         for batch in itertools.islice(itertools.cycle(self._batches), steps):
@@ -68,7 +70,13 @@ class BareStep:
         return (time.perf_counter() - start) / steps
 
 
-def measure(estimator, input_fn, cores, steps, rounds):
+def measure(
+    estimator: tpu.TPUEstimator,
+    input_fn: Callable[..., Any],
+    cores: Sequence[Any],
+    steps: int,
+    rounds: int,
+) -> list[dict[str, float]]:
     """Times training and the bare step in turn.
 
     Args:
@@ -97,7 +105,9 @@ def measure(estimator, input_fn, cores, steps, rounds):
     return rows
 
 
-def pretraining_job(arguments, directory):
+def pretraining_job(
+    arguments: argparse.Namespace, directory: str
+) -> tuple[tpu.TPUEstimator, Callable[..., Any]]:
     """Returns (estimator, input_fn) for the network and the data in the arguments."""
     data = default_data.make(
         os.path.join(directory, "data"),
@@ -131,7 +141,7 @@ def pretraining_job(arguments, directory):
     return estimator, input_fn
 
 
-def table(rows):
+def table(rows: list[dict[str, Any]]) -> str:
     """Returns a table with a line for each run, with the medians of its rounds."""
     lines = [
         "| cores | network, length, batch | precision | s a step: loop (min to max) | "
@@ -160,7 +170,7 @@ def _range(secs):
     return f"{statistics.median(secs):.4g} ({min(secs):.4g} to {max(secs):.4g})"
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tpu_name", default="rehearse:1", help=f"run on {devices.ALLOWED}")
     parser.add_argument("--network", default="base", choices=PRESETS, help="train this preset")

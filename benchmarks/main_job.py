@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "main_job.csv")
@@ -27,7 +28,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def run(precision, seed, directory):
+def run(precision: str, seed: int, directory: str) -> dict[str, Any]:
     """Runs the script once; returns a row of the table."""
     command = [
         sys.executable, os.path.join(ROOT, "run_pretraining.py"), "--use_tpu",
@@ -56,7 +57,7 @@ def run(precision, seed, directory):
     }
 
 
-def table(rows):
+def table(rows: list[dict[str, Any]]) -> str:
     """Returns the table: a line over the seeds for each precision."""
     lines = [
         "| precision | seeds | start | unigram baseline | end: median (min to max) | below | s |",
@@ -80,7 +81,7 @@ def table(rows):
     return "\n".join(lines)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[1, 2, 3], help="run with these seeds"
@@ -110,7 +111,7 @@ def main():
         sys.exit(f"{len(missed)} runs break the promises of the main job: {missed}")
 
 
-def keeps_promises(row):
+def keeps_promises(row: dict[str, Any]) -> bool:
     """Returns whether a run ended 0.3 nat below the baseline and 1 below its start in 3 minutes."""
     end = float(row["masked_lm_loss"])
     return (
@@ -120,7 +121,7 @@ def keeps_promises(row):
     )
 
 
-def machine():
+def machine() -> str:
     """Describes this machine, on which the figures are measured."""
     return f"{os.cpu_count()} cores, {_cpu_name()}"
 

@@ -2,13 +2,20 @@
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 320, 70, 40
 _BESIDE = 10  # pixels between the dots of two curves at the same x
 
 
-def write(path, title, x_label, curves, levels=()):
+def write(
+    path: str,
+    title: str,
+    x_label: str,
+    curves: Mapping[str, Mapping[int, Sequence[float]]],
+    levels: Sequence[tuple[str, float]] = (),
+) -> None:
     """Draws the medians as lines and the values as dots.
 
     Args:

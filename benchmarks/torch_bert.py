@@ -9,11 +9,14 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 _WARMUP = 3  # steps before the timed ones
 
 
-def time_step(directory, steps, tpu_name, compiled=False):
+def time_step(
+    directory: str | None, steps: int, tpu_name: str, compiled: bool = False
+) -> dict[str, Any]:
     """Times a training step on the GPU; without a directory, only names the device.
 
     Args:

@@ -21,6 +21,8 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from benchmarks import cores, tpu_plan
 
@@ -67,11 +69,13 @@ CANDIDATES = sorted({m << e for m in range(4, 8) for e in range(10)} | set(range
 USABLE = {"v2:2x2": 7.5, "v3:2x2": 15.5}  # GiB, only for the first guess
 
 
-def flags_of(variant):
+def flags_of(variant: str) -> list[str]:
     return VARIANTS.get(variant) or ["--precision=bfloat16", *REMEDIES[variant]]
 
 
-def compile_step(topology, network, length, variant, batch):
+def compile_step(
+    topology: str, network: str, length: int, variant: str, batch: int
+) -> tuple[dict[str, Any], float]:
     """Compiles a step; returns (the report, the seconds of the compilation)."""
     with tempfile.TemporaryDirectory() as directory:
         config = os.path.join(directory, "bert_config.json")
@@ -93,7 +97,7 @@ def compile_step(topology, network, length, variant, batch):
         return report("compile_report.json"), time.time() - start
 
 
-def row_of(cell, report, secs):
+def row_of(cell: Sequence[Any], report: dict[str, Any], secs: float) -> dict[str, Any]:
     """Returns the CSV's row of a compilation."""
     memory = report["memory"]
     sizes = {k: f"{memory[k] / 2**30:.3f}" for k in COLUMNS if k in memory}
@@ -105,7 +109,12 @@ def row_of(cell, report, secs):
     }
 
 
-def next_batch(tried, elsewhere=(), usable=None, first=None):
+def next_batch(
+    tried: Sequence[dict[str, str]],
+    elsewhere: Sequence[dict[str, str]] = (),
+    usable: float | None = None,
+    first: int | None = None,
+) -> int | None:
     """Returns the next batch of a core to try, or None if the largest batch is known.
 
     Args:
@@ -132,7 +141,7 @@ def next_batch(tried, elsewhere=(), usable=None, first=None):
     return min(between, key=lambda n: abs(n - guess))
 
 
-def largest(tried):
+def largest(tried: Sequence[dict[str, str]]) -> str:
     """Returns the largest batch known to fit, with a + if a larger batch may fit.
 
     Without rows, it returns an empty text.
@@ -143,12 +152,12 @@ def largest(tried):
     return f"{fit}" if next_batch(tried) is None else f"{fit}+"
 
 
-def rows_of(rows, cell):
+def rows_of(rows: list[dict[str, str]], cell: Sequence[Any]) -> list[dict[str, str]]:
     keys = COLUMNS[: len(cell)]
     return [r for r in rows if [r[k] for k in keys] == [str(value) for value in cell]]
 
 
-def table(rows):
+def table(rows: list[dict[str, str]]) -> str:
     """Returns docs/results.md's table of the largest batches of a core."""
     lines = [
         "| network, length | " + " | ".join(f"v2, {v} | v3, {v}" for v in VARIANTS) + " |",
@@ -164,7 +173,7 @@ def table(rows):
     return "\n".join(lines)
 
 
-def remedies_table(rows):
+def remedies_table(rows: list[dict[str, str]]) -> str:
     """Returns docs/results.md's table of the options that save memory, for the second stage."""
     topology, network, length, batch = STAGE_2
     lines = [
@@ -187,7 +196,7 @@ class Compilations:
       path: the CSV file; its rows are kept.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str):
         self.rows = []
         self._path = path
         self._lock = threading.Lock()
@@ -195,7 +204,7 @@ class Compilations:
             with open(path, newline="", encoding="utf-8") as reader:
                 self.rows = list(csv.DictReader(reader))
 
-    def add(self, cell):
+    def add(self, cell: Sequence[Any]) -> None:
         """Compiles a cell, unless the table has it."""
         if rows_of(self.rows, cell):
             return
@@ -210,7 +219,7 @@ class Compilations:
                     csv_writer.writeheader()
                 csv_writer.writerow(row)
 
-    def search(self, step):
+    def search(self, step: tuple[str, int, str]) -> None:
         """Finds the largest batch of (network, length, variant) on each TPU in turn."""
         for topology in TOPOLOGIES:
             cell = (topology, *step)
@@ -223,7 +232,7 @@ class Compilations:
                 self.add((*cell, batch))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the tables, and stop")
     arguments = parser.parse_args()

@@ -15,6 +15,8 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks import cores
 
@@ -31,11 +33,11 @@ TOPOLOGIES = {
 STAGES = (1, 2)
 
 
-def path_of(topology, stage):
+def path_of(topology: str, stage: int) -> str:
     return os.path.join(RESULTS, f"{topology.replace(':', '_')}_stage_{stage}.json")
 
 
-def compile_only(directory, *flags):
+def compile_only(directory: str, *flags: str) -> Callable[[str], dict[str, Any]]:
     """Runs `run_pretraining.py --compile_only` with --output_dir=`directory`; prints its output.
 
     Returns:
@@ -57,7 +59,7 @@ def compile_only(directory, *flags):
     return report
 
 
-def compile_stage(topology, stage):
+def compile_stage(topology: str, stage: int) -> None:
     """Compiles a stage for a topology and keeps its report."""
     flags = ["--recipe=lamb_76min", f"--stage={stage}", f"--tpu_topology={topology}"]
     flags += TOPOLOGIES[topology].get(stage, "").split()
@@ -68,7 +70,7 @@ def compile_stage(topology, stage):
         writer.write(json.dumps(report, indent=2) + "\n")
 
 
-def reports_of(topology):
+def reports_of(topology: str) -> list[dict[str, Any]] | None:
     """Returns the reports of both stages, or None if one is missing."""
     reports = []
     for stage in STAGES:
@@ -79,7 +81,7 @@ def reports_of(topology):
     return reports
 
 
-def table(topologies):
+def table(topologies: Mapping[str, Sequence[dict[str, Any]]]) -> str:
     """Returns docs/results.md's table.
 
     Args:
@@ -109,7 +111,7 @@ def table(topologies):
     return "\n".join(lines)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print the table, and stop")
     arguments = parser.parse_args()

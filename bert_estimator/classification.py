@@ -17,10 +17,12 @@ first token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import metrics, modeling, tpu, update
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.init_checkpoint import scaffold_fn
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.precision import scope, to_float32
@@ -47,17 +49,17 @@ class Head:
 
 
 def model_fn_builder(
-    bert_config,
-    head,
-    rule=None,
+    bert_config: BertConfig,
+    head: Head,
+    rule: update.UpdateRule | None = None,
     *,
-    precision="float32",
-    recompute=False,
-    use_one_hot_embeddings=False,
-    random_seed=0,
-    init_checkpoint=None,
-    allow_partial_init=False,
-):
+    precision: str = "float32",
+    recompute: bool = False,
+    use_one_hot_embeddings: bool = False,
+    random_seed: int = 0,
+    init_checkpoint: str | None = None,
+    allow_partial_init: bool = False,
+) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`.
 
     The loss is the mean over the examples of the global batch: cross-entropy in nats of the
@@ -127,7 +129,9 @@ def model_fn_builder(
     return model_fn
 
 
-def layerwise_rate_scale(layerwise_lr_decay, num_hidden_layers):
+def layerwise_rate_scale(
+    layerwise_lr_decay: float, num_hidden_layers: int
+) -> Callable[[str], float] | None:
     """Returns the learning rate's factor by layer, which decays from the head to the embeddings.
 
     ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code).

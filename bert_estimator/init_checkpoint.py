@@ -1,11 +1,13 @@
 """Starting from another model's weights, and saying exactly what happened."""
 
 import re
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
@@ -14,12 +16,12 @@ _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 def scaffold_fn(
-    init_checkpoint,
-    bert_config=None,
-    new_head=None,
-    allow_partial_init=False,
-    log=tf.logging.info,
-):
+    init_checkpoint: str | None,
+    bert_config: BertConfig | None = None,
+    new_head: str | None = None,
+    allow_partial_init: bool = False,
+    log: Callable[..., None] = tf.logging.info,
+) -> Callable[[], tf.train.Scaffold] | None:
     """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
 
     Only weights are read: the global step and the optimizer's slots start anew. The estimator calls
@@ -79,7 +81,7 @@ def scaffold_fn(
     return initialize
 
 
-def open_source(init_checkpoint):
+def open_source(init_checkpoint: str) -> interchange.Source:
     """Opens a checkpoint as `interchange.open_source` does.
 
     Raises:
@@ -91,7 +93,7 @@ def open_source(init_checkpoint):
         raise ArgumentError("init_checkpoint", str(error)) from None
 
 
-def check_config(source, bert_config):
+def check_config(source: interchange.Source, bert_config: BertConfig | None) -> None:
     """Checks what the shapes of variables do not show.
 
     Raises:
@@ -110,7 +112,12 @@ def check_config(source, bert_config):
             )
 
 
-def match(source, shapes, new_head=None, allow_partial_init=False):
+def match(
+    source: interchange.Source,
+    shapes: Mapping[str, list[int]],
+    new_head: str | None = None,
+    allow_partial_init: bool = False,
+) -> list[tuple[str, list[int] | str, str]]:
     """Compares a checkpoint with a model.
 
     What is unused in the checkpoint may be a head that the model lacks. Weights under a scope that

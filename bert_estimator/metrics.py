@@ -84,11 +84,11 @@ METRICS = {name: f for of_kind in METRICS_OF_KIND.values() for name, f in of_kin
 class _Total:
     """Holds a float64 local variable, to which each batch is added."""
 
-    def __init__(self, shape):
+    def __init__(self, shape: list[int]):
         self._variable = _local_variable(tf.zeros(shape, tf.float64))
         self.value = self._variable.read_value()
 
-    def add(self, amount):
+    def add(self, amount: tf.Tensor) -> tf.Operation:
         return self._variable.assign_add(amount, read_value=False)
 
 

@@ -14,6 +14,7 @@ variable is float32.
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -71,7 +72,7 @@ def compute_dtype() -> tf.DType:
     return tf.as_dtype(tf.get_variable_scope().dtype).base_dtype
 
 
-def to_float32(outputs):
+def to_float32(outputs: Any) -> Any:
     """Casts the bfloat16 tensors of a nest to float32, and keeps all other tensors.
 
     Args:

@@ -9,26 +9,28 @@ batch and do not count, may be absent.
 """
 
 import functools
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling, tpu, update
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.init_checkpoint import scaffold_fn
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.precision import scope, to_float32
 
 
 def model_fn_builder(
-    bert_config,
-    rule=None,
+    bert_config: BertConfig,
+    rule: update.UpdateRule | None = None,
     *,
-    precision="float32",
-    recompute=False,
-    use_one_hot_embeddings=False,
-    random_seed=0,
-    init_checkpoint=None,
-    allow_partial_init=False,
-):
+    precision: str = "float32",
+    recompute: bool = False,
+    use_one_hot_embeddings: bool = False,
+    random_seed: int = 0,
+    init_checkpoint: str | None = None,
+    allow_partial_init: bool = False,
+) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`.
 
     The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
@@ -86,15 +88,15 @@ def model_fn_builder(
 
 
 def metric_fn(
-    masked_lm_loss,
-    masked_lm_predictions,
-    masked_lm_ids,
-    masked_lm_weights,
-    next_sentence_loss,
-    next_sentence_predictions,
-    next_sentence_labels,
-    next_sentence_weights,
-):
+    masked_lm_loss: tf.Tensor,
+    masked_lm_predictions: tf.Tensor,
+    masked_lm_ids: tf.Tensor,
+    masked_lm_weights: tf.Tensor,
+    next_sentence_loss: tf.Tensor,
+    next_sentence_predictions: tf.Tensor,
+    next_sentence_labels: tf.Tensor,
+    next_sentence_weights: tf.Tensor,
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """Returns the metrics of an evaluation: name -> (value, update operation).
 
     Arguments of masked words have a row for each position, [B * P]; arguments of next sentences

@@ -5,6 +5,8 @@ gradients, applies the schedule and the optimizer, and builds the host call that
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -39,14 +41,19 @@ class UpdateRule:
     micro_batch_size: int | None = None
     learning_rate_decay_power: float = 1.0
     legacy_schedule_jump: bool = False
-    optimizer_options: dict = dataclasses.field(default_factory=dict)
-    rate_scale: object = None
+    optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rate_scale: Callable[[str], float] | None = None
     summary_dir: str | None = None
 
     def __post_init__(self):
         self._schedule()
 
-    def train_spec(self, make_loss_fn, features, scaffold_fn=None):
+    def train_spec(
+        self,
+        make_loss_fn: Callable[[tf.Tensor], Callable[..., Any]],
+        features: dict[str, tf.Tensor],
+        scaffold_fn: Callable[[], tf.train.Scaffold] | None = None,
+    ) -> tpu.TPUEstimatorSpec:
         """Builds the training step.
 
         Args:

@@ -129,7 +129,7 @@ ARROWS = {
         "bert_estimator.tpu",
         "bert_estimator.command_line",
     ],
-    "bert_estimator.init_checkpoint": ["bert_estimator.interchange"],
+    "bert_estimator.init_checkpoint": ["bert_estimator.bert_config", "bert_estimator.interchange"],
     "bert_estimator.command_line.flags": ["bert_estimator.tpu.program.hosts"],
     "bert_estimator.command_line.console": ["bert_estimator.command_line.flags"],
     "bert_estimator.jobs.compile_only": [
@@ -137,7 +137,11 @@ ARROWS = {
         "bert_estimator.sharding",
         "bert_estimator.tpu",
     ],
-    "bert_estimator.command_line.run_directory": ["bert_estimator.command_line.flags"],
+    "bert_estimator.command_line.curves": [],
+    "bert_estimator.command_line.run_directory": [
+        "bert_estimator.command_line.curves",
+        "bert_estimator.command_line.flags",
+    ],
     "bert_estimator.recipes": ["bert_estimator.recipes"],
     "bert_estimator.jobs.config": [
         "bert_estimator.jobs.compile_only",

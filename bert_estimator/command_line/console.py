@@ -6,6 +6,8 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 from bert_estimator import __version__
 from bert_estimator.command_line import flags
@@ -34,7 +36,9 @@ _SELF_EXPLAINING = (
 _LOCKED_OUT = "InUseError"
 
 
-def main(script, argv, description, config_class, job):
+def main(
+    script: str, argv: list[str], description: str, config_class: type, job: Callable[[], None]
+) -> int:
     """Runs a script, or prints its help or its version.
 
     Args:
@@ -56,7 +60,7 @@ def main(script, argv, description, config_class, job):
     return exit_code(script, job)
 
 
-def load_tensorflow():
+def load_tensorflow() -> None:
     """Loads TensorFlow, which takes seconds, and sets its logger up."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
@@ -64,7 +68,7 @@ def load_tensorflow():
     set_up(tf.get_logger())
 
 
-def set_up(logger):
+def set_up(logger: logging.Logger) -> None:
     """Makes a logger print its information as plain lines, and its warnings with their level."""
     logger.setLevel(logging.INFO)
     logger.propagate = False  # absl's handler would print every line again
@@ -75,7 +79,11 @@ def set_up(logger):
     logger.addFilter(_is_news)
 
 
-def exit_code(script, body, when_stopped="The same command goes on from the last checkpoint."):
+def exit_code(
+    script: str,
+    body: Callable[[], None],
+    when_stopped: str = "The same command goes on from the last checkpoint.",
+) -> int:
     """Runs a script's body; prints on stderr what ended it, if it did not end by itself.
 
     Args:
@@ -114,7 +122,7 @@ def exit_code(script, body, when_stopped="The same command goes on from the last
     return 0
 
 
-def leave(code):
+def leave(code: int) -> NoReturn:
     """Ends the process with an exit code.
 
     A thread that hangs inside TensorFlow, as an input_fn may, would make Python abort on its way
@@ -143,6 +151,6 @@ def _is_news(record):
 
 
 class _Formatter(logging.Formatter):
-    def format(self, record):
+    def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         return text if record.levelno == logging.INFO else f"{record.levelname}: {text}"

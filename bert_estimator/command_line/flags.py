@@ -10,6 +10,8 @@ import glob
 import os
 import re
 import typing
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -26,7 +28,7 @@ class FlagError(ValueError):
     """A flag's value cannot work: the text names the flag, what is allowed, and what to do."""
 
 
-def field(default, text, **metadata):
+def field(default: Any, text: str, **metadata: Any) -> Any:
     """Returns a dataclass field that is a flag of the same name and type.
 
     Args:
@@ -37,12 +39,12 @@ def field(default, text, **metadata):
     return dataclasses.field(default=default, metadata={"help": text, **metadata})
 
 
-def of(config_class):
+def of(config_class: type) -> list[dataclasses.Field]:
     """Returns the fields of a configuration, a dataclass, that are flags."""
     return [each for each in dataclasses.fields(config_class) if "help" in each.metadata]
 
 
-def define(config_class):
+def define(config_class: type) -> flags.FlagValues:
     """Returns the flags of a configuration as an `absl.flags.FlagValues`, unparsed."""
     values = flags.FlagValues()
     for each in of(config_class):
@@ -52,7 +54,7 @@ def define(config_class):
     return values
 
 
-def parse(values, argv):
+def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
     """Parses a command line. Returns the set of names of the flags given.
 
     Raises:
@@ -74,19 +76,19 @@ def parse(values, argv):
     return {name for name in values if values[name].present}
 
 
-def check(ok, name, value, rule):
+def check(ok: Any, name: str, value: Any, rule: Any) -> None:
     """Raises FlagError unless `ok`."""
     if not ok:
         raise FlagError(f"--{name}={value}: {rule}")
 
 
-def check_positive(name, value):
+def check_positive(name: str, value: float | None) -> None:
     """Raises FlagError unless the value is None or above 0."""
     check(value is None or value > 0, name, value, "must be positive")
 
 
 @contextlib.contextmanager
-def named(name):
+def named(name: str) -> Iterator[None]:
     """Makes a ValueError of the `with` block a FlagError that begins with the flag's name."""
     try:
         yield
@@ -96,7 +98,7 @@ def named(name):
         raise FlagError(f"--{name}: {error}") from None
 
 
-def find_hosts():
+def find_hosts() -> Any:
     """Returns the `tpu.program.hosts.Hosts` that run the script together.
 
     Raises:
@@ -110,7 +112,7 @@ def find_hosts():
         raise FlagError(str(error)) from None
 
 
-def check_choice(name, value, choices):
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raises FlagError unless the value is one of the choices; suggests the nearest."""
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
@@ -118,20 +120,20 @@ def check_choice(name, value, choices):
         raise FlagError(f"--{name}={value}: must be one of {', '.join(choices)}{hint}")
 
 
-def check_file(name, path):
+def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
     if path is not None and not is_remote(path):
         check(os.path.isfile(path), name, path, "there is no such file")
 
 
-def check_patterns(name, patterns):
+def check_patterns(name: str, patterns: str | None) -> None:
     """Raises FlagError unless each of the comma-separated patterns is remote or matches a file."""
     for pattern in patterns.split(",") if patterns is not None else ():
         found = is_remote(pattern) or any(os.path.isfile(path) for path in glob.glob(pattern))
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
 
 
-def check_writable_directory(name, path):
+def check_writable_directory(name: str, path: str) -> None:
     """Makes the directory, and raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
     check(not is_remote(path), name, path, rule)
@@ -147,6 +149,6 @@ def check_writable_directory(name, path):
         raise FlagError(f"--{name}={path}: is not writable by this user; choose another directory")
 
 
-def is_remote(path):
+def is_remote(path: str) -> bool:
     """Whether a path is a URL, such as gs://bucket/name."""
     return re.match(r"[a-z0-9]+://", path) is not None

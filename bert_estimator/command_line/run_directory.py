@@ -12,9 +12,12 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from importlib import metadata
+from typing import Any
 
 from bert_estimator import atomic_file
+from bert_estimator.command_line import curves
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
 
@@ -47,19 +50,24 @@ class RunDirectory:
         the first writes checkpoints.
     """
 
-    def __init__(self, path, checkpoints_in=None):
+    def __init__(self, path: str, checkpoints_in: str | None = None):
         self.path = path
         self._checkpoints_in = checkpoints_in or path
         os.makedirs(path, exist_ok=True)
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, "config.json")
 
-    def holds_checkpoint(self):
+    def holds_checkpoint(self) -> bool:
         """Returns whether there is a checkpoint, and therefore a run that can be resumed."""
         names = os.listdir(self._checkpoints_in)
         return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
 
-    def check_config(self, settings, records=None, records_flag="input_file"):
+    def check_config(
+        self,
+        settings: Mapping[str, Any],
+        records: str | None = None,
+        records_flag: str = "input_file",
+    ) -> None:
         """Checks that a run with these settings can resume the run in the directory, if any.
 
         A directory without a checkpoint does not hold a run. So a command that ended before its
@@ -117,7 +125,9 @@ class RunDirectory:
         )
         return not ones.isdisjoint(others)
 
-    def write_config(self, settings, sources, records):
+    def write_config(
+        self, settings: Mapping[str, Any], sources: Mapping[str, Source], records: str
+    ) -> None:
         """Writes config.json.
 
         Args:
@@ -137,7 +147,12 @@ class RunDirectory:
         }
         _write(self._config_path, json.dumps(config, indent=2) + "\n")
 
-    def write_network(self, network, vocab_file=None, task=None):
+    def write_network(
+        self,
+        network: Mapping[str, Any],
+        vocab_file: str | None = None,
+        task: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes the files that a reader of the checkpoints needs beside them.
 
         Args:
@@ -172,7 +187,7 @@ class RunDirectory:
             with tf.io.gfile.GFile(vocab_file, "rb") as reader, atomic_file.writer(kept, "wb") as w:
                 w.write(reader.read())
 
-    def forget_metrics_after(self, step):
+    def forget_metrics_after(self, step: int) -> None:
         """Drops the metrics of steps after `step`, which a resumed run writes again.
 
         If there is no checkpoint, it drops all metrics, which an earlier attempt left.
@@ -182,7 +197,7 @@ class RunDirectory:
         kept = [record for record in self.metrics() if record["step"] <= step]
         self._write_metrics(kept)
 
-    def add_metrics(self, record):
+    def add_metrics(self, record: Mapping[str, float]) -> None:
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
         with open(self.metrics_path, "ab+") as writer:
             if writer.tell():
@@ -191,17 +206,17 @@ class RunDirectory:
                     writer.write(b"\n")
             writer.write(json.dumps(record).encode() + b"\n")
 
-    def add_evaluation(self, results):
+    def add_evaluation(self, results: Mapping[str, Any]) -> None:
         """Appends what `TPUEstimator.evaluate` returned, with `eval_` before each name."""
         values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
         self.add_metrics({"step": int(results["global_step"]), **values})
 
-    def evaluations(self):
+    def evaluations(self) -> list[dict[str, float]]:
         """Returns the records of evaluations, sorted by step; of each step, the latest record."""
         latest = {r["step"]: r for r in self.metrics() if "eval_loss" in r}
         return [latest[step] for step in sorted(latest)]
 
-    def metrics(self):
+    def metrics(self) -> list[dict[str, float]]:
         """Returns the records of metrics.jsonl; a line cut short by a kill is left out."""
         if not os.path.exists(self.metrics_path):
             return []
@@ -215,7 +230,7 @@ class RunDirectory:
     def _write_metrics(self, records):
         _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
-    def write_curves(self):
+    def write_curves(self) -> str:
         """Draws loss and learning rate over the steps into curves.svg; returns its path."""
         path = os.path.join(self.path, "curves.svg")
         training = [r for r in self.metrics() if "loss" in r]
@@ -249,11 +264,11 @@ class RunDirectory:
                 },
             ),
         ]
-        _write(path, svg_curves(panels))
+        _write(path, curves.svg(panels))
         return path
 
 
-def recorded_settings(path):
+def recorded_settings(path: str) -> dict[str, Any]:
     """Returns flag name -> value of the last training, as config.json in a directory has them.
 
     The dict is empty if there is no config.json.
@@ -264,7 +279,7 @@ def recorded_settings(path):
     return {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
 
 
-def path_of_best(path):
+def path_of_best(path: str) -> str | None:
     """Returns the path prefix of a run's best checkpoint, or None if the run did not keep it."""
     folder = os.path.join(path, BEST_DIRECTORY)
     best_file = os.path.join(folder, BEST_FILE)
@@ -275,7 +290,7 @@ def path_of_best(path):
     return name and os.path.join(folder, name)
 
 
-def delivered_best(path):
+def delivered_best(path: str) -> str | None:
     """Returns the path prefix of the best checkpoint if predictions and exports are to use it.
 
     They use it if the last training was told to keep it. Else the function returns None, and they
@@ -310,7 +325,7 @@ def _recorded(path):
     )
 
 
-def versions():
+def versions() -> dict[str, str | None]:
     """Returns the versions that the numbers of a run depend on: Python, packages, machine."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("bert-estimator", "tensorflow", "numpy", "tf-slim", "sentencepiece"):
@@ -324,65 +339,3 @@ def versions():
 def _write(path, text):
     with atomic_file.writer(path) as writer:
         writer.write(text)
-
-
-_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 640, 220, 70, 30, 60
-
-
-def svg_curves(panels):
-    """Returns an SVG picture of panels one below the other.
-
-    Args:
-      panels: list of (title, dict of curve name -> list of (step, value)); empty curves are left
-        out.
-    """
-    total = len(panels) * (_HEIGHT + _GAP) + _TOP
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 30}" height="{total}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-    ]
-    for number, (title, curves) in enumerate(panels):
-        curves = {name: points for name, points in curves.items() if points}
-        top = _TOP + number * (_HEIGHT + _GAP)
-        parts.append(f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{title}</text>')
-        if curves:
-            parts += _panel(curves, top)
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _panel(curves, top):
-    points = [point for curve in curves.values() for point in curve]
-    steps, values = [p[0] for p in points], [p[1] for p in points]
-    low_step, high_step = min(steps), max(max(steps), min(steps) + 1)
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-
-    def place(step, value):
-        x = _LEFT + _WIDTH * (step - low_step) / (high_step - low_step)
-        return f"{x:.1f},{top + _HEIGHT * (high - value) / (high - low):.1f}"
-
-    parts = [
-        f'<rect x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" '
-        'stroke="#999"/>'
-    ]
-    for i in range(5):
-        y, value = top + _HEIGHT * i / 4, high - (high - low) * i / 4
-        x, step = _LEFT + _WIDTH * i / 4, low_step + (high_step - low_step) * i / 4
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{value:.4g}</text>')
-        parts.append(
-            f'<text x="{x:.0f}" y="{top + _HEIGHT + 16}" text-anchor="middle">{step:.0f}</text>'
-        )
-    for number, (name, curve) in enumerate(curves.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        path = " ".join(place(*point) for point in curve)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
-        if len(curve) < 10:
-            for x, y in (place(*point).split(",") for point in curve):
-                parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
-        parts.append(
-            f'<text x="{_LEFT + _WIDTH - 8}" y="{top + 18 + 16 * number}" text-anchor="end" '
-            f'fill="{colour}">{name}</text>'
-        )
-    return parts

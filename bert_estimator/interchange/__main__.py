@@ -20,7 +20,7 @@ from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 
 
-def run(args):
+def run(args: argparse.Namespace) -> None:
     """Converts as the command line says, and prints a summary.
 
     Raises:
@@ -73,7 +73,7 @@ def _open(args):
     return source
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code: 0, 2 for a source or target that cannot work, 1 for
     any other failure."""
     parser = argparse.ArgumentParser(
@@ -96,7 +96,7 @@ def main(argv):
     return console.exit_code("interchange", lambda: run(args), "No target was made.")
 
 
-def command():
+def command() -> None:
     """Runs the console command `bert-convert`."""
     console.leave(main(sys.argv))
 

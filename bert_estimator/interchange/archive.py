@@ -11,7 +11,7 @@ import zipfile
 _WANTED = (".json", ".txt", ".model", ".index", ".safetensors")
 
 
-def extracted(path):
+def extracted(path: str) -> str:
     """Unpacks a model's archive into a directory that lasts as long as the process.
 
     An archive is unpacked once in a process, unless it changes.
@@ -26,7 +26,7 @@ def extracted(path):
     return _extracted(path, stat.st_mtime_ns, stat.st_size)
 
 
-def temporary_folder():
+def temporary_folder() -> str:
     """Returns a new directory that lasts as long as the process."""
     folder = tempfile.mkdtemp(prefix="bert_estimator_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -2,12 +2,14 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 
 import numpy as np
 
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
 from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import HUGGING_FACE, TF1
+from bert_estimator.interchange.source import HUGGING_FACE, TF1, Source
 from bert_estimator.tokenization import open_tokenizer
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
@@ -17,7 +19,7 @@ WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
 _TOLERANCE = 1e-5
 
 
-def convert(source, target, to):
+def convert(source: Source, target: str, to: str) -> dict[str, float]:
     """Writes a model in another format, opens the written files, and compares them with the source.
 
     The target appears when it is complete and equal to the source, not before.
@@ -53,7 +55,9 @@ def convert(source, target, to):
     return differences
 
 
-def compare(config, weights, written, target):
+def compare(
+    config: BertConfig, weights: Mapping[str, np.ndarray], written: Source, target: str
+) -> dict[str, float]:
     """Compares the weights, bit for bit, and the logits of a model with a written copy.
 
     Args:

@@ -12,6 +12,7 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
 
 import os
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from bert_estimator.interchange import (
 )
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.source import HUGGING_FACE, Source
+from bert_estimator.tokenization import Tokenizer
 
 _ARCHITECTURES = {
     (MASKED_LM, NEXT_SENTENCE): "BertForPreTraining",
@@ -50,13 +52,13 @@ _COPIES = {
 _POSITION_IDS = "bert.embeddings.position_ids"
 
 
-def is_model(folder):
+def is_model(folder: str) -> bool:
     """Whether a directory holds a model with safetensors."""
     files = (safetensors_files.FILE, safetensors_files.INDEX)
     return any(os.path.exists(os.path.join(folder, name)) for name in files)
 
 
-def open_directory(folder, path):
+def open_directory(folder: str, path: str) -> Source:
     """Opens a model.
 
     Args:
@@ -104,7 +106,9 @@ def open_directory(folder, path):
     )
 
 
-def write(folder, source, weights, tokenizer):
+def write(
+    folder: str, source: Source, weights: Mapping[str, np.ndarray], tokenizer: Tokenizer
+) -> None:
     """Writes a directory that `transformers` opens with `from_pretrained`.
 
     Args:
@@ -133,7 +137,7 @@ def write(folder, source, weights, tokenizer):
     hugging_face_config.write(folder, source, _ARCHITECTURES[heads], num_labels, tokenizer.pad_id)
 
 
-def tensor_name(name):
+def tensor_name(name: str) -> str:
     """Returns transformers' name of one of google-research/bert's variables."""
     for pattern, replacement in _RENAMED:
         name = re.sub(pattern, replacement, name)

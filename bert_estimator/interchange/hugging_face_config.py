@@ -2,11 +2,13 @@
 
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange.source import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bert_estimator.interchange.source import CLASSIFICATION, MULTI_LABEL, REGRESSION, Source
 
 CONFIG = "config.json"
 
@@ -39,13 +41,13 @@ _PROBLEM_TYPES = {
 }
 
 
-def is_config(path):
+def is_config(path: str) -> bool:
     """Whether a JSON file is a configuration of transformers, which names the type of its model."""
     with tf.io.gfile.GFile(path, "rb") as reader:
         return b'"model_type"' in reader.read()
 
 
-def read_config(path):
+def read_config(path: str) -> BertConfig:
     """Returns the `BertConfig` of a config.json of transformers.
 
     Raises:
@@ -55,7 +57,7 @@ def read_config(path):
     return config_of(read_json(path), path)
 
 
-def config_of(values, path):
+def config_of(values: Mapping[str, Any], path: str) -> BertConfig:
     """Returns the `BertConfig` that the values of a config.json describe.
 
     Args:
@@ -79,7 +81,7 @@ def config_of(values, path):
     return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
 
 
-def labels_of(values):
+def labels_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the labels that a config.json names, in their order; empty if they are the defaults
     of transformers, LABEL_0, LABEL_1 and so on."""
     names = values.get("id2label")
@@ -90,13 +92,13 @@ def labels_of(values):
     return () if labels == default else labels
 
 
-def kind_of(values):
+def kind_of(values: Mapping[str, Any]) -> str | None:
     """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None."""
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
     return kinds.get(values.get("problem_type"))
 
 
-def write(folder, source, architecture, num_labels, pad_id):
+def write(folder: str, source: Source, architecture: str, num_labels: int, pad_id: int) -> None:
     """Writes config.json.
 
     Args:
@@ -132,7 +134,7 @@ def write(folder, source, architecture, num_labels, pad_id):
     write_json(os.path.join(folder, CONFIG), values)
 
 
-def read_json(path):
+def read_json(path: str) -> Any:
     """Returns what a JSON file holds.
 
     Raises:
@@ -147,7 +149,7 @@ def read_json(path):
         raise ValueError(f"{path}: is not JSON: {error}") from None
 
 
-def write_json(path, values):
+def write_json(path: str, values: Any) -> None:
     """Writes a JSON file."""
     with open(path, "w", encoding="utf-8") as writer:
         writer.write(json.dumps(values, indent=2) + "\n")

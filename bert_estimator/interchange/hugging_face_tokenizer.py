@@ -6,13 +6,14 @@ import shutil
 
 from bert_estimator.interchange import archive
 from bert_estimator.interchange.hugging_face_config import read_json, write_json
-from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK
+from bert_estimator.interchange.source import Source
+from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK, Tokenizer
 
 VOCABULARY, TOKENIZER = "vocab.txt", "tokenizer_config.json"
 _WHOLE_TOKENIZER = "tokenizer.json"
 
 
-def find_vocabulary(folder):
+def find_vocabulary(folder: str) -> str | None:
     """Returns the path of the directory's vocab.txt, or of a vocab.txt made from its
     tokenizer.json, which is all that transformers 5 writes; None if the directory has no
     vocabulary, or its tokenizer is not WordPiece.
@@ -41,7 +42,7 @@ def find_vocabulary(folder):
     return vocab_file
 
 
-def read_settings(folder):
+def read_settings(folder: str) -> tuple[bool | None, int | None]:
     """Returns (do_lower_case, model_max_length) of the directory's tokenizer_config.json; None for
     a setting that it does not have."""
     path = os.path.join(folder, TOKENIZER)
@@ -55,7 +56,7 @@ def read_settings(folder):
     )
 
 
-def write(folder, source, tokenizer):
+def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     """Writes the vocabulary, and how text meets it.
 
     Args:

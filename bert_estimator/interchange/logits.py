@@ -1,15 +1,18 @@
 """A model's outputs for a fixed batch, by which two copies of its weights are compared."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
 
 _BATCH, _LENGTH = 3, 32
 
 
-def fixed_batch(config):
+def fixed_batch(config: BertConfig) -> dict[str, np.ndarray]:
     """Returns `input_ids`, `input_mask`, `segment_ids`, int32 [batch, seq], some of it padding."""
     length = min(_LENGTH, config.max_position_embeddings)
     random = np.random.RandomState(0)
@@ -24,7 +27,11 @@ def fixed_batch(config):
     }
 
 
-def compute(config, weights, batch=None):
+def compute(
+    config: BertConfig,
+    weights: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
     """Computes all outputs that a model's weights suffice for, in float32.
 
     Args:

@@ -9,18 +9,19 @@ same is read from labels.txt (a label a line) and from the flags in the run's co
 import json
 import os
 import shutil
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange.source import KINDS, MULTI_LABEL
+from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 
 CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
 SENTENCE_PIECE = "vocab.model"
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
 
 
-def read(folder):
+def read(folder: str) -> dict[str, Any]:
     """Returns what a directory says of its checkpoints: a dict of fields of `Source`.
 
     Raises:
@@ -35,7 +36,7 @@ def read(folder):
     }
 
 
-def write(folder, source):
+def write(folder: str, source: Source) -> None:
     """Writes the files of a model into a directory."""
     with open(os.path.join(folder, CONFIG), "w", encoding="utf-8") as writer:
         writer.write(source.config.to_json_string())

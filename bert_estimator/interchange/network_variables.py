@@ -1,11 +1,15 @@
 """The variables of BERT and its heads, with google-research/bert's names and their shapes."""
 
+from collections.abc import Mapping
+
+from bert_estimator.bert_config import BertConfig
+
 MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
 CLASSIFIER = "output_weights"
 
 
-def encoder_shapes(config):
+def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
     """Returns name -> shape of the variables that `modeling.BertModel` makes."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
@@ -27,7 +31,7 @@ def encoder_shapes(config):
     return shapes
 
 
-def head_shapes(config, num_labels):
+def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list[int]]]:
     """Returns head -> (name -> shape), for all heads that are known.
 
     Args:
@@ -49,7 +53,7 @@ def head_shapes(config, num_labels):
     }
 
 
-def check(config, shapes, path):
+def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tuple[str, ...]:
     """Checks that variables are all the variables of a network and of its heads.
 
     The pooler may be missing: Hugging Face's masked-LM models do not have it.

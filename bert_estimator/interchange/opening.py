@@ -4,9 +4,10 @@ import glob
 import os
 
 from bert_estimator.interchange import archive, hugging_face, tf1_checkpoint
+from bert_estimator.interchange.source import Source
 
 
-def open_source(path, choice=None):
+def open_source(path: str, choice: str | None = None) -> Source:
     """Opens a model in google-research/bert's format or in Hugging Face's.
 
     Args:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,7 +18,7 @@ FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _EXACT = ("F32", "F16", "BF16")
 
 
-def open_directory(folder):
+def open_directory(folder: str) -> tuple[dict[str, list[int]], Callable[[str], np.ndarray]]:
     """Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists.
 
     Returns:
@@ -43,7 +44,7 @@ def open_directory(folder):
     return shapes, read
 
 
-def write(path, tensors):
+def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a file.
 
     Args:

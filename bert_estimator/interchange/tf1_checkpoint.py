@@ -2,6 +2,7 @@
 
 import glob
 import os
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.command_line import run_directory
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.source import TF1, Source
+from bert_estimator.tokenization import Tokenizer
 from bert_estimator.tpu.verbs import checkpoints
 
 BASENAME = "bert_model.ckpt"
@@ -16,12 +18,12 @@ BASENAME = "bert_model.ckpt"
 NEWEST, BEST = CHOICES = ("newest", "best")
 
 
-def exists(prefix):
+def exists(prefix: str) -> bool:
     """Whether there is a checkpoint of this path."""
     return tf.io.gfile.exists(f"{prefix}.index")
 
 
-def find(folder, choice=None):
+def find(folder: str, choice: str | None = None) -> str | None:
     """Returns the path of a directory's checkpoint, or None if the directory has no checkpoint.
 
     Args:
@@ -56,7 +58,7 @@ def find(folder, choice=None):
     return prefixes[0] if prefixes else None
 
 
-def open_prefix(prefix, path):
+def open_prefix(prefix: str, path: str) -> Source:
     """Opens a checkpoint, and the files beside it.
 
     Args:
@@ -90,7 +92,12 @@ def open_prefix(prefix, path):
     )
 
 
-def write(folder, source, weights, tokenizer=None):
+def write(
+    folder: str,
+    source: Source,
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer | None = None,
+) -> None:
     """Writes a directory as google-research/bert publishes its models.
 
     Args:

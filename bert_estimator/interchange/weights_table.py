@@ -2,13 +2,15 @@
 
 import collections
 import re
+from collections.abc import Iterable
+from typing import Any
 
 RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
 
 _ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)
 
 
-def text(title, rows):
+def text(title: str, rows: Iterable[tuple[str, Any, str]]) -> str:
     """Returns a title, the number of rows of each kind, and a table.
 
     Variables that differ in their layer's number alone share a line.

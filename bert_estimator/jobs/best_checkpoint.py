@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -30,18 +31,23 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         metric; 0: never.
     """
 
-    def __init__(self, output_dir, evaluate, early_stopping_patience=0):
+    def __init__(
+        self,
+        output_dir: str,
+        evaluate: Callable[[], tuple[float, str]],
+        early_stopping_patience: int = 0,
+    ):
         self._directory = os.path.join(output_dir, BEST_DIRECTORY)
         self._evaluate = evaluate
         self._patience = early_stopping_patience
         self._state = _read(self._directory)
 
     @property
-    def exhausted(self):
+    def exhausted(self) -> bool:
         """Whether patience has come to its end, in this training or in the one it goes on from."""
         return bool(self._patience) and self._state["since"] >= self._patience
 
-    def after_save(self, session, global_step_value):
+    def after_save(self, session: tf.Session, global_step_value: int) -> bool:
         """Evaluates; returns whether training is to end."""
         del session
         # A training resumed from a checkpoint saves it anew, and evaluates it a second time.

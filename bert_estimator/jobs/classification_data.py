@@ -11,6 +11,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import estimator
+from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
 from input_pipelines import bag_of_words, default_data, embedded_task, task_data, tasks
 from input_pipelines.task_data import TaskData
@@ -31,7 +32,7 @@ class ClassificationData:
     baselines: Callable[[], dict[str, float]]
 
 
-def load(config):
+def load(config: ClassificationConfig) -> ClassificationData:
     """Reads what a configuration asks for.
 
     Args:

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import statistics
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -11,13 +12,15 @@ from bert_estimator import atomic_file, classification, tpu, update
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import classification_data, compile_only, estimator
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.run import Run
 from input_pipelines import classification_input
+from input_pipelines.task_data import TaskData
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
 
-def run(configs):
+def run(configs: Sequence[ClassificationConfig]) -> None:
     """Runs one seed after the other, and prints how far the results of several seeds spread.
 
     Args:
@@ -51,7 +54,7 @@ class FineTuning:
         directory.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: ClassificationConfig):
         directory = config.open_directory()
         self._config, master = estimator.find_cores(config)
         config = self._config
@@ -70,7 +73,7 @@ class FineTuning:
                 "holds no checkpoint of a fine-tuned network; train first",
             )
 
-    def run(self):
+    def run(self) -> dict[str, float]:
         """Does what the flags ask for; prints what came of it and where everything is.
 
         Returns:
@@ -87,7 +90,7 @@ class FineTuning:
         print(self._run.summary())
         return results
 
-    def train(self):
+    def train(self) -> None:
         """Trains to the end, or until patience ends; from the newest checkpoint if there is any."""
         config, directory = self._config, self._run.directory
         directory.write_network(
@@ -107,7 +110,7 @@ class FineTuning:
             best_checkpoint,
         )
 
-    def evaluate(self):
+    def evaluate(self) -> dict[str, float]:
         """Evaluates the best checkpoint if one was kept, else the newest; prints what it found.
 
         Returns:
@@ -126,7 +129,7 @@ class FineTuning:
             print(f"  accuracy of {name}: {value:.4f} ({results['accuracy'] - value:+.4f} above)")
         return results
 
-    def predict(self):
+    def predict(self) -> None:
         """Writes test_results.tsv: a line for each example, in order; what is predicted in tabs."""
         best = self._run.best()
         for name, features in self._task.predict.items():
@@ -142,7 +145,7 @@ class FineTuning:
                 what = f"probabilities of {', '.join(self._task.labels)}"
             print(f"Predictions: {path} ({len(features)} lines: {what})")
 
-    def export(self):
+    def export(self) -> None:
         """Writes a SavedModel with the signature `serving_default`: ids in, predictions out.
 
         Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
@@ -195,7 +198,7 @@ class FineTuning:
         return float(results[self._task.metrics[0]]), newest
 
 
-def compile_step(config):
+def compile_step(config: ClassificationConfig) -> bool:
     """Compiles the training step for a TPU that need not be there.
 
     The task is read for its labels and for the number of its examples.
@@ -212,7 +215,7 @@ def compile_step(config):
     return compile_only.run(config, lower, num_train_steps(config, data.task))
 
 
-def num_train_steps(config, task):
+def num_train_steps(config: ClassificationConfig, task: TaskData) -> int:
     """Returns the steps of the training, as google-research/bert counts them: the examples that do
     not fill a last batch make no step."""
     return int(len(task.train) / config.train_batch_size * config.num_train_epochs)

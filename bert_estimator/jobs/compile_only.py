@@ -4,18 +4,21 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from bert_estimator import atomic_file, sharding
 from bert_estimator.command_line import flags
 
-# "Large batch optimization for deep learning: training BERT in 76 minutes" (You et al., 2019)
-# trained BERT-Large in 76.19 minutes on 1024 TPU v3 chips: this is the share of their 123 TFLOP/s.
+# A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
+# training BERT in 76 minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3
+# chips: it reached this share of their peak, 123 TFLOP/s a chip.
 _SHARE_OF_PEAK_OF_THE_PAPER = 0.283
 
 _MOST_TIMES_THE_CORES = 8
 
 
-def check(config):
+def check(config: Any) -> None:
     """Checks --compile_only and the flags that go with it, before TensorFlow is loaded.
 
     Raises:
@@ -43,7 +46,7 @@ def check(config):
     )
 
 
-def run(config, lower, num_train_steps):
+def run(config: Any, lower: Callable[[Any, int], Any], num_train_steps: int) -> bool:
     """Compiles the training step, prints what the compiler says, and writes it as JSON.
 
     Args:
@@ -108,7 +111,7 @@ def run(config, lower, num_train_steps):
     return found.fits
 
 
-def print_total(configs):
+def print_total(configs: Sequence[Any]) -> None:
     """Prints how long the stages of a recipe take together, by the reports in their directories.
 
     Args:

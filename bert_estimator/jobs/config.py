@@ -245,7 +245,9 @@ class JobConfig:
         self.check_divides(cores // per_replica, source, self.fixed_batches())
 
 
-def read_command_line(config_class, argv):
+def read_command_line(
+    config_class: type[JobConfig], argv: list[str]
+) -> tuple[dict[str, Any], dict[str, provenance.Source]]:
     """Parses a command line.
 
     Args:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 
 from bert_estimator import sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import hugging_face_config
+from bert_estimator.jobs.config import JobConfig
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.step import step_graph
 
@@ -14,7 +16,7 @@ _STEPS_A_SUMMARY = 10
 _MOST_STEPS_A_LOG_LINE = 100
 
 
-def read_bert_config(config):
+def read_bert_config(config: JobConfig) -> BertConfig:
     """Returns the `BertConfig` of --bert_config_file, a bert_config.json or the config.json of
     transformers.
 
@@ -28,7 +30,7 @@ def read_bert_config(config):
         return BertConfig.from_json_file(path)
 
 
-def check_length(config, bert_config):
+def check_length(config: JobConfig, bert_config: BertConfig) -> None:
     """Raises FlagError if the network has too few positions for --max_seq_length."""
     flags.check(
         config.max_seq_length <= bert_config.max_position_embeddings,
@@ -39,7 +41,7 @@ def check_length(config, bert_config):
     )
 
 
-def find_cores(config):
+def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     """Finds what a configuration asks to run on, and checks the batches against it.
 
     Args:
@@ -84,7 +86,9 @@ def find_cores(config):
     return dataclasses.replace(config, **config.whole_batches(cores // per_replica)), master
 
 
-def make(config, model_fn, master=""):
+def make(
+    config: JobConfig, model_fn: Callable[..., tpu.TPUEstimatorSpec], master: str = ""
+) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
     Args:

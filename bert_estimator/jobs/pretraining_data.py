@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bert_estimator import tokenization
 from bert_estimator.command_line import flags
+from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.tpu.program import hosts
 from input_pipelines import default_data, manifest, pretraining_features, unigram
@@ -33,7 +34,7 @@ class PretrainingData:
     do_lower_case: bool | None = None
     token_counts_file: str | None = None
 
-    def baseline(self, max_records):
+    def baseline(self, max_records: int) -> dict[str, float]:
         """Returns the loss that the frequencies of tokens alone give the masked words of the first
         records to evaluate on, as a dict of metric -> float; empty if they are not known."""
         if not self.token_counts_file:
@@ -43,7 +44,7 @@ class PretrainingData:
         return {"unigram_baseline": loss}
 
 
-def find(config, vocab_size, may_replace):
+def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
     """Finds the records of a configuration, and makes records of the embedded corpus.
 
     Args:

@@ -1,15 +1,17 @@
 """Pretraining: the runs of run_pretraining.py, each stage of a recipe in a directory of its own."""
 
 import functools
+from collections.abc import Sequence
 
 from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.jobs import compile_only, estimator, pretraining_data
+from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.run import Run
 from input_pipelines import pretraining_input
 
 
-def run(configs):
+def run(configs: Sequence[PretrainingConfig]) -> None:
     """Runs the stages one after the other, each from the last weights of the stage before it.
 
     What can be wrong with any of them is found before the first stage trains.
@@ -44,7 +46,7 @@ class Pretraining:
       FlagError: flags that do not fit its files, its cores, or the run in its directory.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: PretrainingConfig):
         directory = config.open_directory()
         bert_config = _bert_config(config)
         self.config, master = estimator.find_cores(config)
@@ -64,7 +66,7 @@ class Pretraining:
         self._bert_config = bert_config
         self._run = Run(config, directory, _estimator(config, bert_config, master))
 
-    def run(self):
+    def run(self) -> None:
         """Trains and evaluates; prints what came of it and where everything is."""
         config, run = self.config, self._run
         if config.export_program:
@@ -108,7 +110,7 @@ class Pretraining:
         return min(self.config.max_eval_steps, batches)
 
 
-def compile_step(config):
+def compile_step(config: PretrainingConfig) -> bool:
     """Compiles the training step for a TPU that need not be there.
 
     Returns:

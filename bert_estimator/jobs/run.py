@@ -2,9 +2,13 @@
 
 import os
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_estimator import tpu
-from bert_estimator.command_line.run_directory import delivered_best
+from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.config import JobConfig
 
 
 class Run:
@@ -16,12 +20,18 @@ class Run:
       estimator: its `TPUEstimator`.
     """
 
-    def __init__(self, config, directory, estimator):
+    def __init__(self, config: JobConfig, directory: RunDirectory, estimator: tpu.TPUEstimator):
         self.config = config
         self.directory = directory
         self.estimator = estimator
 
-    def train(self, input_fn, num_train_steps, length_flag, best_checkpoint=None):
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        num_train_steps: int,
+        length_flag: str,
+        best_checkpoint: BestCheckpoint | None = None,
+    ) -> None:
         """Trains from the newest checkpoint, or from step 0, to the end.
 
         If training is complete already, it says so and returns.
@@ -53,11 +63,13 @@ class Run:
         )
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
-    def best(self):
+    def best(self) -> str | None:
         """Returns the path of the best checkpoint if the run is to deliver it, else None."""
         return delivered_best(self.config.output_dir)
 
-    def export(self, serving_input_receiver_fn, assets_extra):
+    def export(
+        self, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str]
+    ) -> None:
         """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`.
 
         Args:
@@ -71,7 +83,7 @@ class Run:
         )
         print(f"SavedModel: {path.decode()}")
 
-    def summary(self):
+    def summary(self) -> str:
         """Draws the curves; returns a line that says where everything is."""
         checkpoint = self.best() or self.estimator.latest_checkpoint()
         return (

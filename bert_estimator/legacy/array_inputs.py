@@ -1,12 +1,21 @@
 """Makes input_fns from arrays and data frames: the module `tf.estimator.inputs`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 
 def numpy_input_fn(
-    x, y=None, batch_size=128, num_epochs=1, shuffle=None, queue_capacity=1000, num_threads=1
-):
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+) -> Callable[[], Any]:
     """Returns an input_fn of the rows of arrays.
 
     Args:
@@ -61,15 +70,15 @@ def _encoded(array):
 
 
 def pandas_input_fn(
-    x,
-    y=None,
-    batch_size=128,
-    num_epochs=1,
-    shuffle=None,
-    queue_capacity=1000,
-    num_threads=1,
-    target_column="target",
-):
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+    target_column: str = "target",
+) -> Callable[[], Any]:
     """Returns an input_fn of the rows of a DataFrame: a dict of columns, and the labels of `y`.
 
     Args:

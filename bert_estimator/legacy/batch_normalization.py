@@ -4,6 +4,8 @@ The paper is Ioffe and Szegedy, "Batch Normalization", 2015. The variables (`gam
 `moving_mean`, `moving_variance`) and the UPDATE_OPS collection are as in TensorFlow 1.
 """
 
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.layers import base
@@ -31,27 +33,27 @@ class BatchNormalization(base.Layer):
 
     def __init__(
         self,
-        axis=-1,
-        momentum=0.99,
-        epsilon=1e-3,
-        center=True,
-        scale=True,
-        beta_initializer=None,
-        gamma_initializer=None,
-        moving_mean_initializer=None,
-        moving_variance_initializer=None,
-        beta_regularizer=None,
-        gamma_regularizer=None,
-        beta_constraint=None,
-        gamma_constraint=None,
-        renorm=False,
-        renorm_clipping=None,
-        renorm_momentum=0.99,
-        fused=None,
-        trainable=True,
-        virtual_batch_size=None,
-        adjustment=None,
-        name=None,
+        axis: Any = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        moving_mean_initializer: Any = None,
+        moving_variance_initializer: Any = None,
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        renorm: bool = False,
+        renorm_clipping: Any = None,
+        renorm_momentum: float = 0.99,
+        fused: bool | None = None,
+        trainable: bool = True,
+        virtual_batch_size: int | None = None,
+        adjustment: Any = None,
+        name: str | None = None,
         **kwargs,
     ):
         super().__init__(trainable=trainable, name=name, **kwargs)
@@ -86,7 +88,7 @@ class BatchNormalization(base.Layer):
             "moving_variance": moving_variance_initializer or tf.ones_initializer(),
         }
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         shape = tf.TensorShape(input_shape).as_list()
         if not -len(shape) <= self.axis < len(shape):
             raise ValueError(
@@ -118,7 +120,7 @@ class BatchNormalization(base.Layer):
             setattr(self, name, weight)
         self.built = True
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: tf.Tensor, training: bool | tf.Tensor = False) -> tf.Tensor:
         """Returns the inputs normalized, of their shape and dtype.
 
         Args:
@@ -146,7 +148,7 @@ class BatchNormalization(base.Layer):
                 self.add_update(moving.assign_sub((moving - value) * (1 - keep)))
         return tf.cast(outputs, inputs.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
     def _by_batch_statistics(self, x):
@@ -200,31 +202,31 @@ class BatchNormalization(base.Layer):
 
 
 def batch_normalization(
-    inputs,
-    axis=-1,
-    momentum=0.99,
-    epsilon=1e-3,
-    center=True,
-    scale=True,
-    beta_initializer=None,
-    gamma_initializer=None,
-    moving_mean_initializer=None,
-    moving_variance_initializer=None,
-    beta_regularizer=None,
-    gamma_regularizer=None,
-    beta_constraint=None,
-    gamma_constraint=None,
-    training=False,
-    trainable=True,
-    name=None,
-    reuse=None,
-    renorm=False,
-    renorm_clipping=None,
-    renorm_momentum=0.99,
-    fused=None,
-    virtual_batch_size=None,
-    adjustment=None,
-):
+    inputs: tf.Tensor,
+    axis: Any = -1,
+    momentum: float = 0.99,
+    epsilon: float = 1e-3,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = None,
+    gamma_initializer: Any = None,
+    moving_mean_initializer: Any = None,
+    moving_variance_initializer: Any = None,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    beta_constraint: Any = None,
+    gamma_constraint: Any = None,
+    training: bool | tf.Tensor = False,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: bool | None = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_momentum: float = 0.99,
+    fused: bool | None = None,
+    virtual_batch_size: int | None = None,
+    adjustment: Any = None,
+) -> tf.Tensor:
     """Applies a `BatchNormalization` layer with these arguments to the inputs.
 
     The updates of the moving statistics go to the UPDATE_OPS collection; training must run them.

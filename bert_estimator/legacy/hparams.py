@@ -3,6 +3,7 @@
 import json
 import numbers
 import re
+from typing import Any, Self
 
 # An assignment is name=value or name=[value,value]; it ends at the next comma outside of brackets.
 _ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z]\w*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
@@ -22,7 +23,7 @@ class HParams:
         for name, value in kwargs.items():
             self.add_hparam(name, value)
 
-    def add_hparam(self, name, value):
+    def add_hparam(self, name: str, value: Any) -> None:
         """Adds a hyperparameter.
 
         Raises:
@@ -37,7 +38,7 @@ class HParams:
         self._types[name] = (None if first is None else type(first), is_list)
         setattr(self, name, value)
 
-    def set_hparam(self, name, value):
+    def set_hparam(self, name: str, value: Any) -> None:
         """Changes a hyperparameter.
 
         Raises:
@@ -53,13 +54,13 @@ class HParams:
         else:
             setattr(self, name, _cast(name, of_type, value))
 
-    def del_hparam(self, name):
+    def del_hparam(self, name: str) -> None:
         """Removes a hyperparameter if it exists."""
         if name in self._types:
             del self._types[name]
             delattr(self, name)
 
-    def parse(self, values):
+    def parse(self, values: str) -> Self:
         """Changes the hyperparameters in a text such as "rate=0.1,units=[8,16]"; returns self.
 
         Raises:
@@ -89,26 +90,31 @@ class HParams:
             position = match.end()
         return self
 
-    def override_from_dict(self, values_dict):
+    def override_from_dict(self, values_dict: dict[str, Any]) -> Self:
         """Changes the hyperparameters in a dict; returns self."""
         for name, value in values_dict.items():
             self.set_hparam(name, value)
         return self
 
-    def parse_json(self, values_json):
+    def parse_json(self, values_json: str) -> Self:
         """Changes the hyperparameters in a JSON object; returns self."""
         return self.override_from_dict(json.loads(values_json))
 
-    def to_json(self, indent=None, separators=None, sort_keys=False):
+    def to_json(
+        self,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
         """Returns the hyperparameters as a JSON object, without functions."""
         values = {name: value for name, value in self.values().items() if not callable(value)}
         return json.dumps(values, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    def values(self):
+    def values(self) -> dict[str, Any]:
         """Returns a dict of all hyperparameters."""
         return {name: getattr(self, name) for name in self._types}
 
-    def get(self, key, default=None):
+    def get(self, key: str, default: Any = None) -> Any:
         """Returns a hyperparameter, or the default if the name is unknown."""
         return getattr(self, key) if key in self._types else default
 

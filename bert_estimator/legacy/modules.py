@@ -6,6 +6,7 @@ import importlib.machinery
 import os
 import sys
 import types
+from typing import Any
 
 from bert_estimator.legacy import names
 from bert_estimator.legacy.removed import REMOVED
@@ -35,7 +36,7 @@ class LegacyModule(types.ModuleType):
         return sorted({*super().__dir__(), *names_of(canonical(self.__name__))})
 
 
-def canonical(path):
+def canonical(path: str) -> str:
     """Returns the table's name for a module path; tensorflow.compat.v1.X becomes tensorflow.X."""
     prefix = "tensorflow.compat.v1"
     if path == prefix or path.startswith(prefix + "."):
@@ -43,7 +44,7 @@ def canonical(path):
     return names.PATHS.get(path, path)
 
 
-def look_up(module, name):
+def look_up(module: str, name: str) -> Any:
     """Returns the object behind a name of a module of the table.
 
     Raises:
@@ -64,7 +65,7 @@ def look_up(module, name):
     raise NotInTable(f"module {module!r} has no attribute {name!r}")
 
 
-def names_of(module):
+def names_of(module: str) -> set[str]:
     """Returns the names in a module of the table, its submodules included, as a set."""
     members = {
         path.removeprefix(module + ".").split(".")[0]
@@ -142,7 +143,9 @@ _GONE = ("tensorflow.contrib.", "tensorflow_estimator.", "tensorflow.python.esti
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Lets `import` find the modules of the table, and explains why a removed module is missing."""
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if canonical(fullname) in _PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         parent, _, name = fullname.rpartition(".")
@@ -157,19 +160,19 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise ModuleNotFoundError(_why_missing(fullname))
         return None
 
-    def create_module(self, spec):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         if spec.loader_state is None:
             return LegacyModule(spec.name)
         spec.loader_state = (spec.loader_state, spec.loader_state.__spec__)
         return spec.loader_state[0]
 
-    def exec_module(self, module):
+    def exec_module(self, module: types.ModuleType) -> None:
         if not isinstance(module, LegacyModule):
             # `import` has set this spec on a module that belongs to another spec: restore that one.
             module.__spec__ = module.__spec__.loader_state[1]
 
 
-def put_back_moved_names():
+def put_back_moved_names() -> None:
     """Puts names that TensorFlow moved out of its inner modules back into these modules."""
     for path, sources in names.MOVED.items():
         module = importlib.import_module(path)
@@ -178,7 +181,7 @@ def put_back_moved_names():
                 setattr(module, name, _member(home, name))
 
 
-def put_in_place():
+def put_in_place() -> None:
     """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules."""
     real = sys.modules["tensorflow"]
     for path in [path for path in sys.modules if canonical(path) in _PACKAGES]:

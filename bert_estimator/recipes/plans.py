@@ -30,11 +30,11 @@ class Given:
     source: Source
 
 
-def paper(value) -> Given:
+def paper(value: Any) -> Given:
     return Given(value, Source(Origin.PAPER))
 
 
-def assumed(value) -> Given:
+def assumed(value: Any) -> Given:
     return Given(value, Source(Origin.ASSUMED))
 
 

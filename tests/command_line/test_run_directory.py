@@ -9,7 +9,7 @@ import pytest
 from bert_estimator import provenance
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.command_line.run_directory import RunDirectory, svg_curves, versions
+from bert_estimator.command_line.run_directory import RunDirectory, versions
 from bert_estimator.provenance import Origin, Source
 
 SETTINGS = {"learning_rate": 0.1, "num_train_steps": 10, "input_file": None, "use_tpu": True}
@@ -212,10 +212,3 @@ def test_curves_are_a_picture_of_the_metrics(tmp_path):
     assert "training masked-LM loss" not in texts  # it has no points
     # Losses 3 and 1 at steps 2 and 4, in a panel from (70, 30) to (710, 250).
     assert root.find(f"{SVG}polyline").get("points") == "70.0,30.0 710.0,250.0"
-
-
-def test_curves_without_points_and_of_one_value():
-    root = xml.etree.ElementTree.fromstring(svg_curves([("empty", {"a": []})]))
-    assert not list(root.iter(f"{SVG}polyline"))
-    root = xml.etree.ElementTree.fromstring(svg_curves([("one", {"a": [(3, 1.0)]})]))
-    assert [e.get("points") for e in root.iter(f"{SVG}polyline")] == ["70.0,140.0"]
