@@ -1,6 +1,6 @@
-"""Flags: how the fields of a configuration become flags, how they are parsed, and checks of values.
+"""Makes flags of the fields of a configuration, parses them, and checks their values.
 
-Does not import TensorFlow, which takes seconds: wrong flags are reported before it is loaded.
+This module does not import TensorFlow, which takes seconds, so wrong flags are reported at once.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _DEFINERS = {
 
 
 class FlagError(ValueError):
-    """A flag's value cannot work: the text names the flag, what is allowed, and what to do."""
+    """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
 
 def field(default: Any, text: str, **metadata: Any) -> Any:
@@ -34,7 +34,7 @@ def field(default: Any, text: str, **metadata: Any) -> Any:
     Args:
       default: value of the flag if it is not given.
       text: the flag's help.
-      **metadata: what else the configuration notes of the flag.
+      **metadata: further entries of the field's metadata.
     """
     return dataclasses.field(default=default, metadata={"help": text, **metadata})
 
@@ -150,5 +150,5 @@ def check_writable_directory(name: str, path: str) -> None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL, such as gs://bucket/name."""
+    """Returns whether a path is a URL, such as gs://bucket/name."""
     return re.match(r"[a-z0-9]+://", path) is not None

@@ -53,7 +53,7 @@ _POSITION_IDS = "bert.embeddings.position_ids"
 
 
 def is_model(folder: str) -> bool:
-    """Whether a directory holds a model with safetensors."""
+    """Returns whether a directory holds a model with safetensors."""
     files = (safetensors_files.FILE, safetensors_files.INDEX)
     return any(os.path.exists(os.path.join(folder, name)) for name in files)
 

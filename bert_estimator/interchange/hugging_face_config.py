@@ -42,7 +42,7 @@ _PROBLEM_TYPES = {
 
 
 def is_config(path: str) -> bool:
-    """Whether a JSON file is a configuration of transformers, which names the type of its model."""
+    """Returns whether a JSON file is transformers' configuration, which names a type of model."""
     with tf.io.gfile.GFile(path, "rb") as reader:
         return b'"model_type"' in reader.read()
 

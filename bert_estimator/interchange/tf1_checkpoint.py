@@ -19,7 +19,7 @@ NEWEST, BEST = CHOICES = ("newest", "best")
 
 
 def exists(prefix: str) -> bool:
-    """Whether there is a checkpoint of this path."""
+    """Returns whether there is a checkpoint of this path."""
     return tf.io.gfile.exists(f"{prefix}.index")
 
 

@@ -1,6 +1,6 @@
-"""Evaluation at every checkpoint of a training: the best one kept, an end when it gets no better.
+"""Evaluates every checkpoint of a training, keeps the best one, and ends training early.
 
-The training goes on after each evaluation where it was: its graph, its session and its data stay.
+The training goes on after each evaluation with the same graph, session and data.
 """
 
 import glob
@@ -19,14 +19,14 @@ from bert_estimator.command_line.run_directory import BEST_DIRECTORY, BEST_FILE,
 class BestCheckpoint(tf.train.CheckpointSaverListener):
     """A saving listener for `TPUEstimator.train`.
 
-    The best checkpoint so far is copied to `<output_dir>/best`, where later ones do not replace it,
-    with what lies beside it and says of which network it is; `best.json` there says which it is,
-    and is written last.
+    The best checkpoint so far is copied to `<output_dir>/best`, where the saver does not delete it,
+    together with the files that describe its network. `best.json` in that directory names the
+    checkpoint. It is written last, so that it never names an incomplete copy.
 
     Args:
       output_dir: the directory of the run.
-      evaluate: function without arguments that evaluates the newest checkpoint and returns
-        (its metric, larger is better, a float, NaN below all others; its path).
+      evaluate: function without arguments that evaluates the newest checkpoint and returns (its
+        metric, its path). A larger metric is better; NaN is worse than every number.
       early_stopping_patience: training ends after this many evaluations in a row without a better
         metric; 0: never.
     """
@@ -44,11 +44,11 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
 
     @property
     def exhausted(self) -> bool:
-        """Whether patience has come to its end, in this training or in the one it goes on from."""
+        """Whether patience is exhausted, in this training or in the training that it resumes."""
         return bool(self._patience) and self._state["since"] >= self._patience
 
     def after_save(self, session: tf.Session, global_step_value: int) -> bool:
-        """Evaluates; returns whether training is to end."""
+        """Evaluates the checkpoint that was saved; returns whether training is to end."""
         del session
         # A training resumed from a checkpoint saves it anew, and evaluates it a second time.
         if global_step_value <= self._state["step"]:

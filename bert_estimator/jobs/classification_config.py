@@ -1,6 +1,6 @@
 """The configuration of run_classifier.py: its flags, and their checks.
 
-Does not import TensorFlow: wrong flags are reported before it is loaded.
+This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
 import dataclasses

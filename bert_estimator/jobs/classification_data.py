@@ -33,7 +33,7 @@ class ClassificationData:
 
 
 def load(config: ClassificationConfig) -> ClassificationData:
-    """Reads what a configuration asks for.
+    """Reads the network and the task that a configuration names.
 
     Args:
       config: a `ClassificationConfig`.
@@ -123,7 +123,11 @@ def _load_embedded(config):
 
 
 def _keep_vocabulary(config, bert_config):
-    """Returns the run's own copy of the vocabulary: a later main job may have another one."""
+    """Copies the vocabulary into the run's directory, since a later main job may replace it.
+
+    Returns:
+      The path of the copy.
+    """
     extension = os.path.splitext(config.vocab_file or "")[1]
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
     if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():

@@ -44,7 +44,7 @@ def run(configs: Sequence[ClassificationConfig]) -> None:
 
 
 class FineTuning:
-    """A fine-tuning, all of whose flags and files have been checked.
+    """Runs a fine-tuning, once its flags and files have been checked.
 
     Args:
       config: its `ClassificationConfig`.
@@ -74,7 +74,7 @@ class FineTuning:
             )
 
     def run(self) -> dict[str, float]:
-        """Does what the flags ask for; prints what came of it and where everything is.
+        """Trains, evaluates, predicts and exports, as the flags say; prints the results.
 
         Returns:
           What evaluation found, as a dict of metric -> float; empty without --do_eval.
@@ -91,7 +91,7 @@ class FineTuning:
         return results
 
     def train(self) -> None:
-        """Trains to the end, or until patience ends; from the newest checkpoint if there is any."""
+        """Trains from the newest checkpoint, or from step 0, to the end or until patience ends."""
         config, directory = self._config, self._run.directory
         directory.write_network(
             self._data.bert_config.to_dict(), self._task.vocab_file, _task_of(config, self._task)
@@ -111,7 +111,7 @@ class FineTuning:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates the best checkpoint if one was kept, else the newest; prints what it found.
+        """Evaluates the best checkpoint if the run kept it, else the newest; prints the results.
 
         Returns:
           A dict of metric -> float.
@@ -130,14 +130,17 @@ class FineTuning:
         return results
 
     def predict(self) -> None:
-        """Writes test_results.tsv: a line for each example, in order; what is predicted in tabs."""
+        """Writes test_results.tsv, which has a line for each example, in order.
+
+        A line has the probabilities of the labels with tabs between them, or the number.
+        """
         best = self._run.best()
         for name, features in self._task.predict.items():
             predictions = self._run.estimator.predict(
                 self._input_fn(features), checkpoint_path=best
             )
             path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}.tsv")
-            # The last batch is filled up with rows that are not examples.
+            # The last batch is padded with rows that are not examples.
             _write_lines(path, map(_as_line, itertools.islice(predictions, len(features))))
             predictions.close()
             what = "the number"
@@ -173,7 +176,12 @@ class FineTuning:
         return _input_fn(self._config, features, is_training)
 
     def _evaluate(self, checkpoint=None):
-        """Results over all files: the first ones by their own names, the others with a prefix."""
+        """Evaluates on all files of the task.
+
+        Returns:
+          A dict of metric -> value. Metrics of the first file have their own names; before names
+          of metrics of the other files stands the name of the file.
+        """
         results = {}
         for name, features in self._task.evaluate.items():
             steps = -(-len(features) // self._config.eval_batch_size)
@@ -184,7 +192,7 @@ class FineTuning:
                 name=name or None,
             )
             if results:
-                # The spec's own loss, a mean over batches, and the step are the first file's.
+                # The spec's loss, a mean over batches, and the step are reported once.
                 del found["loss"], found["global_step"]
                 found = {f"{name}_{key}": value for key, value in found.items()}
             results.update(found)
@@ -216,13 +224,15 @@ def compile_step(config: ClassificationConfig) -> bool:
 
 
 def num_train_steps(config: ClassificationConfig, task: TaskData) -> int:
-    """Returns the steps of the training, as google-research/bert counts them: the examples that do
-    not fill a last batch make no step."""
+    """Returns the steps of the training, as google-research/bert counts them.
+
+    Examples that do not fill a last batch do not make a step.
+    """
     return int(len(task.train) / config.train_batch_size * config.num_train_epochs)
 
 
 def _task_of(config, task):
-    """Returns the contents of task.json, by which a reader of the weights knows their task:
+    """Returns the contents of task.json, which tells a reader of the weights what their task is:
 
     kind            one of `choices.TASK_KINDS`
     labels          in the order of the outputs' columns

@@ -1,4 +1,7 @@
-"""`--compile_only`: a run's training step compiled for a TPU that need not be there."""
+"""Compiles a run's training step for a TPU that this machine does not need to have.
+
+This is what `--compile_only` does.
+"""
 
 import dataclasses
 import json
@@ -145,7 +148,10 @@ def _times(report, steps):
 
 
 def _remedies(config, replicas, found, report):
-    """Prints what needs less memory; yields it as dicts, with what the compiler says of it."""
+    """Prints and yields changes of flags that need less memory.
+
+    With --suggest each change is compiled, and a dict says whether the step then fits.
+    """
     print("What needs less memory" + ("" if config.suggest else " (--suggest compiles each):"))
     for variants in _changes(config, replicas, _times_too_big(found)):
         for text, changes in variants:
@@ -164,14 +170,16 @@ def _remedies(config, replicas, found, report):
 
 
 def _times_too_big(found):
-    """Returns how many times too big everything is except for weights and state; it grows with
-    the batch."""
+    """Returns how many times too big the memory is that grows with the batch.
+
+    This is all memory except for the weights and the optimizer's state.
+    """
     state = found.memory["weights"] + found.memory["optimizer_state"]
     return (found.memory["total"] - state) / max(found.usable_hbm - state, 1)
 
 
 def _changes(config, replicas, times_too_big):
-    """Returns lists of (flags, changed settings). The first entry of a list that fits is enough."""
+    """Returns lists of changes, (flags, changed settings); try each list until a change fits."""
     changes = []
     # The batch is first divided into fewer parts than the numbers say, since the compiler saves
     # memory when it is short of it.
@@ -181,7 +189,9 @@ def _changes(config, replicas, times_too_big):
     if not config.recompute:
         changes.append([("--recompute", {"recompute": True})])
     if config.optimizer != "adafactor":
-        options = dict.fromkeys(config.OPTIMIZER_FLAGS, False)  # only other optimizers have them
+        options = dict.fromkeys(
+            config.OPTIMIZER_FLAGS, False
+        )  # Adafactor does not have these flags
         changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **options})])
     share = config.train_batch_size // replicas
     rows = min(config.micro_batch_size or share, share)
@@ -194,7 +204,8 @@ def _changes(config, replicas, times_too_big):
     while factor <= _MOST_TIMES_THE_CORES and config.train_batch_size % (factor * replicas) == 0:
         batch = config.train_batch_size // factor
         if batch // replicas % min(rows, batch // replicas) == 0:
-            # What a core needs does not depend on the number of the other cores.
+            # A core's memory does not depend on the number of cores, so a smaller batch on the same
+            # cores compiles the step that each of the additional cores would run.
             cores = factor * replicas * config.num_cores_per_replica
             more.append((f"{cores} cores", {"train_batch_size": batch}))
         factor *= 2

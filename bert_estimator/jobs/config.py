@@ -1,7 +1,7 @@
 """The configuration that the jobs of all scripts share: their common flags, and their checks.
 
-Names and meanings of the flags are google-research/bert's. Does not import TensorFlow: wrong flags
-are reported before it is loaded.
+Names and meanings of the flags are google-research/bert's. This module does not import TensorFlow,
+so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
@@ -108,7 +108,7 @@ class JobConfig:
     embedded: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Returns flag name -> value, of the flags that say how to train."""
+        """Returns flag name -> value of the flags that say how to train, for config.json."""
         return {
             field.name: getattr(self, field.name)
             for field in flags.of(type(self))
@@ -116,7 +116,7 @@ class JobConfig:
         }
 
     def settings_to_go_on(self) -> dict[str, Any]:
-        """Returns the settings that a run in the directory must share, if it is to go on."""
+        """Returns the settings that a run must share with the run that it resumes."""
         return self.settings()
 
     def open_directory(self) -> RunDirectory:
@@ -135,19 +135,23 @@ class JobConfig:
         return directory
 
     def is_given(self, name: str) -> bool:
-        """Whether the command line gives a flag."""
+        """Returns whether the command line gives a flag."""
         return self.sources.get(name) == provenance.FLAG
 
     def fixed_batches(self) -> tuple[str, ...]:
-        """Returns the names of the batch sizes that must divide by the cores as they are: given
-        ones, and the batch of training, which the numbers depend on."""
+        """Returns the names of the batch sizes that may not be changed to fit the cores.
+
+        The batch of training changes the numbers; the user chose the batch sizes that are given.
+        """
         train, *others = self.BATCH_SIZES
         fixed = [train] if self.do_train else []
         return (*fixed, *(name for name in others if self.is_given(name)))
 
     def whole_batches(self, num_replicas: int) -> dict[str, int]:
-        """Returns the batch sizes of evaluation and prediction that are not given: each is the
-        least multiple of the number of replicas that is not below the default."""
+        """Returns name -> value of the batch sizes of evaluation and prediction that are not given.
+
+        Each is rounded up from its default to a multiple of the number of replicas.
+        """
         return {
             name: -(-getattr(self, name) // num_replicas) * num_replicas
             for name in self.BATCH_SIZES[1:]
@@ -159,7 +163,7 @@ class JobConfig:
 
         Args:
           num_replicas: how many copies of the model share a batch.
-          source: what says so, for the message.
+          source: what sets the number of replicas, for the message.
           batches: names of the batch sizes to check.
 
         Raises:
@@ -266,7 +270,7 @@ def read_command_line(
     sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
     if not any(settings[name] for name in config_class.VERBS):
-        # `--nodo_train` alone means: only evaluate.
+        # `--nodo_train` alone asks for an evaluation only.
         for name in ("do_train", "do_eval"):
             settings[name] = settings[name] is None
     for name in config_class.VERBS:

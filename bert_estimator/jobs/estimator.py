@@ -17,11 +17,13 @@ _MOST_STEPS_A_LOG_LINE = 100
 
 
 def read_bert_config(config: JobConfig) -> BertConfig:
-    """Returns the `BertConfig` of --bert_config_file, a bert_config.json or the config.json of
-    transformers.
+    """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
+
+    Returns:
+      A `BertConfig`.
 
     Raises:
-      FlagError: the file is neither of these, or its network cannot be built.
+      FlagError: the file is not a configuration, or its network cannot be built.
     """
     path = config.bert_config_file
     with flags.named("bert_config_file"):

@@ -1,6 +1,6 @@
 """The configuration of run_pretraining.py: its flags, the stages of a recipe, and their checks.
 
-Does not import TensorFlow: wrong flags are reported before it is loaded.
+This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
@@ -92,9 +92,10 @@ class PretrainingConfig(JobConfig):
         return {name: value for name, value in given.items() if value}
 
     def settings(self) -> dict[str, Any]:
-        """Returns flag name -> value, of the flags that say how to train, and the network's sizes.
+        """Returns flag name -> value of the flags that say how to train, and the network's sizes.
 
-        The checkpoint of the stage before is named from here, so that a run can be moved.
+        If the run starts from the stage before it, `init_checkpoint` is a path relative to
+        --output_dir, so that the directories of a recipe can be moved together.
         """
         settings = {**super().settings(), "bert_config": self.bert_config}
         if self.sources["init_checkpoint"].origin is Origin.STAGE:
@@ -102,7 +103,7 @@ class PretrainingConfig(JobConfig):
         return settings
 
     def settings_to_go_on(self) -> dict[str, Any]:
-        """Returns the settings that a run in the directory must share, if it is to go on."""
+        """Returns the settings that a run must share with the run that it resumes."""
         settings = self.settings()
         del settings["vocab_file"]  # a run may get its vocabulary at any time
         if not self.do_train:
@@ -110,7 +111,7 @@ class PretrainingConfig(JobConfig):
         return settings
 
     def described(self) -> str:
-        """Returns what the recipe and its scale came to: a line for each value, with its source."""
+        """Returns a line for each value that the recipe and its scale set, with its source."""
         return "\n".join(
             f"  --{name}={getattr(self, name)}  ({self.sources[name]})"
             for name in self.settings()
@@ -172,7 +173,7 @@ class PretrainingConfig(JobConfig):
                 "vocabulary",
             )
         else:
-            # What is only compiled reads no records; a recipe has a network of its own.
+            # --compile_only does not read records; a recipe has a network of its own.
             present = {"input_file": self.compile_only, "bert_config_file": self.bert_config}
             for name in _INPUT_FLAGS:
                 flags.check(
@@ -245,7 +246,7 @@ def _resolve_stages(settings, sources):
         "needs --stage: each stage of a recipe has a program of its own",
     )
     use_embedded = settings["input_file"] is None and not settings["compile_only"]
-    is_chained = not settings["compile_only"]  # what is only compiled needs no weights
+    is_chained = not settings["compile_only"]  # --compile_only does not need weights
     configs, before = [], None
     for number, stage in zip(numbers, stages, strict=True):
         own, own_sources = _stage(settings, sources, number, stage)
@@ -255,17 +256,17 @@ def _resolve_stages(settings, sources):
             own_sources["bert_config"] = network_source
         num_train_steps = own["num_train_steps"]
         if settings["stage"] in (None, number):
-            # The first of the stages that are run starts from what is given.
+            # The first stage that is run starts from --init_checkpoint if the flag is given.
             is_first_given = not configs and sources["init_checkpoint"] == provenance.FLAG
             if before and not is_first_given:
-                own["init_checkpoint"] = None  # it may not be there yet
+                own["init_checkpoint"] = None  # `check` would miss it: it may not exist yet
                 own_sources["init_checkpoint"] = Source(Origin.STAGE, recipe, stage=number - 1)
             config = PretrainingConfig(**own, embedded=use_embedded, sources=own_sources)
             config.check()
             if before and not is_first_given:
                 config = dataclasses.replace(config, init_checkpoint=before)
             configs.append(config)
-        else:  # it ran before, and its number of steps was that run's
+        else:  # the stage ran before, perhaps with another number of steps
             recorded = run_directory.recorded_settings(own["output_dir"])
             num_train_steps = recorded.get("num_train_steps", stage["num_train_steps"].value)
         if is_chained:
@@ -283,7 +284,7 @@ def _resolve_stages(settings, sources):
 
 
 def _plan(recipe, scale_name):
-    """Returns (stages, the network's sizes, their source) of a recipe, scaled if need be."""
+    """Returns (stages, the network's sizes, their source) of a recipe, scaled by --scale."""
     flags.check_choice("recipe", recipe, tuple(RECIPES))
     if scale_name is None:
         return RECIPES[recipe], plans.NETWORK, Source(Origin.PAPER, recipe)
@@ -296,7 +297,7 @@ def _plan(recipe, scale_name):
 
 
 def _stage(settings, sources, number, stage):
-    """Returns the (settings, sources) of a recipe's stage: what is given, then the stage's own."""
+    """Returns (settings, sources) of a recipe's stage; flags on the command line come first."""
     recipe = settings["recipe"]
     settings = {**settings, "bert_config": None, "stage": number}
     sources = {**sources, "bert_config": provenance.DEFAULT}

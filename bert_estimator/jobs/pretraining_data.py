@@ -1,4 +1,4 @@
-"""The records that pretraining reads: given ones, or the embedded corpus; checked before step 0."""
+"""Finds the records that pretraining reads, the user's or the embedded corpus, and checks them."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ class PretrainingData:
     Attributes:
       train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
       num_eval_records: how many records there are to evaluate on.
-      digest: what tells the training records from others.
+      digest: a hash of the training records.
       vocab_file: the vocabulary that made the training records, or None if it is not known.
       do_lower_case: whether the text of the training records is lower-cased, or None if it is not
         known.
@@ -35,8 +35,14 @@ class PretrainingData:
     token_counts_file: str | None = None
 
     def baseline(self, max_records: int) -> dict[str, float]:
-        """Returns the loss that the frequencies of tokens alone give the masked words of the first
-        records to evaluate on, as a dict of metric -> float; empty if they are not known."""
+        """Returns the masked-LM loss of a model that only knows how frequent each token is.
+
+        Args:
+          max_records: how many of the records to evaluate on are read, from the first.
+
+        Returns:
+          A dict of metric -> float; empty if the frequencies are not known.
+        """
         if not self.token_counts_file:
             return {}
         counts = manifest.read_token_counts(self.token_counts_file)
@@ -50,7 +56,8 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
     Args:
       config: a `PretrainingConfig`.
       vocab_size: the size of the network's vocabulary.
-      may_replace: whether records of the embedded corpus that were made otherwise may be replaced.
+      may_replace: whether to replace records of the embedded corpus that were made with other
+        settings.
 
     Returns:
       `PretrainingData`.

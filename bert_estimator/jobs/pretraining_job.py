@@ -14,7 +14,7 @@ from input_pipelines import pretraining_input
 def run(configs: Sequence[PretrainingConfig]) -> None:
     """Runs the stages one after the other, each from the last weights of the stage before it.
 
-    What can be wrong with any of them is found before the first stage trains.
+    Flags and files of all stages are checked before the first stage trains.
 
     Args:
       configs: list of `PretrainingConfig`.
@@ -37,7 +37,7 @@ def run(configs: Sequence[PretrainingConfig]) -> None:
 
 
 class Pretraining:
-    """A run, or a stage of a recipe, all of whose flags and files have been checked.
+    """Runs a pretraining or a stage of a recipe, once its flags and files have been checked.
 
     Args:
       config: its `PretrainingConfig`.
@@ -67,7 +67,7 @@ class Pretraining:
         self._run = Run(config, directory, _estimator(config, bert_config, master))
 
     def run(self) -> None:
-        """Trains and evaluates; prints what came of it and where everything is."""
+        """Trains and evaluates, as the flags say; prints the results and where the files are."""
         config, run = self.config, self._run
         if config.export_program:
             run.estimator.export_training_program(self._input_fn(True), config.export_program)
@@ -168,7 +168,7 @@ def _describe(config):
 
 
 def _held_out(evaluations):
-    """Returns what evaluation found, in words: the held-out loss against start and baseline."""
+    """Returns the last evaluation in words, compared with the start and with the baseline."""
     first, last = evaluations[0], evaluations[-1]
     loss = last["eval_masked_lm_loss"]
     lines = [

@@ -1,4 +1,4 @@
-"""A run in its directory: what training, exports and the end of a job have in common."""
+"""Trains, exports and sums up a run, whatever it is trained on."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from bert_estimator.jobs.config import JobConfig
 
 
 class Run:
-    """A run, whatever it is trained on.
+    """Is a run of a script in its directory; pretraining and fine-tuning each have a `Run`.
 
     Attributes:
       config: its `JobConfig`.
@@ -64,7 +64,7 @@ class Run:
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
     def best(self) -> str | None:
-        """Returns the path of the best checkpoint if the run is to deliver it, else None."""
+        """Returns the path of the best checkpoint if exports are to use it, else None."""
         return delivered_best(self.config.output_dir)
 
     def export(
@@ -84,7 +84,7 @@ class Run:
         print(f"SavedModel: {path.decode()}")
 
     def summary(self) -> str:
-        """Draws the curves; returns a line that says where everything is."""
+        """Draws the curves; returns a line that says where the run's files are."""
         checkpoint = self.best() or self.estimator.latest_checkpoint()
         return (
             f"Checkpoint: {checkpoint}  summaries: {self.config.output_dir}  metrics: "
