@@ -69,11 +69,11 @@ class Estimator:
         self._params = copy.deepcopy(params if params is not None else {})
 
     @property
-    def model_dir(self):
+    def model_dir(self) -> str:
         return self._config.model_dir
 
     @property
-    def config(self):
+    def config(self) -> RunConfig:
         return copy.deepcopy(self._config)
 
     @property
@@ -249,11 +249,11 @@ class Estimator:
             export_dir_base, receivers, assets_extra, as_text, checkpoint_path, strip_default_attrs
         )
 
-    def global_step(self):
+    def global_step(self) -> int:
         """Returns the step that training would resume from; 0 if there is no checkpoint."""
         return checkpoints.global_step_of(checkpoints.newest_whole(self.model_dir))
 
-    def latest_checkpoint(self):
+    def latest_checkpoint(self) -> str | None:
         """Returns the checkpoint that a call without checkpoint_path uses: the newest, or None.
 
         Raises:
@@ -261,15 +261,15 @@ class Estimator:
         """
         return checkpoints.newest_whole(self.model_dir, quiet=True)
 
-    def eval_dir(self, name=None):
+    def eval_dir(self, name: str | None = None) -> str:
         """Returns the directory of the evaluation's events."""
         return os.path.join(self.model_dir, "eval" if not name else "eval_" + name)
 
-    def get_variable_names(self):
+    def get_variable_names(self) -> list[str]:
         """Returns the names of the variables in the newest checkpoint."""
         return [name for name, _ in tf.train.list_variables(self._existing_checkpoint())]
 
-    def get_variable_value(self, name):
+    def get_variable_value(self, name: str):
         """Returns a variable's value in the newest checkpoint, as an array."""
         return tf.train.load_variable(self._existing_checkpoint(), name)
 

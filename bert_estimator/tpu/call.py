@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -25,7 +26,13 @@ class TPUContext:
 
     device_assignment = None  # cores are not TensorFlow devices
 
-    def __init__(self, num_replicas=1, num_hosts=1, current_host=0, global_step=0):
+    def __init__(
+        self,
+        num_replicas: int = 1,
+        num_hosts: int = 1,
+        current_host: int = 0,
+        global_step: int | None = 0,
+    ):
         self.num_replicas = num_replicas
         self.num_hosts = num_hosts
         self._current_host = current_host
@@ -33,11 +40,11 @@ class TPUContext:
         self.global_step = global_step
 
     @property
-    def current_host(self):
+    def current_host(self) -> int:
         self._check_in_input_fn("current_host")
         return self._current_host
 
-    def current_input_fn_deployment(self):
+    def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
         """Returns (device, number of this invocation, number of invocations, replicas fed by it).
 
         Raises:
@@ -50,14 +57,14 @@ class TPUContext:
         if self.global_step is None:
             raise RuntimeError(f"{name} is only known in an input_fn")
 
-    def device_for_replica(self, replica_id):
+    def device_for_replica(self, replica_id: int) -> NoReturn:
         """Raises RuntimeError: a core is not a TensorFlow device, to place things on."""
         raise RuntimeError(
             "device_for_replica: cores are not TensorFlow devices, and the model_fn is built for "
             "one replica: leave out the tf.device"
         )
 
-    def tpu_host_placement_function(self, host_id):
+    def tpu_host_placement_function(self, host_id: int) -> NoReturn:
         """Raises RuntimeError, as `device_for_replica` does."""
         raise RuntimeError(
             "tpu_host_placement_function: hosts are not TensorFlow devices, and each host builds "
@@ -65,7 +72,7 @@ class TPUContext:
         )
 
 
-def check_model_fn(model_fn, params):
+def check_model_fn(model_fn, params) -> None:
     """Raises ValueError if the signature of a `model_fn` cannot work."""
     if model_fn is None:
         raise ValueError("model_fn must be given")
@@ -97,7 +104,7 @@ def with_entries(params, **entries):
     return params
 
 
-def call_model_fn(model_fn, features, labels, mode, params, config, needs_params=True):
+def call_model_fn(model_fn, features, labels, mode: str, params, config, needs_params: bool = True):
     """Calls a `model_fn` with the arguments that it names.
 
     Args:
@@ -122,7 +129,7 @@ def call_model_fn(model_fn, features, labels, mode, params, config, needs_params
     return model_fn(features=features, **kwargs)
 
 
-def call_input_fn(input_fn, mode, params, config, needs_params=True):
+def call_input_fn(input_fn, mode: str, params, config, needs_params: bool = True):
     """Calls an `input_fn` with the arguments that it names.
 
     Args:
@@ -141,11 +148,11 @@ def call_input_fn(input_fn, mode, params, config, needs_params=True):
     return input_fn(**{name: value for name, value in available.items() if name in names})
 
 
-def is_dataset(value):
+def is_dataset(value) -> bool:
     return isinstance(value, tf.data.Dataset | tf.compat.v2.data.Dataset)
 
 
-def split_features_and_labels(element):
+def split_features_and_labels(element) -> tuple:
     """Returns (features, labels) of what an input_fn returned: a pair, or only features.
 
     Raises:

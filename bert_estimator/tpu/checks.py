@@ -6,7 +6,7 @@ import numbers
 import tensorflow.compat.v1 as tf
 
 
-def checked(kind):
+def checked(kind: type) -> type:
     """Has a `NamedTuple` class check its values, in the constructor and in `_replace` alike.
 
     Args:
@@ -34,7 +34,7 @@ def checked(kind):
     return kind
 
 
-def positive_int(value, name):
+def positive_int(value, name: str) -> int:
     """Returns a positive integer as an int; NumPy's integers are integers, and bools are not.
 
     Args:
@@ -51,7 +51,7 @@ def positive_int(value, name):
     return int(value)
 
 
-def hooks(given, name):
+def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
     """Returns hooks as a tuple.
 
     Args:

@@ -45,15 +45,15 @@ class TPUClusterResolver:
             )
         self._name = name
 
-    def master(self, task_type=None, task_id=None, rpc_layer=None):
+    def master(self, task_type=None, task_id=None, rpc_layer=None) -> str:
         """Returns the TPU's name, or "", in the form that `RunConfig(master=...)` takes."""
         return self._name
 
     get_master = master
 
-    def cluster_spec(self):
+    def cluster_spec(self) -> tf.train.ClusterSpec:
         """Returns an empty `tf.train.ClusterSpec`, since the program does not talk to workers."""
         return tf.train.ClusterSpec({})
 
-    def get_job_name(self):
+    def get_job_name(self) -> str:
         return "worker"

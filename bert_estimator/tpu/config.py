@@ -274,7 +274,12 @@ class RunConfig:
     checkpoint_save_graph_def = _Field(True)
 
     def __init__(
-        self, tpu_config=None, evaluation_master=None, master=None, cluster=None, **kwargs
+        self,
+        tpu_config: TPUConfig | None = None,
+        evaluation_master: str | None = None,
+        master: str | None = None,
+        cluster=None,
+        **kwargs,
     ):
         unknown = sorted(set(kwargs) - set(_FIELDS))
         if unknown:
@@ -319,7 +324,7 @@ class RunConfig:
     num_worker_replicas = property(lambda self: self._task.num_worker_replicas)
     service = property(lambda self: self._task.service)
 
-    def cores_of(self, evaluating):
+    def cores_of(self, evaluating: bool) -> str:
         """Returns the master that names cores to train or to evaluate on; "" if it names none.
 
         The address that TF_CONFIG's cluster gives this process names a host, but not cores.
@@ -327,7 +332,7 @@ class RunConfig:
         master = self.evaluation_master if evaluating else self.master
         return "" if master == self._task.own_address else master
 
-    def replace(self, **kwargs):
+    def replace(self, **kwargs) -> "RunConfig":
         """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
         changeable = [*_FIELDS, "tpu_config"]
         unknown = sorted(set(kwargs) - set(changeable))

@@ -33,9 +33,14 @@ def make_early_stopping_hook(
 
 
 def stop_if_higher_hook(
-    estimator, metric_name, threshold, eval_dir=None, min_steps=0, run_every_secs=60,
-    run_every_steps=None,
-):  # fmt: skip
+    estimator,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> tf.train.SessionRunHook:
     """Returns a hook that ends training when a metric has been above a threshold.
 
     Args:
@@ -51,9 +56,14 @@ def stop_if_higher_hook(
 
 
 def stop_if_lower_hook(
-    estimator, metric_name, threshold, eval_dir=None, min_steps=0, run_every_secs=60,
-    run_every_steps=None,
-):  # fmt: skip
+    estimator,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> tf.train.SessionRunHook:
     """Returns a hook that ends training when a metric has been below a threshold.
 
     The arguments are as in `stop_if_higher_hook`.
@@ -63,9 +73,14 @@ def stop_if_lower_hook(
 
 
 def stop_if_no_increase_hook(
-    estimator, metric_name, max_steps_without_increase, eval_dir=None, min_steps=0,
-    run_every_secs=60, run_every_steps=None,
-):  # fmt: skip
+    estimator,
+    metric_name: str,
+    max_steps_without_increase: int,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> tf.train.SessionRunHook:
     """Returns a hook that ends training when a metric has not risen for a number of global steps.
 
     The other arguments are as in `stop_if_higher_hook`.
@@ -77,9 +92,14 @@ def stop_if_no_increase_hook(
 
 
 def stop_if_no_decrease_hook(
-    estimator, metric_name, max_steps_without_decrease, eval_dir=None, min_steps=0,
-    run_every_secs=60, run_every_steps=None,
-):  # fmt: skip
+    estimator,
+    metric_name: str,
+    max_steps_without_decrease: int,
+    eval_dir: str | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> tf.train.SessionRunHook:
     """Returns a hook that ends training when a metric has not fallen for a number of global steps.
 
     The other arguments are as in `stop_if_higher_hook`.

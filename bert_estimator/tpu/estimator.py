@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -15,6 +16,7 @@ from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import batch_axis as axes
 from bert_estimator.tpu.step import step_graph
 from bert_estimator.tpu.verbs import interrupts, lowering
+from bert_estimator.tpu.warm_start import WarmStartSettings
 
 
 class ExportSavedModelApiVersion(enum.IntEnum):
@@ -72,24 +74,24 @@ class TPUEstimator(Estimator):
 
     def __init__(
         self,
-        model_fn=None,
-        model_dir=None,
-        config=None,
+        model_fn: Callable | None = None,
+        model_dir: str | None = None,
+        config: RunConfig | None = None,
         params=None,
-        use_tpu=True,
-        train_batch_size=None,
-        eval_batch_size=None,
-        predict_batch_size=None,
-        batch_axis=None,
-        eval_on_tpu=True,
-        export_to_tpu=True,
-        export_to_cpu=True,
-        warm_start_from=None,
-        embedding_config_spec=None,
-        export_saved_model_api_version=ExportSavedModelApiVersion.V1,
+        use_tpu: bool = True,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        batch_axis: list[int] | None = None,
+        eval_on_tpu: bool = True,
+        export_to_tpu: bool = True,
+        export_to_cpu: bool = True,
+        warm_start_from: str | WarmStartSettings | None = None,
+        embedding_config_spec: None = None,
+        export_saved_model_api_version: ExportSavedModelApiVersion = ExportSavedModelApiVersion.V1,
         *,
-        units_per_example=None,
-        sharding=(),
+        units_per_example: dict[str, int] | None = None,
+        sharding: Sequence[tuple[str, int]] = (),
     ):
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,
@@ -109,7 +111,7 @@ class TPUEstimator(Estimator):
         self._sharding = tuple(sharding)
         self._warned = set()
 
-    def lower(self, input_fn, num_cores):
+    def lower(self, input_fn: Callable, num_cores: int):
         """Lowers the training step for a number of cores, without running anything.
 
         Args:
@@ -135,7 +137,7 @@ class TPUEstimator(Estimator):
         job = dataclasses.replace(job, cores_per_replica=self._cores_per_replica)
         return lowering.lower(job, self._input_fn(job, input_fn))
 
-    def export_training_program(self, input_fn, directory, num_batches=4):
+    def export_training_program(self, input_fn: Callable, directory: str, num_batches: int = 4):
         """Writes the training step as a program that runs without TensorFlow.
 
         The program is for this estimator's cores. It has the state that `train` would start from:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 _COLLECTIONS = (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES)
 
 
-def metric_pairs(metrics, what):
+def metric_pairs(metrics: dict | None, what: str) -> dict[str, tuple]:
     """Returns metrics as a dict of (value, update operation) pairs.
 
     The variables of metric objects are added to the graph's collections of local variables and of
@@ -44,7 +44,7 @@ def metric_pairs(metrics, what):
     return pairs
 
 
-def with_metric_pairs(pair):
+def with_metric_pairs(pair: tuple) -> tuple:
     """Returns a (metric function, tensors) pair of a spec whose function returns `metric_pairs`."""
     function, tensors = pair
 

@@ -17,7 +17,7 @@ def all_after(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
     )
 
 
-def is_computed_from(value, placeholders: Iterable[tf.Tensor]) -> bool:
+def is_computed_from(value: object, placeholders: Iterable[tf.Tensor]) -> bool:
     """Returns whether a tensor or operation depends on one of the placeholders."""
     if not isinstance(value, tf.Tensor | tf.Operation):
         return False

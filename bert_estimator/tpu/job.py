@@ -47,27 +47,27 @@ class Job:
     units_per_example: dict | None = None
 
     @property
-    def same_batch(self):
+    def same_batch(self) -> bool:
         """Returns whether every replica gets the whole batch (BROADCAST)."""
         return self._input_mode == InputPipelineConfig.BROADCAST
 
     @property
-    def draws_per_step(self):
+    def draws_per_step(self) -> int:
         """Returns how many elements a host draws from its input for a step."""
         return self.replicas_a_host if self._input_mode == InputPipelineConfig.PER_HOST_V2 else 1
 
     @property
-    def replicas_a_host(self):
+    def replicas_a_host(self) -> int:
         return self.num_replicas // self.hosts.number
 
     @property
-    def core_batch_size(self):
+    def core_batch_size(self) -> int | None:
         """Returns the batch size of one replica's model, or None."""
         replicas = 1 if self.same_batch else self.num_replicas
         return self.batch_size // replicas if self.batch_size else None
 
     @property
-    def input_batch_size(self):
+    def input_batch_size(self) -> int | None:
         """Returns the batch size of `input_fn`, or None."""
         if self.same_batch or not self.batch_size:
             return self.batch_size
@@ -82,7 +82,7 @@ class Job:
             return sliced
         return self.config.tpu_config.per_host_input_for_training
 
-    def check_data(self, is_dataset):
+    def check_data(self, is_dataset: bool) -> None:
         """Raises TypeError if the input mode does not allow what an `input_fn` returned."""
         if self.mode == ModeKeys.TRAIN and self._input_mode == InputPipelineConfig.PER_SHARD_V1:
             if is_dataset:
@@ -96,7 +96,7 @@ class Job:
                 "PER_HOST_V1 for tensors"
             )
 
-    def call_model_fn(self, features, labels):
+    def call_model_fn(self, features, labels) -> EstimatorSpec | TPUEstimatorSpec:
         """Builds the model of one replica in the current graph; returns its spec."""
         context = {}
         if self.tpu_rules:
@@ -119,7 +119,7 @@ class Job:
             )
         return spec
 
-    def input_params(self, start_step):
+    def input_params(self, start_step: int) -> Any:
         """Returns the params for `input_fn`, with the batch size and a `TPUContext`."""
         context = call.TPUContext(
             num_replicas=self.num_replicas,

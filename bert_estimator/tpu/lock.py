@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from bert_estimator.tpu.program import hosts
 
@@ -37,7 +38,7 @@ class InUseError(RuntimeError):
 
 
 @contextlib.contextmanager
-def held(directory):
+def held(directory: str) -> Iterator[None]:
     """Holds the lock of a directory, which is made if it does not exist.
 
     The process that holds the lock may enter this any number of times.
@@ -51,7 +52,7 @@ def held(directory):
 
 
 @contextlib.contextmanager
-def held_by_chief(directory):
+def held_by_chief(directory: str) -> Iterator[None]:
     """Waits for all hosts; then the chief holds the lock of a directory, as `held` does, for all.
 
     Raises:
@@ -70,7 +71,7 @@ def held_by_chief(directory):
 
 
 @contextlib.contextmanager
-def held_for(path):
+def held_for(path: str) -> Iterator[None]:
     """Holds the lock of a file, or of a directory that is replaced as a whole, as `held` does.
 
     The lock's file is beside it, so other processes may write other files of the folder.

@@ -6,7 +6,7 @@ is the only replica: then the number of replicas is 1, and a sum over replicas i
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
@@ -34,7 +34,7 @@ class Replica:
         self.cross_replica_sum = cross_replica_sum
 
     @contextlib.contextmanager
-    def entered(self):
+    def entered(self) -> Iterator[None]:
         previous, _current.value = getattr(_current, "value", None), self
         # Models of TF1 ask TensorFlow itself for the number of replicas.
         context = tpu_function.get_tpu_context()

@@ -6,6 +6,7 @@ from them.
 """
 
 import collections
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
@@ -109,7 +110,9 @@ class SupervisedInputReceiver(
         )
 
 
-def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=None):
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: dict, default_batch_size: int | None = None
+) -> Callable:
     """Returns a receiver function for serialized `tf.Example`s, fed as strings [batch].
 
     Args:
@@ -125,7 +128,9 @@ def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=Non
     return receiver_fn
 
 
-def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
+def build_raw_serving_input_receiver_fn(
+    features: dict[str, tf.Tensor], default_batch_size: int | None = None
+) -> Callable:
     """Returns a receiver function for features that callers feed as tensors.
 
     Args:
@@ -141,7 +146,11 @@ def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
     return receiver_fn
 
 
-def build_raw_supervised_input_receiver_fn(features, labels, default_batch_size=None):
+def build_raw_supervised_input_receiver_fn(
+    features: tf.Tensor | dict[str, tf.Tensor],
+    labels: tf.Tensor | dict[str, tf.Tensor],
+    default_batch_size: int | None = None,
+) -> Callable:
     """Returns a receiver function for features and labels that callers feed as tensors.
 
     Args:
@@ -170,7 +179,9 @@ def build_raw_supervised_input_receiver_fn(features, labels, default_batch_size=
     return receiver_fn
 
 
-def build_supervised_input_receiver_fn_from_input_fn(input_fn, **input_fn_args):
+def build_supervised_input_receiver_fn_from_input_fn(
+    input_fn: Callable, **input_fn_args
+) -> Callable:
     """Returns a receiver function for the features and labels of an input_fn.
 
     Args:

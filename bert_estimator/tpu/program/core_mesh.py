@@ -1,6 +1,7 @@
 """The layout of the cores: replicas share a batch, and the cores of a replica share a model."""
 
 import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,7 +26,9 @@ class CoreMesh:
         replicas.
     """
 
-    def __init__(self, cores, cores_per_replica=1, sharding=()):
+    def __init__(
+        self, cores: list, cores_per_replica: int = 1, sharding: Sequence[tuple[str, int]] = ()
+    ):
         jax = devices.import_jax()
         grid = np.array(cores).reshape(-1, cores_per_replica)
         self.num_replicas = len(grid)
@@ -70,7 +73,7 @@ class CoreMesh:
         first = a_host * devices.import_jax().process_index() if self.num_hosts > 1 else 0
         return self.put(np.arange(first, first + a_host, dtype=np.int32), self.rows)
 
-    def of_state(self, state):
+    def of_state(self, state: list) -> list:
         """Returns the sharding of each `StateVariable` of a list.
 
         Raises:
@@ -78,7 +81,9 @@ class CoreMesh:
         """
         return [self._sharding(*self._split(variable)) for variable in state]
 
-    def jit(self, function, state, inputs, outputs):
+    def jit(
+        self, function: Callable, state: list, inputs: list[int | None], outputs: list[int | None]
+    ) -> Callable:
         """Jits a function of one replica for all replicas at once.
 
         The function is written as if a replica were one core. The compiler divides the work among

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from bert_estimator.tpu.program import devices, stablehlo
+from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.lowered_step import LoweredStep
 
 # A chunk saves a Python call per step, and this many steps save most of that time. Up to three
 # chunks are on a device at a time, so their batches must not take much of its memory.
@@ -50,7 +52,15 @@ class DeviceLoop:
       most_steps: the most batches that a chunk may have.
     """
 
-    def __init__(self, lowered, mesh, loop_length, ends_at_nan, same_batch=False, num_last=0):
+    def __init__(
+        self,
+        lowered: LoweredStep,
+        mesh: CoreMesh,
+        loop_length: float,
+        ends_at_nan: bool,
+        same_batch: bool = False,
+        num_last: int = 0,
+    ):
         self._mesh = mesh
         self._batch = mesh.whole if same_batch else mesh.rows
         self._state = mesh.of_state(lowered.state)
@@ -68,15 +78,15 @@ class DeviceLoop:
         self._replica_ids = mesh.replica_ids()
         self._going = self._mesh.put(np.array(True), mesh.whole)
 
-    def put_state(self, values):
+    def put_state(self, values: dict[int, np.ndarray]) -> dict:
         """Copies variables, a dict of index in the state -> value, to the cores."""
         return self._mesh.put(values, {number: self._state[number] for number in values})
 
-    def put_batch(self, arrays):
+    def put_batch(self, arrays: list[np.ndarray]) -> list:
         """Copies a batch, a list of arrays, to the cores."""
         return self._mesh.put(arrays, self._batch)
 
-    def run(self, state, batches):
+    def run(self, state: list, batches: list[list]) -> tuple[list, Chunk]:
         """Starts a chunk and does not wait for it.
 
         Args:

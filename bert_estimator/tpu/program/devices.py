@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from importlib import metadata
+from types import ModuleType
 
 from bert_estimator.tpu.program import hosts
 
@@ -94,7 +95,7 @@ def find(master: str) -> list:
     )
 
 
-def compiler_options(cores):
+def compiler_options(cores: list) -> dict:
     """Returns the compiler options that some devices need, as a dict."""
     if cores[0].platform != "cpu":
         return {}
@@ -169,7 +170,7 @@ def _by_host(cores):
     return sorted(cores, key=lambda core: (core.process_index, core.id))
 
 
-def import_jax():
+def import_jax() -> ModuleType:
     """Returns the jax module.
 
     Raises:
@@ -190,7 +191,7 @@ def import_jax():
     return jax
 
 
-def check_libtpu():
+def check_libtpu() -> None:
     """Raises RuntimeError if the installed libtpu was not tested with this jax."""
     jax = import_jax().__version__
     with contextlib.suppress(metadata.PackageNotFoundError):

@@ -11,6 +11,8 @@ The chief writes checkpoints, events and files. The hosts exchange values throug
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
@@ -54,7 +56,7 @@ def find() -> Hosts:
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
-def join(jax) -> Hosts:
+def join(jax: ModuleType) -> Hosts:
     """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`."""
     hosts = find()
     if hosts.number > 1 and not _joined:
@@ -69,7 +71,7 @@ def join(jax) -> Hosts:
 
 
 @contextlib.contextmanager
-def chief_first():
+def chief_first() -> Iterator[None]:
     """Lets the chief run the body of the `with` statement before the other hosts run it."""
     here = find()
     if not here.is_chief:

@@ -257,7 +257,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def dtype(name) -> np.dtype:
+def dtype(name: str | np.dtype) -> np.dtype:
     """Returns a numpy dtype by name; the name may be "bfloat16"."""
     import ml_dtypes  # jax depends on it; numpy does not have bfloat16
 

@@ -4,12 +4,14 @@ The rest of the framework splits and concatenates tensors along axis 0. So the b
 is moved to axis 0 when the input_fn returns it, and is moved back before the model_fn gets it.
 """
 
+from collections.abc import Callable
+
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import call
 
 
-def moved_to_front(input_fn, batch_axis):
+def moved_to_front(input_fn: Callable, batch_axis: list[int]) -> Callable:
     """Returns an input_fn that gives the same tensors with the batch as their first axis.
 
     Args:
@@ -31,7 +33,7 @@ def moved_to_front(input_fn, batch_axis):
     return moving_input_fn
 
 
-def moved_back(model_fn, batch_axis):
+def moved_back(model_fn: Callable, batch_axis: list[int]) -> Callable:
     """Returns a model_fn that takes tensors whose first axis is the batch.
 
     Args:

@@ -57,7 +57,7 @@ class CoreModel:
             replaced["eval_metric_ops"] = {}  # nothing in TRAIN asks for them
         return self.spec._replace(**replaced)
 
-    def lower(self, scalars, sent):
+    def lower(self, scalars: list[tf.Tensor], sent: list[tf.Tensor]):
         """Lowers the step.
 
         Args:

@@ -8,6 +8,7 @@ the next loop.
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,7 +28,7 @@ class DeviceSession(SessionInterface):
       variables: the resource variables that live on the devices.
     """
 
-    def __init__(self, session, variables):
+    def __init__(self, session: tf.Session, variables: list[tf.Variable]):
         self._session = session
         self._variables = variables
         self._number_of = {v.handle.op: number for number, v in enumerate(variables)}
@@ -37,7 +38,7 @@ class DeviceSession(SessionInterface):
         self._only_here, self._only_there = set(range(len(variables))), set()
 
     @contextlib.contextmanager
-    def on_devices(self, put):
+    def on_devices(self, put: Callable[[dict], dict]) -> Iterator[list]:
         """Lends the variables to the devices for a loop.
 
         Args:
@@ -60,7 +61,7 @@ class DeviceSession(SessionInterface):
             finally:
                 self._only_there = set(range(len(self._variables)))
 
-    def bring(self, fetches):
+    def bring(self, fetches) -> None:
         """Copies the variables that `fetches` depend on from the devices to the session."""
         with self._lock:
             self._bring(self._touched(fetches)[0])
@@ -69,7 +70,7 @@ class DeviceSession(SessionInterface):
         with self._brought(fetches):
             return self._session.run(fetches, feed_dict, options, run_metadata)
 
-    def make_callable(self, fetches, *args, **kwargs):
+    def make_callable(self, fetches, *args, **kwargs) -> Callable:
         function = self._session.make_callable(fetches, *args, **kwargs)
 
         def call(*args, **kwargs):
@@ -82,7 +83,7 @@ class DeviceSession(SessionInterface):
         return stack.default_session(self)
 
     @property
-    def graph(self):
+    def graph(self) -> tf.Graph:
         return self._session.graph
 
     @property

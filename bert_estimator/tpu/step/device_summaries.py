@@ -18,12 +18,12 @@ class DeviceSummaries:
       tensors: list of the tensors in the step's graph that the summaries are made of.
     """
 
-    def __init__(self, summaries):
+    def __init__(self, summaries: list[tf.Tensor]):
         self.tensors, self._placeholders = [], []
         for summary in summaries:
             self._copy(summary.op)
 
-    def feed(self, values):
+    def feed(self, values: list) -> dict:
         """Returns the feed_dict for the copies, from the values that one core has of `tensors`."""
         return dict(zip(self._placeholders, values, strict=True))
 

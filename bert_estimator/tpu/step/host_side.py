@@ -5,6 +5,7 @@ A session step and an XLA step each have a `HostSide`.
 
 import collections
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -25,7 +26,7 @@ from bert_estimator.tpu.step.inputs import Inputs
 JOIN_SECS = 1
 
 
-def static_inputs(job, input_fn, start_step):
+def static_inputs(job, input_fn: Callable, start_step: int) -> Inputs:
     """Calls an input_fn, and checks that a compiled program can take its batches.
 
     Returns:
@@ -41,7 +42,9 @@ def static_inputs(job, input_fn, start_step):
     return inputs
 
 
-def host_spec(spec, placeholders):
+def host_spec(
+    spec: EstimatorSpec | TPUEstimatorSpec, placeholders: list[tf.Tensor]
+) -> EstimatorSpec:
     """Returns the `EstimatorSpec` that the verbs see, for a model that runs under TPU rules.
 
     Args:
@@ -123,21 +126,23 @@ class HostSide:
         return outfeed.HostFunction(name, pair, self._placeholders, replicas)
 
     @property
-    def tensors(self):
+    def tensors(self) -> list[list[tf.Tensor]]:
         """Returns the tensors that the step sends: a list for each host function."""
         return [function.tensors for function, _ in self.functions]
 
     @property
-    def operations(self):
+    def operations(self) -> list:
         """Returns the operations that run for each step: a structure for each host function."""
         return [operations for _, operations in self.functions]
 
     @property
-    def waited_secs(self):
+    def waited_secs(self) -> float:
         """Returns how many seconds `next_batch` has waited in total."""
         return self._infeed.waited_secs
 
-    def start(self, session, draw, limit, depth=infeed.DEPTH):
+    def start(
+        self, session: tf.Session, draw: Callable, limit: int | None, depth: int = infeed.DEPTH
+    ) -> None:
         """Starts the threads of the infeed and of the host functions.
 
         Args:
@@ -153,11 +158,11 @@ class HostSide:
             self._outfeeds.append(outfeed.Outfeed(receive, self.error))
             self._outfeeds[-1].start()
 
-    def has_batch(self):
+    def has_batch(self) -> bool:
         """Returns whether `next_batch` would not have to wait."""
         return self._infeed.has_batch()
 
-    def next_batch(self, interrupted):
+    def next_batch(self, interrupted: Callable[[], bool]):
         """Returns the next batch, or None if `interrupted()` becomes true.
 
         An error of a host function belongs to an earlier step, so it is raised first, even while
@@ -167,7 +172,7 @@ class HostSide:
         self.error.raise_if_any()
         return batch
 
-    def send(self, values):
+    def send(self, values: list[list]) -> None:
         """Hands the arrays of one step to the host functions: a list of arrays for each."""
         for feed, (function, _), sent in zip(self._outfeeds, self.functions, values, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
@@ -177,12 +182,12 @@ class HostSide:
                 feed.put(sent)
         self.step += 1
 
-    def drain(self):
+    def drain(self) -> None:
         """Waits until the host functions have received all values; raises their first error."""
         for feed in self._outfeeds:
             feed.drain()
 
-    def stop(self):
+    def stop(self) -> None:
         """Asks the threads to end, and waits a moment for them."""
         threads = [*self._outfeeds, self._infeed] if self._infeed is not None else []
         for thread in threads:
@@ -190,18 +195,18 @@ class HostSide:
         for thread in threads:
             thread.join(JOIN_SECS)
 
-    def ends_training(self, loss):
+    def ends_training(self, loss: float) -> bool:
         """Returns whether training cannot go on after a step with this loss."""
         return self._job.mode == ModeKeys.TRAIN and not np.isfinite(loss)
 
 
-def split_metrics(metrics):
+def split_metrics(metrics: dict | None) -> tuple[dict, list]:
     """Splits a dict of metrics into a dict of value tensors and a list of update operations."""
     metrics = metrics or {}
     return {k: value for k, (value, _) in metrics.items()}, [u for _, u in metrics.values()]
 
 
-def scalar_tensors(host_call):
+def scalar_tensors(host_call: tuple | None) -> dict[str, tf.Tensor]:
     """Returns the one-value float tensors in the dict of a host_call; the log line shows them."""
     if host_call is None or not isinstance(host_call[1], dict):
         return {}
@@ -213,7 +218,7 @@ def scalar_tensors(host_call):
     }
 
 
-def scalar_values(scalars):
+def scalar_values(scalars: dict[str, np.ndarray]) -> dict[str, float]:
     """Converts a dict of one-value arrays to a dict of floats."""
     return {key: float(np.reshape(value, [])) for key, value in scalars.items()}
 

@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from collections.abc import Callable
 
 from bert_estimator.tpu import errors
 
@@ -30,7 +31,9 @@ class Infeed:
       waited_secs: how many seconds `get` has waited in total.
     """
 
-    def __init__(self, draw, limit=None, delay_secs=0, depth=DEPTH):
+    def __init__(
+        self, draw: Callable, limit: int | None = None, delay_secs: float = 0, depth: int = DEPTH
+    ):
         self._draw = draw
         self._limit = limit
         self._delay_secs = delay_secs
@@ -41,10 +44,10 @@ class Infeed:
         self.drawn = 0
         self.waited_secs = 0.0
 
-    def start(self):
+    def start(self) -> None:
         self._thread.start()
 
-    def get(self, interrupted=lambda: False):
+    def get(self, interrupted: Callable[[], bool] = lambda: False):
         """Returns the next batch, or None if `interrupted()` becomes true while waiting for it.
 
         Raises:
@@ -66,15 +69,15 @@ class Infeed:
         finally:
             self.waited_secs += time.perf_counter() - start
 
-    def has_batch(self):
+    def has_batch(self) -> bool:
         """Returns whether `get` would not have to wait."""
         return not self._batches.empty()
 
-    def stop(self):
+    def stop(self) -> None:
         """Asks the thread to end, without waiting for a `draw` that is running."""
         self._stopping.set()
 
-    def join(self, timeout_secs):
+    def join(self, timeout_secs: float) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout_secs)
 

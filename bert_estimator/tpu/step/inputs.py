@@ -1,6 +1,7 @@
 """The tensors that an `input_fn` returns, and the batches drawn from them."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,7 +24,7 @@ class Inputs:
         tensors.
     """
 
-    def __init__(self, input_fn, mode, params, config, needs_params=True):
+    def __init__(self, input_fn: Callable, mode: str, params, config, needs_params: bool = True):
         with tf.device("/cpu:0"):
             returned = call.call_input_fn(input_fn, mode, params, config, needs_params)
             self.initializer = None
@@ -36,7 +37,7 @@ class Inputs:
         self._element = [self.features] if self.labels is None else [self.features, self.labels]
         self._tensors = tf.nest.flatten(self._element)
 
-    def check_static_shapes(self):
+    def check_static_shapes(self) -> None:
         """Checks that the inputs are dense tensors of static shapes, as a compiled program needs.
 
         Raises:
@@ -57,7 +58,7 @@ class Inputs:
                     "and give other unknown dimensions a fixed size (tf.ensure_shape, padded_batch)"
                 )
 
-    def names(self):
+    def names(self) -> list[str]:
         """Returns a name for each tensor, in order.
 
         If the features are a dict, the names are its keys. Other names are Python expressions such
@@ -67,7 +68,7 @@ class Inputs:
         paths += [path for path, _ in named_leaves("labels", self.labels)]
         return [re.sub(r"^features\['([^']*)'\]$", r"\1", path) for path in paths]
 
-    def placeholders(self):
+    def placeholders(self) -> tuple:
         """Returns (features, labels, list of placeholders), with placeholders for tensors."""
         holders = []
 
@@ -77,13 +78,13 @@ class Inputs:
 
         return *self.replaced(placeholder), holders
 
-    def replaced(self, function):
+    def replaced(self, function: Callable[[tf.Tensor], object]) -> tuple:
         """Returns (features, labels) with `function(tensor)` in place of each tensor."""
         replacements = [function(tensor) for tensor in self._tensors]
         features, *labels = tf.nest.pack_sequence_as(self._element, replacements)
         return features, labels[0] if labels else None
 
-    def without_drawing(self, summaries):
+    def without_drawing(self, summaries: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the v1 summaries that can be written without drawing a batch.
 
         A summary of a tensor that input_fn made would draw another batch, which the steps would
@@ -104,7 +105,7 @@ class Inputs:
                 )
         return kept
 
-    def drawer(self, session, elements=1):
+    def drawer(self, session: tf.Session, elements: int = 1) -> Callable[[], list[np.ndarray]]:
         """Returns the function with which an `Infeed` draws a batch.
 
         It returns a list of arrays, one for each tensor. An array has the rows of `elements`
@@ -140,7 +141,7 @@ def _differs_by_run(operation):
     return operation.op_def.is_stateful and not is_handle and not reads_variable
 
 
-def named_leaves(path, structure):
+def named_leaves(path: str, structure) -> list[tuple]:
     """Returns (path, leaf) pairs of a nested structure, in the order of `tf.nest.flatten`."""
     if structure is None:
         return []

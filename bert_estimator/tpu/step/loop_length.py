@@ -4,6 +4,7 @@ import collections
 import contextlib
 import math
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,22 +18,22 @@ class LoopLength:
       iterations_per_loop: int or str, see `TPUConfig`.
     """
 
-    def __init__(self, iterations_per_loop):
+    def __init__(self, iterations_per_loop: int | str):
         self._steps, self._target_secs = iterations_per_loop, None
         if isinstance(iterations_per_loop, str):
             self._target_secs = int(iterations_per_loop[:-1]) * _UNIT_SECS[iterations_per_loop[-1]]
             self._steps = 1  # The first loop measures how long a step takes.
         self._step_secs = collections.deque(maxlen=20)
 
-    def get(self):
+    def get(self) -> int:
         return self._steps
 
-    def most(self):
+    def most(self) -> float:
         """Returns how many steps a loop may have; infinity if a time was given."""
         return self._steps if self._target_secs is None else math.inf
 
     @contextlib.contextmanager
-    def timed(self, iterations):
+    def timed(self, iterations: int) -> Iterator[None]:
         """Measures the time of a loop of `iterations` steps, to choose the next loop's length."""
         start = time.perf_counter()
         yield

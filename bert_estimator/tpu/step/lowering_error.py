@@ -18,7 +18,7 @@ _LIBRARIES = tuple(
 )
 
 
-def explained(error, graph):
+def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
     """Returns a RuntimeError that explains an error of TensorFlow's bridge to XLA.
 
     Args:
@@ -39,7 +39,7 @@ def explained(error, graph):
     return RuntimeError(f"The step of model_fn cannot be lowered to XLA ({places}): {text}")
 
 
-def check_static(text, graph, names):
+def check_static(text: str, graph: tf2.Graph, names: list[str]) -> None:
     """Checks that the shapes in a lowered step do not depend on values.
 
     Args:
@@ -64,7 +64,7 @@ def check_static(text, graph, names):
     )
 
 
-def line_of(operation):
+def line_of(operation: tf2.Operation) -> str:
     """Returns "FILE:LINE" of the user's code that made an operation."""
     for frame in reversed(operation.traceback):
         if not frame.filename.startswith(_LIBRARIES):

@@ -8,10 +8,12 @@ and is fed the values of the step's tensors, concatenated over the cores.
 import collections
 import queue
 import threading
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import summary_ops_v2
 
+from bert_estimator.tpu.errors import FirstError
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import call_host_fn
 
@@ -40,7 +42,7 @@ class HostFunction:
         of the step that is not among its arguments.
     """
 
-    def __init__(self, name, pair, step_inputs, num_replicas):
+    def __init__(self, name: str, pair: tuple, step_inputs: list[tf.Tensor], num_replicas: int):
         self.name = name
         sent = pair[1]
         keys = sorted(sent) if isinstance(sent, dict) else range(len(sent))
@@ -76,10 +78,10 @@ class HostFunction:
                     "use the function's argument instead"
                 )
 
-    def feed(self, values):
+    def feed(self, values: list) -> dict:
         return dict(zip(self.placeholders, values, strict=True))
 
-    def run(self, session, operations, values):
+    def run(self, session: tf.Session, operations, values: list) -> None:
         """Runs operations that depend on the placeholders, with the values of one step."""
         session.run(operations, self.feed(values))
 
@@ -97,12 +99,12 @@ class Predictions:
 
     name = "predictions"
 
-    def __init__(self, predictions):
+    def __init__(self, predictions: dict[str, tf.Tensor]):
         self._keys = list(predictions)
         self.tensors = [tf.convert_to_tensor(predictions[key]) for key in self._keys]
         self.waiting = collections.deque()
 
-    def run(self, session, operations, values):
+    def run(self, session: tf.Session, operations, values: list) -> None:
         self.waiting.append(dict(zip(self._keys, values, strict=True)))
 
 
@@ -115,17 +117,17 @@ class Outfeed:
       depth: how many values may wait. If there are more, `put` waits.
     """
 
-    def __init__(self, receive, error, depth=_DEPTH):
+    def __init__(self, receive: Callable, error: FirstError, depth: int = _DEPTH):
         self._receive = receive
         self._values = queue.Queue(maxsize=depth)
         self._error = error
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outfeed", daemon=True)
 
-    def start(self):
+    def start(self) -> None:
         self._thread.start()
 
-    def put(self, values):
+    def put(self, values) -> None:
         """Hands values over. If an outfeed has failed on earlier values, raises its error."""
         while not self._stopping.is_set():
             self._error.raise_if_any()
@@ -134,17 +136,17 @@ class Outfeed:
             except queue.Full:
                 continue
 
-    def drain(self):
+    def drain(self) -> None:
         """Waits until all values that were handed over are processed; raises the first error."""
         with self._values.all_tasks_done:
             while self._values.unfinished_tasks and self._thread.is_alive():
                 self._values.all_tasks_done.wait(_POLL_SECS)
         self._error.raise_if_any()
 
-    def stop(self):
+    def stop(self) -> None:
         self._stopping.set()
 
-    def join(self, timeout_secs):
+    def join(self, timeout_secs: float) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout_secs)
 
@@ -159,12 +161,12 @@ class Outfeed:
                 self._values.task_done()
 
 
-def summary_writer_init_ops():
+def summary_writer_init_ops() -> list[tf.Operation]:
     """Returns the operations that open the `tf.summary` writers of the current graph."""
     return summary_ops_v2.summary_writer_initializer_op()
 
 
-def summary_writer_flush_ops():
+def summary_writer_flush_ops() -> list[tf.Operation]:
     """Returns operations that flush these writers. The graph must not be finalized yet."""
     writers = {op.inputs[0].ref(): op.inputs[0] for op in summary_writer_init_ops()}
     return [tf.raw_ops.FlushSummaryWriter(writer=writer) for writer in writers.values()]

@@ -7,6 +7,7 @@ function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a
 """
 
 import contextlib
+from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
@@ -22,7 +23,7 @@ from bert_estimator.tpu.step import lowering_error, variable_versions
 _OLDEST_TENSORFLOW = (2, 19)
 
 
-def check_tensorflow():
+def check_tensorflow() -> None:
     """Raises RuntimeError if this TensorFlow is too old to lower a step."""
     if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST_TENSORFLOW:
         raise RuntimeError(
@@ -50,7 +51,7 @@ class StepGraph:
       RuntimeError: this TensorFlow is too old to lower a step.
     """
 
-    def __init__(self, num_replicas, cores_per_replica=1):
+    def __init__(self, num_replicas: int, cores_per_replica: int = 1):
         check_tensorflow()
         self.num_replicas = num_replicas
         self._cores_per_replica = cores_per_replica
@@ -66,7 +67,7 @@ class StepGraph:
             self._replica_id = tf.placeholder(tf.int32, [1], "replica_id")
 
     @contextlib.contextmanager
-    def building(self):
+    def building(self) -> Iterator[None]:
         """Surrounds code that builds one replica's model in this graph, with resource variables."""
         this = self._replica()
         with (
@@ -90,17 +91,17 @@ class StepGraph:
                 if isinstance(each, tf2.Variable) and id(each) not in known:
                     self._outer.add_to_collection(name, each)
 
-    def placeholder(self, dtype, shape):
+    def placeholder(self, dtype, shape) -> tf.Tensor:
         with self._graph.as_default():
             self.inputs.append(tf.placeholder(dtype, shape))
         return self.inputs[-1]
 
-    def summaries(self):
+    def summaries(self) -> list[tf.Tensor]:
         """Returns the output tensors of this graph's v1 summary operations."""
         found = self._graph.get_collection(tf.GraphKeys.SUMMARIES)
         return [tensor for tensor in found if tensor.graph is self._graph]
 
-    def own_element(self, name_or_element):
+    def own_element(self, name_or_element) -> tf.Tensor | tf.Operation | None:
         """Returns the tensor or operation that a name or an element means, if it is only in this
         graph and not in the session's; else None."""
         try:
@@ -135,7 +136,7 @@ class StepGraph:
         cores = self._cores_per_replica
         return [list(range(place, self.num_replicas * cores, cores)) for place in range(cores)]
 
-    def lower(self, outputs, after):
+    def lower(self, outputs: list[tf.Tensor], after) -> LoweredStep:
         """Lowers the step.
 
         Args:

@@ -28,12 +28,12 @@ class StepSummaries:
         given = [summary for summary in summaries if not summary.op.control_inputs]
         self.tensors = made + [tensor for summary in given for tensor in summary.op.inputs]
 
-    def are_due(self, step, iterations):
+    def are_due(self, step: int, iterations: int) -> bool:
         """Returns whether summaries are due in a loop of `iterations` steps after `step`."""
         return self._merged is not None and (
             step // self._every != (step + iterations) // self._every
         )
 
-    def write(self, session, feed):
+    def write(self, session: tf.Session, feed: dict) -> bytes:
         """Returns the serialized summaries; `feed` has the values that the step computed."""
         return session.run(self._merged, feed)

@@ -32,7 +32,7 @@ _OTHER_TROUBLE = (
 _found_whole = set()
 
 
-def newest_whole(model_dir, quiet=False):
+def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
     """Returns the path prefix of the newest complete checkpoint in a directory, or None.
 
     This is the checkpoint with the highest step whose tensors can all be read, whatever the state
@@ -81,7 +81,7 @@ def newest_whole(model_dir, quiet=False):
     return whole
 
 
-def last_written(model_dir):
+def last_written(model_dir: str | None) -> str:
     """Returns a sentence for an error, which names the checkpoint to resume from."""
     path = next((each for each in _candidates(model_dir)[0] if damage(each) is None), None)
     if path is None:
@@ -89,7 +89,7 @@ def last_written(model_dir):
     return f"The last checkpoint, {path}, was written before."
 
 
-def to_read(model_dir, checkpoint_path, doing):
+def to_read(model_dir: str | None, checkpoint_path: str | None, doing: str) -> str | None:
     """Returns the path prefix of the checkpoint to evaluate or to predict with.
 
     Args:
@@ -111,7 +111,7 @@ def to_read(model_dir, checkpoint_path, doing):
     return path
 
 
-def given_or_newest(model_dir, checkpoint_path):
+def given_or_newest(model_dir: str | None, checkpoint_path: str | None) -> str | None:
     """Returns checkpoint_path, or if it is None, the newest complete checkpoint, or None.
 
     Raises:
@@ -121,13 +121,13 @@ def given_or_newest(model_dir, checkpoint_path):
     return checkpoint_path or newest_whole(model_dir)
 
 
-def check_given(checkpoint_path):
+def check_given(checkpoint_path: str | None) -> None:
     """Raises ValueError if the caller asked for a checkpoint that does not exist."""
     if checkpoint_path and not tf.io.gfile.exists(checkpoint_path + ".index"):
         raise ValueError(f"checkpoint_path={checkpoint_path!r}: there is no such checkpoint")
 
 
-def damage(prefix):
+def damage(prefix: str) -> str | None:
     """Returns None if every tensor of a checkpoint can be read, else what is wrong with it.
 
     A complete checkpoint is only read once in a process, unless its files change.
@@ -149,7 +149,7 @@ def damage(prefix):
     return None
 
 
-def global_step_of(prefix):
+def global_step_of(prefix: str | None) -> int:
     """Returns the global step in a checkpoint; 0 if it does not have one, or `prefix` is None."""
     if prefix is None:
         return 0
@@ -159,7 +159,7 @@ def global_step_of(prefix):
     return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
 
 
-def check_restorable(prefix, variables):
+def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
     """Checks, before restoring, that a checkpoint holds all variables, in their shapes.
 
     Raises:
@@ -181,7 +181,7 @@ def check_restorable(prefix, variables):
         )
 
 
-def remove_leftovers(model_dir):
+def remove_leftovers(model_dir: str | None) -> None:
     """Removes the files of a checkpoint that a killed process was writing."""
     for name in tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ():
         path = os.path.join(model_dir, name.rstrip("/"))
@@ -191,7 +191,7 @@ def remove_leftovers(model_dir):
             tf.io.gfile.remove(path)
 
 
-def ensure_saver(scaffold, config):
+def ensure_saver(scaffold: tf.train.Scaffold, config) -> bool:
     """Adds a saver with upstream's settings to the graph if the model_fn did not make a saver.
 
     Returns:
@@ -264,14 +264,14 @@ class FiniteCheck:
         self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
         self._finite = [tf.reduce_all(tf.math.is_finite(v)) for v in self._variables]
 
-    def names_of_bad(self, session):
+    def names_of_bad(self, session: tf.Session) -> list[str]:
         """Returns the names of the first ten variables with a value that is not finite."""
         flags = session.run(self._finite)
         names = [v.op.name for v, ok in zip(self._variables, flags, strict=True) if not ok]
         return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
 
 
-def remember_earlier(saver, model_dir):
+def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
     """Tells a saver which checkpoints there are when training resumes, so that it deletes old ones.
 
     These are the checkpoints in the state file, and all later checkpoints; or all checkpoints, if
@@ -361,7 +361,7 @@ def _has_progress(prefix):
     return not name.endswith("-0") and any(each.startswith(f"{name}.") for each in names)
 
 
-def name_and_shape(variable):
+def name_and_shape(variable: tf.Variable) -> tuple[str, list[int]]:
     """Returns the name and shape of a variable in checkpoints.
 
     If it is a part of a partitioned variable, they are the whole variable's name and shape.

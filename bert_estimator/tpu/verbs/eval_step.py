@@ -12,7 +12,7 @@ class EvalStepCounter(tf.train.SessionRunHook):
       hooks: the evaluation's hooks. TensorFlow's own `StopAfterNEvalsHook` gets the count.
     """
 
-    def __init__(self, steps_a_loop, hooks):
+    def __init__(self, steps_a_loop: int, hooks: list[tf.train.SessionRunHook]):
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
             eval_step = evaluation._get_or_create_eval_step()
         self._count = tf.assign_add(eval_step, steps_a_loop, use_locking=True)

@@ -1,6 +1,7 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
 import contextlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,7 +17,15 @@ from bert_estimator.tpu.verbs.opened_run import opened_run
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
 
-def evaluate(job, step_class, input_fn, hooks, steps, checkpoint_path, eval_dir):
+def evaluate(
+    job,
+    step_class: type,
+    input_fn: Callable,
+    hooks: list[tf.train.SessionRunHook],
+    steps: int | None,
+    checkpoint_path: str | None,
+    eval_dir: str,
+) -> dict:
     """Evaluates a job's model.
 
     Args:

@@ -13,8 +13,14 @@ _ORDER = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
 def export(
-    jobs, receiver_fns, export_dir_base, checkpoint_path, assets_extra, as_text, strip_default_attrs
-):
+    jobs: dict,
+    receiver_fns: dict,
+    export_dir_base: str,
+    checkpoint_path: str | None,
+    assets_extra: dict[str, str] | None,
+    as_text: bool,
+    strip_default_attrs: bool,
+) -> bytes:
     """Writes a SavedModel. If it fails, it does not leave a part of one behind.
 
     Args:

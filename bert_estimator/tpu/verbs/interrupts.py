@@ -11,12 +11,12 @@ from bert_estimator.tpu.program import hosts
 _entered = []
 
 
-def in_one():
+def in_one() -> bool:
     """Returns whether the main thread is inside an `Interrupts`, as a training's listener is."""
     return bool(_entered)
 
 
-def stop_requested():
+def stop_requested() -> bool:
     """Returns whether a signal has asked the main thread's training or evaluation to end."""
     return in_one() and _entered[0].requested is not None
 
@@ -45,7 +45,7 @@ class Interrupts:
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, consequence, num_hosts=1):
+    def __init__(self, consequence: str, num_hosts: int = 1):
         self._consequence = consequence
         self._alone = num_hosts == 1
         self._outermost = self
@@ -53,7 +53,7 @@ class Interrupts:
         self._agreed = None  # the number that all hosts know
 
     @property
-    def requested(self):
+    def requested(self) -> int | None:
         """Returns the number of the signal that asked to stop, or None."""
         return self._outermost._requested
 
@@ -91,7 +91,7 @@ class Interrupts:
         self._watcher.join()
         os.close(self._reader)
 
-    def wanted_by_any_host(self, wish=False):
+    def wanted_by_any_host(self, wish: bool = False) -> bool:
         """Waits for the other hosts; returns whether any of them wants to stop.
 
         A host wants to stop if it got a signal, or if its `wish` is true. From here on, a signal to
@@ -108,7 +108,7 @@ class Interrupts:
         self._outermost._agreed = number or None  # Later signals count at the next call.
         return bool(wishes_and_signals.any())
 
-    def raise_if_requested(self):
+    def raise_if_requested(self) -> None:
         """Raises KeyboardInterrupt for SIGINT, SystemExit(128 + number) for SIGTERM.
 
         It waits for the other hosts, and raises on all of them.

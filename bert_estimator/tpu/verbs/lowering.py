@@ -1,5 +1,7 @@
 """Lowers the training step without training, to compile it or to export it."""
 
+from collections.abc import Callable
+
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import warm_start
@@ -10,7 +12,7 @@ from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.opened_run import BuiltStep, opened_session
 
 
-def lower(job, input_fn):
+def lower(job, input_fn: Callable):
     """Builds a job's model and lowers its training step.
 
     Args:
@@ -27,7 +29,7 @@ def lower(job, input_fn):
     return BuiltStep(job, XlaStep, input_fn, start_step=0).step.lowered
 
 
-def export(job, input_fn, num_batches):
+def export(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
     """Builds a job's model, and makes its training step a program that runs without TensorFlow.
 
     Args:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -33,7 +34,7 @@ class BuiltStep:
       step: what `step_class` built.
     """
 
-    def __init__(self, job, step_class, input_fn, start_step):
+    def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
         self.graph = tf.Graph()
         self._device_fn = job.config.device_fn
         with self.building():
@@ -44,7 +45,7 @@ class BuiltStep:
             self.step = step_class(job, input_fn, start_step)
 
     @contextlib.contextmanager
-    def building(self):
+    def building(self) -> Iterator[None]:
         """Makes the graph the default graph, on the devices that the configuration asks for."""
         with self.graph.as_default(), tf.device(self._device_fn):
             yield
@@ -65,7 +66,7 @@ class OpenedRun:
         self.session, self.driver = session, driver
         self._global_step, self._flush_ops = built.global_step, flush_ops
 
-    def global_step(self):
+    def global_step(self) -> int:
         """Returns the present value of the global step."""
         return int(self.session.run(self._global_step))
 
@@ -73,14 +74,16 @@ class OpenedRun:
         """Runs one loop of steps between two visits of the hooks; see `HookDriver.around`."""
         return self.driver.around(self.session, fetches, run_loop)
 
-    def end(self):
+    def end(self) -> None:
         """Calls the hooks' `end`, and flushes the event writers."""
         self.driver.end(self.session)
         self.session.run(self._flush_ops)
 
 
 @contextlib.contextmanager
-def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
+def opened_run(
+    job, step_class: type, input_fn: Callable, checkpoint: str | None, make_hooks: Callable
+) -> Iterator[OpenedRun]:
     """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
     Args:
@@ -124,7 +127,7 @@ def opened_run(job, step_class, input_fn, checkpoint, make_hooks):
 
 
 @contextlib.contextmanager
-def opened_session(config, step, checkpoint):
+def opened_session(config, step, checkpoint: str | None) -> Iterator:
     """Gives the step's session, and closes it at the end. The step's graph must be the current one.
 
     Args:

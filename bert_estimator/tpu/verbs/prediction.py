@@ -6,6 +6,7 @@ the labels, and returns it with the predictions.
 """
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +21,15 @@ from bert_estimator.tpu.verbs.opened_run import opened_run
 _IS_REAL = "_is_real_row"
 
 
-def predict(job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples):
+def predict(
+    job,
+    step_class: type,
+    input_fn: Callable,
+    predict_keys: list[str] | None,
+    hooks: list[tf.train.SessionRunHook],
+    checkpoint_path: str | None,
+    yield_single_examples: bool,
+) -> Iterator:
     """Returns a generator of the predictions of a job's model.
 
     The generator builds the model when it is first asked for a prediction. Between two yields, the

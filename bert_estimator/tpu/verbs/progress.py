@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -18,7 +19,7 @@ class LogListener(tf.train.SessionRunHook):
       function: function of a record.
     """
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[dict], None]):
         self.after_log = function
 
 
@@ -47,12 +48,19 @@ class Progress:
         )
         self._bar = _Bar() if sys.stderr.isatty() else None
 
-    def start(self, step):
+    def start(self, step: int) -> None:
         self._start_step = self._logged_step = step
         self._start_time = self._logged_time = time.perf_counter()
         self._logged_wait = 0.0
 
-    def after_loop(self, step, loss, scalars, waited_secs, last=False):
+    def after_loop(
+        self,
+        step: int,
+        loss: float,
+        scalars: dict[str, float],
+        waited_secs: float | None,
+        last: bool = False,
+    ) -> None:
         """Updates the progress bar, and logs if a log line is due.
 
         Args:
@@ -87,7 +95,7 @@ class Progress:
         for listener in self._listeners:
             listener.after_log(record)
 
-    def end(self):
+    def end(self) -> None:
         if self._bar:
             self._bar.clear()
         if self._writer:
@@ -111,7 +119,7 @@ class Progress:
         self._writer.add_summary(tf.Summary(value=values), record["step"])
 
 
-def format_record(record, stop_step=None):
+def format_record(record: dict, stop_step: int | None = None) -> str:
     """Returns a log record as one line: `step 100/2000  loss 6.1234  ...  ETA 1:23`."""
     parts = [f"step {record['step']}" + (f"/{stop_step}" if stop_step else "")]
     for key, value in record.items():
@@ -128,7 +136,7 @@ def format_record(record, stop_step=None):
     return "  ".join(parts)
 
 
-def format_secs(secs):
+def format_secs(secs: float) -> str:
     """Returns seconds as `m:ss` or `h:mm:ss`."""
     minutes, secs = divmod(round(secs), 60)
     hours, minutes = divmod(minutes, 60)

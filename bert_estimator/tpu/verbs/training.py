@@ -1,6 +1,7 @@
 """Training: loops of steps between visits of the hooks, until the last step or the end of data."""
 
 import contextlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,7 +15,15 @@ from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress
 
 
-def train(job, step_class, input_fn, hooks, saving_listeners, steps, max_steps):
+def train(
+    job,
+    step_class: type,
+    input_fn: Callable,
+    hooks: list[tf.train.SessionRunHook],
+    saving_listeners: list[tf.train.CheckpointSaverListener],
+    steps: int | None,
+    max_steps: int | None,
+) -> None:
     """Trains a job's model from the newest complete checkpoint of its model_dir.
 
     Args:
