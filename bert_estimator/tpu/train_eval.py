@@ -17,10 +17,10 @@ _POLL_SECS = 1
 class TrainSpec(
     collections.namedtuple("TrainSpec", ["input_fn", "max_steps", "hooks", "saving_listeners"])
 ):
-    """The training of `train_and_evaluate`; arguments as those of `Estimator.train`.
+    """Says how `train_and_evaluate` trains. The arguments are as in `Estimator.train`.
 
     Raises:
-      ValueError, TypeError: for a value that cannot work.
+      ValueError, TypeError: a value cannot work.
     """
 
     __slots__ = ()
@@ -50,15 +50,15 @@ class EvalSpec(
         ],
     )
 ):
-    """The evaluations of `train_and_evaluate`; arguments as those of `Estimator.evaluate`, and
+    """Says how `train_and_evaluate` evaluates. Other arguments are as in `Estimator.evaluate`.
 
     Args:
-      exporters: an `Exporter`, or several, called after each evaluation.
-      start_delay_secs: how long an evaluator in a process of its own waits at first.
-      throttle_secs: the least time between the starts of two evaluations.
+      exporters: an `Exporter`, or a list of them. They are called after each evaluation.
+      start_delay_secs: how many seconds an evaluator in a process of its own waits at first.
+      throttle_secs: the least number of seconds between the starts of two evaluations.
 
     Raises:
-      ValueError, TypeError: for a value that cannot work.
+      ValueError, TypeError: a value cannot work.
     """
 
     __slots__ = ()
@@ -100,20 +100,20 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     starts with is not evaluated, any other is unless the last evaluation started less than
     `throttle_secs` ago, and the last one always is, unless a signal ends the training.
 
-    Where TF_CONFIG says that this process is one of a cluster, it does its part of this alone: the
-    "evaluator" evaluates, a "master" trains and evaluates, every other one trains.
+    If TF_CONFIG says that this process belongs to a cluster, it only does its own task: the
+    "evaluator" evaluates, a "master" trains and evaluates, and all other processes train.
 
     Args:
       estimator: an `Estimator`.
       train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
 
     Returns:
-      The last evaluation's results (a dict), and what its exporters returned (a list); both None
-      where this process evaluated nothing: there was nothing left to train, or in a cluster it
-      only trains.
+      The results of the last evaluation (a dict), and a list of what the exporters returned. Both
+      are None if this process did not evaluate, because training had ended before, or because in a
+      cluster it only trains.
 
     Raises:
-      TypeError: an argument of another type.
+      TypeError: an argument has another type.
     """
     for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
         if not isinstance(value, kind):
