@@ -163,7 +163,7 @@ def test_cores_that_share_one_model_are_exported_as_one(tmp_path):
     [
         (
             {"per_host_input_for_training": tpu.InputPipelineConfig.BROADCAST},
-            "BROADCAST gives 4 cores the same batch, and an exported program splits it",
+            "BROADCAST gives 4 cores the same batch, but an exported program splits it",
         ),
         (
             {"num_cores_per_replica": 2},
@@ -181,7 +181,7 @@ def test_cores_whose_program_cannot_be_exported(tmp_path, of_tpu, message):
 def test_cores_of_several_hosts_cannot_be_exported_either(tmp_path):
     job = estimator(tmp_path, "rehearse:2")._job(tpu.ModeKeys.TRAIN)
     job = dataclasses.replace(job, hosts=hosts.Hosts(("here:1", "there:1")))
-    with pytest.raises(ValueError, match=r"TF_CONFIG names 2 hosts.*: unset it"):
+    with pytest.raises(ValueError, match=r"TF_CONFIG names 2 hosts.*: unset TF_CONFIG"):
         lowering.export(job, input_fn, 1)
 
 
