@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu.verbs import evaluation
+
 
 def make_early_stopping_hook(
     estimator,
@@ -127,13 +129,7 @@ def read_eval_metrics(eval_dir: str) -> collections.OrderedDict[int, dict[str, f
     Returns:
       A dict of global step -> dict of metric name -> value, sorted by step.
     """
-    by_step = collections.defaultdict(dict)
-    for path in tf.io.gfile.glob(f"{eval_dir}/events.out.tfevents.*"):
-        for event in tf.train.summary_iterator(path):
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    by_step[event.step][value.tag] = value.simple_value
-    return collections.OrderedDict(sorted(by_step.items()))
+    return evaluation.read_events(f"{eval_dir}/events.out.tfevents.*")
 
 
 class _StoppingHook(tf.train.SessionRunHook):
@@ -143,6 +139,13 @@ class _StoppingHook(tf.train.SessionRunHook):
 
     def begin(self):
         self._global_step = tf.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        # A resumed training may be where the one before it was to end.
+        step = session.run(self._global_step)
+        if step and self._should_stop_fn():
+            tf.logging.info("Early stopping at global step %d", step)
+            coord.request_stop()
 
     def before_run(self, run_context):
         return tf.train.SessionRunArgs(self._global_step)

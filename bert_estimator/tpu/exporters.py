@@ -7,6 +7,8 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu.verbs import evaluation
+
 _COMPARED = {"best_eval_result", "current_eval_result"}
 
 
@@ -74,13 +76,18 @@ class _SavedModelExporter(Exporter):
             checkpoint_path=checkpoint_path,
         )
         if self._exports_to_keep is not None:
-            names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_path)]
-            # export_saved_model names its directories by the time in seconds.
-            for name in sorted(n for n in names if re.fullmatch(r"\d{10}", n))[
-                : -self._exports_to_keep
-            ]:
+            for name in _exports(export_path)[: -self._exports_to_keep]:
                 tf.io.gfile.rmtree(os.path.join(export_path, name))
         return exported
+
+
+def _exports(export_path):
+    """Returns the names of the exports in a directory, the oldest first."""
+    if not tf.io.gfile.isdir(export_path):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_path)]
+    # export_saved_model names its directories by the time, in seconds.
+    return sorted(name for name in names if re.fullmatch(r"\d{10}", name))
 
 
 class LatestExporter(_SavedModelExporter):
@@ -120,9 +127,10 @@ class BestExporter(_SavedModelExporter):
     """Exports after the first evaluation, and after each evaluation that is the best so far.
 
     Args:
-      event_file_pattern: pattern of event files, relative to model_dir, from which the results of
-        earlier evaluations are read. None means that they are not read. As in upstream, the first
-        evaluation of an exporter is exported anyway, and counts as the best from then on.
+      event_file_pattern: pattern of event files, relative to model_dir, from which a resumed
+        training reads the results of evaluations of earlier steps. None means that they are not
+        read. As in upstream, an exporter that has not exported anything yet exports its first
+        evaluation anyway, which counts as the best from then on.
       compare_fn: function of `best_eval_result` and `current_eval_result`, which are dicts as
         `evaluate` returns them. It returns whether the second one is better. By default the
         smaller loss is better.
@@ -156,7 +164,9 @@ class BestExporter(_SavedModelExporter):
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
         if self._event_file_pattern and self._model_dir != estimator.model_dir:
             self._model_dir = estimator.model_dir
-            self._best = self._best_of_events()
+            # The evaluation of this step is among the events, perhaps of a killed process too.
+            self._best = self._best_of_events(eval_result.get(tf.GraphKeys.GLOBAL_STEP))
+            self._has_exported = self._best is not None and bool(_exports(export_path))
         if self._best is not None and self._has_exported and not self._is_better(eval_result):
             return None
         self._best, self._has_exported = eval_result, True
@@ -167,15 +177,13 @@ class BestExporter(_SavedModelExporter):
     def _is_better(self, eval_result):
         return self._compare_fn(best_eval_result=self._best, current_eval_result=eval_result)
 
-    def _best_of_events(self):
+    def _best_of_events(self, before_step):
+        """Returns the best of the evaluations of earlier steps, or None."""
+        pattern = os.path.join(self._model_dir, self._event_file_pattern)
         best = None
-        for path in tf.io.gfile.glob(os.path.join(self._model_dir, self._event_file_pattern)):
-            for event in tf.train.summary_iterator(path):
-                values = event.summary.value
-                result = {v.tag: v.simple_value for v in values if v.HasField("simple_value")}
-                if result and (
-                    best is None
-                    or self._compare_fn(best_eval_result=best, current_eval_result=result)
-                ):
-                    best = result
+        for step, result in evaluation.read_events(pattern).items():
+            if before_step is not None and step >= before_step:
+                break
+            if best is None or self._compare_fn(best_eval_result=best, current_eval_result=result):
+                best = result
         return best

@@ -1,13 +1,17 @@
 """train_and_evaluate: one training, with an evaluation and exports after its checkpoints."""
 
 import collections.abc
+import contextlib
+import json
 import os
 import time
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.exporters import Exporter
+from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.verbs import checkpoints, interrupts
 
 # How often an evaluator looks for a new checkpoint.
@@ -98,7 +102,9 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
 
     How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
     starts with is not evaluated, any other is unless the last evaluation started less than
-    `throttle_secs` ago, and the last one always is, unless a signal ends the training.
+    `throttle_secs` ago, and the last one always is, unless a signal ends the training. If a process
+    was killed, or ended by a signal, before a checkpoint was evaluated and exported, the next call
+    does that first.
 
     If TF_CONFIG says that this process belongs to a cluster, it only does its own task: the
     "evaluator" evaluates, a "master" trains and evaluates, and all other processes train.
@@ -121,36 +127,57 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     config = estimator.config
     alone = not config.cluster_spec or config.cluster is not None
     evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
-    if config.task_type != "evaluator":
+    if config.task_type == "evaluator":
+        evaluator.evaluate_new_checkpoints()
+        return evaluator.results, evaluator.exports
+    with contextlib.ExitStack() as stack:
+        listeners = list(train_spec.saving_listeners)
+        if alone or config.task_type == "master":
+            listeners.append(evaluator)
+            if hosts.find().number == 1:  # several hosts do not evaluate while they train
+                stack.enter_context(lock.held(estimator.model_dir))
+                evaluator.evaluate_what_is_left()
         estimator.train(
             train_spec.input_fn,
             hooks=train_spec.hooks,
             max_steps=train_spec.max_steps,
-            saving_listeners=[
-                *train_spec.saving_listeners,
-                *([evaluator] if alone or config.task_type == "master" else []),
-            ],
+            saving_listeners=listeners,
         )
-    else:
-        evaluator.evaluate_new_checkpoints()
     return evaluator.results, evaluator.exports
 
 
 class _Evaluator(tf.train.CheckpointSaverListener):
-    """Evaluates and exports checkpoints as training writes them."""
+    """Evaluates and exports checkpoints as training writes them.
+
+    A file beside the evaluation's events says which step's checkpoint was begun last ("saved"), and
+    which step was last evaluated and exported, or passed over ("done"). So whenever a process is
+    killed, the next one knows whether the checkpoint that it resumes from has to be evaluated.
+    """
 
     def __init__(self, estimator, max_steps, eval_spec):
         self._estimator = estimator
         self._max_steps = max_steps
         self._spec = eval_spec
+        self._notes_path = os.path.join(estimator.eval_dir(eval_spec.name), "evaluated.json")
         self._evaluated_step, self._started = None, None
         self.results, self.exports = None, None
+
+    def evaluate_what_is_left(self):
+        """Evaluates the checkpoint that training resumes from, if a process before this one was to
+        do it and did not come to its end."""
+        step, notes = self._estimator.global_step(), self._read_notes()
+        if step and (notes is None or notes.get("saved") == step != notes.get("done")):
+            self._evaluate(step)
 
     def begin(self):
         self._first_step = self._estimator.global_step()
 
+    def before_save(self, session, global_step_value):
+        self._note(saved=int(global_step_value))
+
     def after_save(self, session, global_step_value):
         if global_step_value == self._first_step:
+            self._note(done=int(global_step_value))
             return
         now = time.monotonic()
         if self._started is not None and now - self._started < self._spec.throttle_secs:
@@ -159,6 +186,8 @@ class _Evaluator(tf.train.CheckpointSaverListener):
                 global_step_value,
                 self._spec.throttle_secs,
             )
+            if not self._is_final(global_step_value):  # the last one will be evaluated in the end
+                self._note(done=int(global_step_value))
             return
         self._evaluate(global_step_value)
 
@@ -191,17 +220,37 @@ class _Evaluator(tf.train.CheckpointSaverListener):
             checkpoint_path=checkpoint,
             name=spec.name,
         )
-        is_final = self._max_steps is not None and bool(global_step >= self._max_steps)
         self.exports = [
             exporter.export(
                 estimator,
                 os.path.join(estimator.model_dir, "export", exporter.name),
                 checkpoint,
                 self.results,
-                is_final,
+                self._is_final(global_step),
             )
             for exporter in spec.exporters
         ]
+        self._note(done=int(global_step))
+
+    def _is_final(self, global_step):
+        return self._max_steps is not None and bool(global_step >= self._max_steps)
+
+    def _read_notes(self):
+        """Returns what the file says, a dict; None if it cannot be read."""
+        if not tf.io.gfile.exists(self._notes_path):
+            return {}
+        try:
+            with tf.io.gfile.GFile(self._notes_path, "rb") as reader:
+                return dict(json.loads(reader.read()))
+        except (ValueError, TypeError, RecursionError) as error:
+            tf.logging.warning("%s cannot be read and is ignored: %s", self._notes_path, error)
+            return None
+
+    def _note(self, **changes):
+        tf.io.gfile.makedirs(os.path.dirname(self._notes_path))
+        with tf.io.gfile.GFile(self._notes_path + ".tmp", "wb") as writer:
+            writer.write(json.dumps({**(self._read_notes() or {}), **changes}))
+        tf.io.gfile.rename(self._notes_path + ".tmp", self._notes_path, overwrite=True)
 
 
 def _check_input_fn(input_fn):

@@ -93,3 +93,47 @@ def test_a_step_to_stop_at(estimator):
 def test_wrong_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         early_stopping.make_early_stopping_hook(None, *arguments)
+
+
+def test_a_resumed_training_ends_where_the_one_before_it_was_to_end(tmp_path, rules):
+    calls, visits = [], Visits()
+
+    def should_stop():
+        calls.append(1)
+        return True
+
+    def train():
+        hook = early_stopping.make_early_stopping_hook(estimator, should_stop)
+        estimator.train(input_fn, max_steps=8, hooks=[hook, visits])
+
+    estimator = make_estimator(tmp_path, iterations_per_loop=2, **rules)
+    for _ in range(2):
+        train()
+        first = 1 if rules.get("use_tpu") is False else 2
+        assert estimator.global_step() == first
+        assert len(visits.steps) == 1
+    assert len(calls) == 2  # not at the start of a new training
+
+
+def test_events_cut_short_by_a_kill_are_read_as_far_as_they_go(estimator, tmp_path, warned):
+    (path,) = (tmp_path / "eval").iterdir()
+    content = path.read_bytes()
+    for length in (len(content) - 1, len(content) - 20):
+        path.write_bytes(content[:length])
+        metrics = early_stopping.read_eval_metrics(str(tmp_path / "eval"))
+        assert metrics == {step: {"loss": loss} for step, loss in LOSSES.items() if step < 50}
+    path.write_bytes(content + b"\x18\0\0")
+    metrics = early_stopping.read_eval_metrics(str(tmp_path / "eval"))
+    assert list(metrics) == list(LOSSES)
+    assert sum(text.startswith(f"{path} is read up to where it is") for text in warned()) == 2
+
+
+def test_of_two_evaluations_of_a_step_the_later_counts(estimator, tmp_path):
+    (path,) = (tmp_path / "eval").iterdir()
+    with tf.Graph().as_default(), tf.summary.FileWriter(str(tmp_path / "other")) as writer:
+        value = tf.Summary.Value(tag="loss", simple_value=1.0)
+        writer.add_summary(tf.Summary(value=[value]), 20)
+    (other,) = (tmp_path / "other").iterdir()
+    other.rename(path.parent / "events.out.tfevents.9999999999.later")
+    metrics = early_stopping.read_eval_metrics(str(tmp_path / "eval"))
+    assert metrics == {step: {"loss": loss} for step, loss in {**LOSSES, 20: 1.0}.items()}

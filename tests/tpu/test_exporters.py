@@ -89,6 +89,26 @@ def test_after_a_restart_the_best_of_the_event_files_is_known(tmp_path):
     ]
 
 
+def test_after_a_restart_the_best_exported_so_far_stays(tmp_path):
+    """The evaluation of this step is among the events already, and of a killed process twice."""
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriter(str(tmp_path / "eval"))
+        for step, loss in [(2, 3.0), (4, 1.0), (6, 2.0), (8, 0.5), (8, 0.5), (10, 0.1)]:
+            value = tf.Summary.Value(tag="loss", simple_value=loss)
+            writer.add_summary(tf.Summary(value=[value]), step)
+        writer.close()
+    estimator = Exports(tmp_path)
+    os.makedirs(tmp_path / "export/n/1000000000")
+
+    def exports(step, loss):
+        result = {"loss": loss, "global_step": step}
+        exporter = tpu.BestExporter("n", "r")
+        return exporter.export(estimator, f"{tmp_path}/export/n", "ckpt", result, False) is not None
+
+    assert [exports(6, 2.0), exports(8, 0.5), exports(10, 0.1)] == [False, True, True]
+    assert exports(10, 0.5) is False
+
+
 def test_losses_are_needed_to_compare(tmp_path):
     exporter, estimator = tpu.BestExporter("n", "r"), Exports(tmp_path)
     export(exporter, estimator, [1.0])

@@ -8,6 +8,8 @@ import tensorflow.compat.v1 as tf
 from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
+from bert_estimator.tpu import early_stopping
+from bert_estimator.tpu.verbs import checkpoints, evaluation
 
 
 class Told(tpu.Exporter):
@@ -27,9 +29,9 @@ class Told(tpu.Exporter):
         return len(self.asked)
 
 
-def make(folder, **keywords):
+def make(folder, model_fn=None, **keywords):
     """Its evaluation's loss is the weight, which is the step."""
-    return make_estimator(folder, make_model_fn(), **{"save_checkpoints_steps": 2, **keywords})
+    return make_estimator(folder, model_fn, **{"save_checkpoints_steps": 2, **keywords})
 
 
 def train_and_evaluate(estimator, max_steps=6, log=None, **of_eval):
@@ -149,6 +151,200 @@ def test_a_listener_s_evaluation_after_a_signal_is_not_begun(tmp_path):
         estimator.train(input_fn, max_steps=6, hooks=[SignalAt(3)], saving_listeners=[Evaluates()])
     assert begun == checkpoint_steps(tmp_path) == [0, 2, 3]
     assert evaluated == [0, 2]
+
+
+# Kills.
+
+
+class Killed(BaseException):
+    """Raised in a kill's place: what is on disk then stays as it is."""
+
+
+class LossOfStep(Told):
+    """Notes the loss of each evaluation; killed at its first call of a step, if asked to be."""
+
+    def __init__(self, killed_at=None):
+        super().__init__()
+        self.killed_at = killed_at
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        if eval_result["global_step"] == self.killed_at:
+            raise Killed
+        super().export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
+        return float(eval_result["loss"])
+
+
+def killed_in(place, step, monkeypatch):
+    """Has the next train_and_evaluate killed; returns its keywords."""
+    saver, event_writer = checkpoints.CheckpointSaver, evaluation._write_events
+    if place == "between checkpoint and evaluation":
+
+        class Listens(tf.train.CheckpointSaverListener):
+            def after_save(self, session, global_step_value):
+                if global_step_value == step:
+                    raise Killed
+
+        return {"listeners": [Listens()]}
+    if place == "while the checkpoint is written":
+        save = saver._save
+
+        def cut(self, session, global_step):
+            if global_step != step:
+                return save(self, session, global_step)
+            for listener in self._listeners:
+                listener.before_save(session, global_step)
+            raise Killed
+
+        monkeypatch.setattr(saver, "_save", cut)
+    if place == "in the evaluation":
+
+        class Hook(tf.train.SessionRunHook):
+            def end(self, session):
+                if session.run(tf.train.get_global_step()) == step:
+                    raise Killed
+
+        return {"hooks": [Hook()]}
+    if place == "before its events":
+
+        def write(eval_dir, results, path):
+            if results["global_step"] == step:
+                raise Killed
+            event_writer(eval_dir, results, path)
+
+        monkeypatch.setattr(evaluation, "_write_events", write)
+    return {}
+
+
+PLACES = [
+    "while the checkpoint is written",
+    "between checkpoint and evaluation",
+    "in the evaluation",
+    "before its events",
+    "in the export",
+]
+
+
+def begin_another_process(folder):
+    """The killed one leaves half an event; each process has event files of its own."""
+    tf.summary.FileWriterCache.clear()
+    for number, path in enumerate(folder.glob("**/events.out.tfevents.*")):
+        with open(path, "ab") as file:
+            file.write(b"\x18\0\0")
+        path.rename(path.parent / f"events.out.tfevents.0{number}.killed")
+
+
+@pytest.mark.parametrize(("place", "step"), [(place, step) for place in PLACES for step in (2, 6)])
+def test_a_kill_anywhere_loses_no_evaluation_and_no_export(tmp_path, monkeypatch, place, step):
+    told = LossOfStep(step if place == "in the export" else None)
+    with monkeypatch.context() as patched:
+        keywords = killed_in(place, step, patched)
+        train_spec = tpu.TrainSpec(
+            input_fn, max_steps=6, saving_listeners=keywords.pop("listeners", None)
+        )
+        spec = tpu.EvalSpec(input_fn, steps=2, exporters=told, throttle_secs=0, **keywords)
+        with pytest.raises(Killed):
+            tpu.train_and_evaluate(make(tmp_path), train_spec, spec)
+    begin_another_process(tmp_path)
+    again = LossOfStep()
+    results, exports = train_and_evaluate(make(tmp_path), exporters=again)
+    assert [asked[1:] for asked in told.asked + again.asked] == [
+        ("model.ckpt-2", 2, False),
+        ("model.ckpt-4", 4, False),
+        ("model.ckpt-6", 6, True),
+    ]
+    assert results == {"loss": 7.5, "global_step": 6}
+    assert exports == [7.5]
+    metrics = early_stopping.read_eval_metrics(str(tmp_path / "eval"))
+    assert metrics == {2: {"loss": 3.5}, 4: {"loss": 5.5}, 6: {"loss": 7.5}}
+    assert train_and_evaluate(make(tmp_path), exporters=again) == (None, None)
+
+
+def test_a_kill_in_the_last_evaluation_on_each_runtime(tmp_path, rules):
+    with pytest.raises(Killed):
+        train_and_evaluate(make(tmp_path, **rules), exporters=LossOfStep(6))
+    results, exports = train_and_evaluate(make(tmp_path, **rules), exporters=LossOfStep())
+    assert (results["global_step"], exports) == (6, [7.5])
+
+
+def test_a_checkpoint_that_was_throttled_is_left_out_also_after_a_kill(tmp_path):
+    told = LossOfStep()
+
+    class Listens(tf.train.CheckpointSaverListener):
+        def before_save(self, session, global_step_value):
+            if global_step_value == 6:
+                raise Killed
+
+    train_spec = tpu.TrainSpec(input_fn, max_steps=8, saving_listeners=[Listens()])
+    spec = tpu.EvalSpec(input_fn, steps=2, exporters=told, throttle_secs=600)
+    with pytest.raises(Killed):
+        tpu.train_and_evaluate(make(tmp_path), train_spec, spec)
+    train_and_evaluate(make(tmp_path), max_steps=8, exporters=told, throttle_secs=600)
+    assert [step for _, _, step, _ in told.asked] == [2, 6, 8]
+
+
+def test_what_a_signal_kept_from_being_evaluated_is_evaluated_first(tmp_path):
+    told = Told()
+    with pytest.raises(SystemExit, match="143"):
+        train_and_evaluate(make(tmp_path), hooks=[SignalAt(1)], exporters=told)
+    train_and_evaluate(make(tmp_path), exporters=told)
+    assert [step for _, _, step, _ in told.asked] == [2, 4, 6]
+
+
+def test_what_was_trained_without_evaluation_is_not_evaluated_afterwards(tmp_path):
+    """As upstream: nothing is left to train, so nothing happens."""
+    make(tmp_path).train(input_fn, max_steps=6)
+    assert train_and_evaluate(make(tmp_path), exporters=Told()) == (None, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"[3]", b"\xff", b"[" * 100_000])
+def test_a_damaged_file_of_what_is_done_costs_an_evaluation(tmp_path, content, warned):
+    train_and_evaluate(make(tmp_path))
+    (tmp_path / "eval" / "evaluated.json").write_bytes(content)
+    assert train_and_evaluate(make(tmp_path))[0]["global_step"] == 6
+    assert any("evaluated.json cannot be read and is ignored" in text for text in warned())
+
+
+@pytest.mark.parametrize("kill_at", [4, 8])
+@pytest.mark.parametrize("place", ["in the evaluation", "before its events", "in the export"])
+def test_the_best_exporter_exports_what_it_would_have_without_a_kill(
+    tmp_path, monkeypatch, place, kill_at
+):
+    """The losses are 3.5, 1.5, 2.5, 0.5 and 5.5: three exports."""
+    exported = []
+
+    class Best(tpu.BestExporter):
+        is_killed = False
+
+        def export(self, estimator, export_path, checkpoint_path, eval_result, final):
+            if self.is_killed and eval_result["global_step"] == kill_at:
+                raise Killed
+            path = super().export(estimator, export_path, checkpoint_path, eval_result, final)
+            if path is not None:
+                exported.append(int(eval_result["global_step"]))
+            return path
+
+    def export_saved_model(self, export_dir_base, *args, **kwargs):
+        path = os.path.join(export_dir_base, str(10**9 + self.global_step()))
+        os.makedirs(path)
+        return path.encode()
+
+    def loss(weight, features):
+        values = tf.constant([0.0, 3.5, 1.5, 2.5, 0.5, 5.5])
+        return tf.gather(values, tf.cast(weight, tf.int32) // 2) + 0 * features["x"][0]
+
+    def run(is_killed, **keywords):
+        exporter = Best("best", lambda: None)
+        exporter.is_killed = is_killed
+        spec = tpu.EvalSpec(input_fn, steps=1, exporters=exporter, throttle_secs=0, **keywords)
+        estimator = make(tmp_path, model_fn=make_model_fn(loss=loss), use_tpu=False)
+        tpu.train_and_evaluate(estimator, tpu.TrainSpec(input_fn, max_steps=10), spec)
+
+    monkeypatch.setattr(tpu.TPUEstimator, "export_saved_model", export_saved_model)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        run(place == "in the export", **killed_in(place, kill_at, patched))
+    begin_another_process(tmp_path)
+    run(False)
+    assert exported == [2, 4, 8]
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,10 @@ class HookDriver:
                 raise
 
     def after_create_session(self, session, coordinator):
+        """A hook may ask the coordinator to stop: then no step is run."""
         for hook in self._hooks:
             hook.after_create_session(session, coordinator)
+        self.stop_requested |= coordinator.should_stop()
 
     def around(self, session, original_fetches, run_loop):
         """Runs one loop of steps with the hooks around it.

@@ -1,5 +1,6 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
+import collections
 import contextlib
 from collections.abc import Callable
 
@@ -128,6 +129,28 @@ def _run_steps(run, steps, interrupts):
     if not losses:
         raise ValueError("input_fn gave no batch to evaluate")
     return losses
+
+
+def read_events(pattern):
+    """Returns what evaluations wrote to event files.
+
+    Args:
+      pattern: glob of the files. A file that is cut short, as by a kill, or damaged is read as far
+        as it goes; of two evaluations of a step, the one in the later file counts.
+
+    Returns:
+      An OrderedDict of global step -> dict of metric name -> float, sorted by step.
+    """
+    by_step = collections.defaultdict(dict)
+    for path in sorted(tf.io.gfile.glob(pattern)):
+        try:
+            for event in tf.train.summary_iterator(path):
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        by_step[event.step][value.tag] = value.simple_value
+        except (tf.errors.DataLossError, message.DecodeError) as error:
+            tf.logging.warning("%s is read up to where it is damaged: %s", path, error)
+    return collections.OrderedDict(sorted(by_step.items()))
 
 
 def _write_events(eval_dir, results, checkpoint_path):

@@ -165,14 +165,11 @@ class _TrainingLoop:
         ended = self._is_finished()
         while not ended:
             try:
-                result = self._one_loop()
+                self._one_loop()
             except EndOfInput:
                 self._check_data_may_end()
                 break
-            self._advance(len(result.losses))
             ended = self._is_finished()
-            if result.losses:
-                self._report(result, ended)
         if self._last is not None:
             self._report(self._last, ended=True)
             tf.logging.info("Loss for final step: %s.", self._last.losses[-1])
@@ -185,7 +182,11 @@ class _TrainingLoop:
         return at_end or self._interrupts.wanted_by_any_host(self._run.driver.stop_requested)
 
     def _one_loop(self):
-        """Runs the steps up to the next visit of the hooks; returns their `LoopResult`."""
+        """Runs the steps up to the next visit of the hooks, and that.
+
+        A step is logged before the hooks see it, and so before its checkpoint is written. A resumed
+        training logs all steps after the checkpoint: each is logged once, whenever the kill came.
+        """
         next_stop = self.now + 1 if self._stop_step is None else self._stop_step
         length = self._step.loop_length(self.now, next_stop)
         fetches = [self._step.spec.train_op, self._step.spec.loss]
@@ -193,9 +194,12 @@ class _TrainingLoop:
         def run_loop(hook_run):
             result, hook_values = self._step.run_loop(length, hook_run, self._is_interrupted)
             self._check_losses(result)
+            self._advance(len(result.losses))
+            if result.losses:
+                self._report(result, ended=self.now == self._stop_step)
             return result, hook_values
 
-        return self._run.around(fetches, run_loop)
+        self._run.around(fetches, run_loop)
 
     def _is_interrupted(self):
         """Returns whether to end within a loop. Several hosts only end together, after a loop."""

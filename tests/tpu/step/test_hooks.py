@@ -17,7 +17,7 @@ class Hook(tf.train.SessionRunHook):
         self.log.append(f"{self.name}.begin")
 
     def after_create_session(self, session, coord):
-        self.log.append(f"{self.name}.after_create_session({session}, {coord})")
+        self.log.append(f"{self.name}.after_create_session({session}, {type(coord).__name__})")
 
     def before_run(self, run_context):
         self.log.append(f"{self.name}.before_run({run_context.original_args.fetches})")
@@ -44,7 +44,8 @@ def test_calls_in_order_with_the_values_fetched_at_the_end():
     hooks = [Hook("a", log, fetch("x")), Hook("b", log), Hook("c", log, fetch({"y": 1}))]
     driver = HookDriver(hooks)
     driver.begin()
-    driver.after_create_session("session", "coord")
+    driver.after_create_session("session", tf.train.Coordinator())
+    assert not driver.stop_requested
 
     def run_loop(hook_run):
         log.append("loop")
@@ -55,7 +56,7 @@ def test_calls_in_order_with_the_values_fetched_at_the_end():
     driver.end("session")
     assert log == [
         *[f"{n}.begin" for n in "abc"],
-        *[f"{n}.after_create_session(session, coord)" for n in "abc"],
+        *[f"{n}.after_create_session(session, Coordinator)" for n in "abc"],
         *[f"{n}.before_run(['train_op'])" for n in "abc"],
         "loop",
         *["a.after_run(X)", "b.after_run(None)", "c.after_run({'y': 2})"],
@@ -105,3 +106,13 @@ def test_two_hooks_that_feed_one_tensor_are_refused():
         hooks = [Hook(request=tf.train.SessionRunArgs(None, {rate: n})) for n in range(2)]
         with pytest.raises(RuntimeError, match="Two hooks feed the same tensor rate:0"):
             HookDriver(hooks).around(None, [], lambda hook_run: (None, {}))
+
+
+def test_a_hook_may_ask_for_no_step_at_all():
+    class Stops(tf.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            coord.request_stop()
+
+    driver = HookDriver([Stops()])
+    driver.after_create_session("session", tf.train.Coordinator())
+    assert driver.stop_requested
