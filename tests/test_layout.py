@@ -138,8 +138,10 @@ ARROWS = {
         "bert_estimator.tpu",
     ],
     "bert_estimator.command_line.curves": [],
+    "bert_estimator.command_line.evaluated_steps": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.run_directory": [
         "bert_estimator.command_line.curves",
+        "bert_estimator.command_line.evaluated_steps",
         "bert_estimator.command_line.flags",
     ],
     "bert_estimator.recipes": ["bert_estimator.recipes"],

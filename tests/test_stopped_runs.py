@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 
+import locked
 import numpy as np
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, end, start, write_data
@@ -178,6 +179,19 @@ def test_a_longer_run_goes_on(script, rerun, capsys):
     evaluated = [r["step"] for r in metrics_of(output_dir) if "eval_loss" in r]
     assert evaluated == [*at_start, 8, 12]
     assert f"Checkpoint: {output_dir}/model.ckpt-12" in capsys.readouterr().out
+
+
+def test_while_another_process_trains_there_a_run_only_reads(rerun, capsys):
+    output_dir, run = rerun
+    files = ("config.json", "checkpoint", "metrics.jsonl")
+    before = [(output_dir / name).read_bytes() for name in files]
+    with locked.by_another(output_dir / ".lock"):
+        assert run() == 2
+        assert f".py: {output_dir} {locked.WHO}" in capsys.readouterr().err
+        assert [(output_dir / name).read_bytes() for name in files] == before
+        assert run(do_eval=True) == 0
+    assert run() == 0
+    assert not (output_dir / ".lock").exists()
 
 
 def test_a_directory_of_another_run_is_refused(script, data, rerun, capsys):

@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from bert_estimator import atomic_file
-from bert_estimator.command_line import curves
+from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
 
@@ -36,9 +36,6 @@ _MAY_DIFFER = frozenset(
 
 # The files that `RunDirectory.write_network` makes.
 NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
-
-# `jobs.best_checkpoint` keeps the best checkpoint in this directory of a run; this file names it.
-BEST_DIRECTORY, BEST_FILE = "best", "best.json"
 
 
 class RunDirectory:
@@ -207,9 +204,15 @@ class RunDirectory:
             writer.write(json.dumps(record).encode() + b"\n")
 
     def add_evaluation(self, results: Mapping[str, Any]) -> None:
-        """Appends what `TPUEstimator.evaluate` returned, with `eval_` before each name."""
+        """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
+
+        If the same record is there already, nothing is appended: a process that was then killed, or
+        an earlier run of the command, evaluated the same checkpoint.
+        """
         values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
-        self.add_metrics({"step": int(results["global_step"]), **values})
+        record = {"step": int(results["global_step"]), **values}
+        if record not in self.metrics():
+            self.add_metrics(record)
 
     def evaluations(self) -> list[dict[str, float]]:
         """Returns the records of evaluations, sorted by step; of each step, the latest record."""
@@ -279,17 +282,6 @@ def recorded_settings(path: str) -> dict[str, Any]:
     return {name: flag["value"] for name, flag in _recorded(path).get("flags", {}).items()}
 
 
-def path_of_best(path: str) -> str | None:
-    """Returns the path prefix of a run's best checkpoint, or None if the run did not keep it."""
-    folder = os.path.join(path, BEST_DIRECTORY)
-    best_file = os.path.join(folder, BEST_FILE)
-    if not os.path.exists(best_file):
-        return None
-    with open(best_file, encoding="utf-8") as reader:
-        name = json.load(reader)["checkpoint"]
-    return name and os.path.join(folder, name)
-
-
 def delivered_best(path: str) -> str | None:
     """Returns the path prefix of the best checkpoint if predictions and exports are to use it.
 
@@ -299,7 +291,7 @@ def delivered_best(path: str) -> str | None:
     Raises:
       FlagError: config.json cannot be read.
     """
-    best = path_of_best(path)
+    best = evaluated_steps.path_of_best(path)
     settings = recorded_settings(path) if best else {}
     is_kept = settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience")
     return best if is_kept else None

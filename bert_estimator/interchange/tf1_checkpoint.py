@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line import run_directory
+from bert_estimator.command_line import evaluated_steps, run_directory
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tokenization import Tokenizer
@@ -37,7 +37,7 @@ def find(folder: str, choice: str | None = None) -> str | None:
         and the run kept no best checkpoint.
     """
     if choice == BEST:
-        best = run_directory.path_of_best(folder)
+        best = evaluated_steps.path_of_best(folder)
         if best is None:
             raise ValueError(
                 f"{folder}: holds no best checkpoint (best/best.json). run_classifier.py "

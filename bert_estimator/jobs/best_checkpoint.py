@@ -1,10 +1,14 @@
 """Evaluates every checkpoint of a training, keeps the best one, and ends training early.
 
 The training goes on after each evaluation with the same graph, session and data.
+
+`best/best.json` lists the steps that have been evaluated, with their metrics. The list says which
+checkpoint is the best, and how many evaluations ago that was. A step is added to the list when all
+else is done. So a process may be killed at any instant: the next process evaluates the checkpoint
+that it resumes from if the list lacks its step, and repeats what the killed process had begun.
 """
 
 import glob
-import json
 import math
 import os
 import shutil
@@ -12,16 +16,15 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import atomic_file
-from bert_estimator.command_line.run_directory import BEST_DIRECTORY, BEST_FILE, NETWORK_FILES
+from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line.run_directory import NETWORK_FILES
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):
     """A saving listener for `TPUEstimator.train`.
 
     The best checkpoint so far is copied to `<output_dir>/best`, where the saver does not delete it,
-    together with the files that describe its network. `best.json` in that directory names the
-    checkpoint. It is written last, so that it never names an incomplete copy.
+    together with the files that describe its network.
 
     Args:
       output_dir: the directory of the run.
@@ -29,6 +32,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         metric, its path). A larger metric is better; NaN is worse than every number.
       early_stopping_patience: training ends after this many evaluations in a row without a better
         metric; 0: never.
+
+    Raises:
+      FlagError: best.json cannot be read.
     """
 
     def __init__(
@@ -37,67 +43,74 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         evaluate: Callable[[], tuple[float, str]],
         early_stopping_patience: int = 0,
     ):
-        self._directory = os.path.join(output_dir, BEST_DIRECTORY)
+        self._directory = os.path.join(output_dir, evaluated_steps.DIRECTORY)
         self._evaluate = evaluate
         self._patience = early_stopping_patience
-        self._state = _read(self._directory)
+        self._values = evaluated_steps.read(self._directory)
 
     @property
     def exhausted(self) -> bool:
         """Whether patience is exhausted, in this training or in the training that it resumes."""
-        return bool(self._patience) and self._state["since"] >= self._patience
+        if not self._patience or not self._values:
+            return False
+        since = list(self._values).index(evaluated_steps.best_of(self._values))
+        return len(self._values) - 1 - since >= self._patience
+
+    def resume(self, step: int) -> None:
+        """Completes what an earlier process of this training did not complete.
+
+        Forgets the evaluations of later steps, since training will come to these steps again.
+        Evaluates the checkpoint that training resumes from if it has not been evaluated.
+
+        Args:
+          step: the global step that training resumes from, or 0.
+        """
+        values = {at: value for at, value in self._values.items() if at <= step}
+        if values != self._values:
+            self._values = values
+            evaluated_steps.write(self._directory, self._values)
+        self._remove_others()
+        self.after_save(None, step)
 
     def after_save(self, session: tf.Session, global_step_value: int) -> bool:
         """Evaluates the checkpoint that was saved; returns whether training is to end."""
         del session
-        # A training resumed from a checkpoint saves it anew, and evaluates it a second time.
-        if global_step_value <= self._state["step"]:
-            return False
+        step = int(global_step_value)
+        if not step or step in self._values:
+            return self.exhausted
         value, checkpoint = self._evaluate()
         if math.isnan(value):  # a correlation with constant predictions
             value = -math.inf
-        is_better = self._state["value"] is None or value > self._state["value"]
-        kept = {k: self._state[k] for k in ("value", "checkpoint")}
-        since = self._state["since"] + 1
-        if is_better:
-            kept, since = {"value": value, "checkpoint": self._copy(checkpoint)}, 0
-        self._state = {**kept, "since": since, "step": int(global_step_value)}
-        self._write()
-        if is_better:
-            self._remove_others()
-        elif self.exhausted:
+        values = {**self._values, step: value}
+        if evaluated_steps.best_of(values) == step:
+            self._copy(checkpoint)
+        self._values = values
+        evaluated_steps.write(self._directory, self._values)
+        self._remove_others()
+        if self.exhausted:
             tf.logging.info(
                 "Ending at step %d: no better than %.4f for %d evaluations.",
-                global_step_value,
-                self._state["value"],
-                since,
+                step,
+                values[evaluated_steps.best_of(values)],
+                self._patience,
             )
         return self.exhausted
 
     def _copy(self, checkpoint):
+        """Copies a checkpoint. The index file is the last: without it TensorFlow sees nothing."""
         os.makedirs(self._directory, exist_ok=True)
-        for path in glob.glob(glob.escape(checkpoint) + ".*"):
-            shutil.copy(path, self._directory)
-        for name in NETWORK_FILES:
-            path = os.path.join(os.path.dirname(checkpoint), name)
+        paths = sorted(glob.glob(glob.escape(checkpoint) + ".*"), key=lambda p: p.endswith("index"))
+        folder = os.path.dirname(checkpoint)
+        for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
             if os.path.exists(path):
-                shutil.copy(path, self._directory)
-        return os.path.basename(checkpoint)
+                copy = os.path.join(self._directory, os.path.basename(path))
+                shutil.copy(path, copy + ".tmp")
+                os.replace(copy + ".tmp", copy)
 
     def _remove_others(self):
-        kept = self._state["checkpoint"]
-        for name in os.listdir(self._directory):
-            if name.startswith("model.ckpt-") and not name.startswith(kept + "."):
+        """Removes the files of all checkpoints but the best one, if that one is there."""
+        best = evaluated_steps.best_kept(self._directory, self._values)
+        prefix = evaluated_steps.PREFIX
+        for name in os.listdir(self._directory) if best else ():
+            if name.startswith(prefix) and not name.startswith(f"{prefix}{best}."):
                 os.remove(os.path.join(self._directory, name))
-
-    def _write(self):
-        with atomic_file.writer(os.path.join(self._directory, BEST_FILE)) as writer:
-            json.dump(self._state, writer)
-
-
-def _read(directory):
-    path = os.path.join(directory, BEST_FILE)
-    if not os.path.exists(path):
-        return {"value": None, "checkpoint": None, "since": 0, "step": 0}
-    with open(path, encoding="utf-8") as reader:
-        return json.load(reader)

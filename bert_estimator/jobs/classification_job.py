@@ -13,7 +13,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.jobs import classification_data, compile_only, estimator
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.jobs.run import Run
+from bert_estimator.jobs.run import Run, locked
 from input_pipelines import classification_input
 from input_pipelines.task_data import TaskData
 
@@ -28,13 +28,15 @@ def run(configs: Sequence[ClassificationConfig]) -> None:
 
     Raises:
       FlagError: a configuration does not fit its data, its cores, or the run in its directory.
+      lock.InUseError: another process trains in a directory of these.
       SystemExit: --compile_only, and the step does not fit the TPU's memory.
     """
     if configs[0].compile_only:
         if not compile_step(configs[0]):
             raise SystemExit(1)
         return
-    results = [FineTuning(config).run() for config in configs]
+    with locked(configs):
+        results = [FineTuning(config).run() for config in configs]
     for name in results[0] if len(results) > 1 else ():
         values = [result[name] for result in results]
         print(

@@ -119,18 +119,19 @@ class JobConfig:
         """Returns the settings that a run must share with the run that it resumes."""
         return self.settings()
 
+    def directory_to_write(self) -> str:
+        """Returns where this process writes the files of the run. The chief of several hosts writes
+        the run's own files; the others keep theirs apart."""
+        hosts = flags.find_hosts()
+        return self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}"
+
     def open_directory(self) -> RunDirectory:
         """Returns the directory of the run.
 
         Raises:
           FlagError: it holds a run of other settings.
         """
-        hosts = flags.find_hosts()
-        directory = RunDirectory(
-            # The chief of several hosts writes the run's own files; the others keep theirs apart.
-            self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}",
-            checkpoints_in=self.output_dir,
-        )
+        directory = RunDirectory(self.directory_to_write(), checkpoints_in=self.output_dir)
         directory.check_config(self.settings_to_go_on())
         return directory
 

@@ -7,7 +7,7 @@ from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.jobs import compile_only, estimator, pretraining_data
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
-from bert_estimator.jobs.run import Run
+from bert_estimator.jobs.run import Run, locked
 from input_pipelines import pretraining_input
 
 
@@ -21,6 +21,7 @@ def run(configs: Sequence[PretrainingConfig]) -> None:
 
     Raises:
       FlagError: a configuration does not fit its files, its cores, or the run in its directory.
+      lock.InUseError: another process trains in a directory of these.
       SystemExit: --compile_only, and a step does not fit the TPU's memory.
     """
     if configs[0].compile_only:
@@ -31,9 +32,10 @@ def run(configs: Sequence[PretrainingConfig]) -> None:
         if len(configs) > 1:
             compile_only.print_total(configs)
         return
-    for stage in [Pretraining(config) for config in configs]:
-        _describe(stage.config)
-        stage.run()
+    with locked(configs):
+        for stage in [Pretraining(config) for config in configs]:
+            _describe(stage.config)
+            stage.run()
 
 
 class Pretraining:

@@ -1,14 +1,33 @@
 """Trains, exports and sums up a run, whatever it is trained on."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from bert_estimator import tpu
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.tpu import lock
+
+
+@contextlib.contextmanager
+def locked(configs: Iterable[JobConfig]) -> Iterator[None]:
+    """Locks the directories that configurations train in: no other process writes there meanwhile.
+
+    Args:
+      configs: the configurations. A directory that a job only reads is not locked.
+
+    Raises:
+      lock.InUseError: another process writes in one of them.
+    """
+    with contextlib.ExitStack() as stack:
+        for config in configs:
+            if config.do_train:
+                stack.enter_context(lock.held(config.directory_to_write()))
+        yield
 
 
 class Run:
@@ -44,6 +63,8 @@ class Run:
             or None.
         """
         start_step, done = self.estimator.global_step(), None
+        if best_checkpoint is not None:
+            best_checkpoint.resume(start_step)
         if start_step >= num_train_steps:
             done = length_flag
         elif best_checkpoint is not None and best_checkpoint.exhausted:

@@ -196,6 +196,21 @@ def test_a_step_has_one_evaluation_the_latest(tmp_path):
     assert {"step": 4, "loss": 1.0} in run.metrics()
 
 
+def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):
+    run = RunDirectory(str(tmp_path))
+    run.add_metrics({"step": 4, "loss": 1.5})
+    for _ in range(2):
+        run.add_evaluation({"loss": 1.25, "global_step": 4})
+        run.add_evaluation({"loss": 1.25, "baseline": 3.0, "global_step": 4})
+    run.add_evaluation({"loss": 1.0, "global_step": 4})
+    assert run.metrics() == [
+        {"step": 4, "loss": 1.5},
+        {"step": 4, "eval_loss": 1.25},
+        {"step": 4, "eval_loss": 1.25, "eval_baseline": 3.0},
+        {"step": 4, "eval_loss": 1.0},
+    ]
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_estimator.command_line import evaluated_steps
 from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import (
     conversion,
@@ -205,8 +206,7 @@ def make_best(run, vocabulary):
     """The best checkpoint of that run: of step 3."""
     make_run(run / "best", vocabulary, step=3)
     (run / "best" / "config.json").unlink()
-    best = {"value": 0.5, "checkpoint": "model.ckpt-3", "since": 1, "step": 7}
-    (run / "best" / "best.json").write_text(json.dumps(best))
+    evaluated_steps.write(str(run / "best"), {3: 0.5, 7: 0.4})
 
 
 def step_of(converted):

@@ -2,35 +2,67 @@
 
 import json
 import math
+import os
+import shutil
 
 import pytest
 
-from bert_estimator.command_line.run_directory import path_of_best
+from bert_estimator.command_line.evaluated_steps import path_of_best
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+
+
+class Killed(BaseException):
+    """Stands for a kill: what is on disk when it is raised stays as it is."""
+
+
+class Run:
+    """Trains on files: its evaluations give `values`, by step."""
+
+    def __init__(self, folder, values, **options):
+        self.folder, self.values, self.options = folder, values, options
+        self.evaluated, self.step = [], 0
+        self.kill = lambda place: None
+        self.begin()
+
+    def begin(self):
+        """As a process does; the one before it may have been killed."""
+        self.listener = BestCheckpoint(str(self.folder), self._evaluate, **self.options)
+
+    def _evaluate(self):
+        self.kill("in the evaluation")
+        self.evaluated.append(self.step)
+        self.kill("after the evaluation")
+        return self.values[self.step], str(self.folder / f"model.ckpt-{self.step}")
+
+    def save(self, step):
+        self.step = step
+        for extension in ("index", "data-00000-of-00001"):
+            (self.folder / f"model.ckpt-{step}.{extension}").write_text(str(step))
+        return self.listener.after_save(None, step)
+
+    def resume(self, step):
+        self.step = step
+        self.begin()
+        self.listener.resume(step)
+
+    def finish(self):
+        """Trains on to the end; returns the last step."""
+        for step in self.values:
+            if self.listener.exhausted:
+                break
+            if step > self.step:
+                self.save(step)
+        return self.step
+
+    def kept(self):
+        return {path.name: path.read_text() for path in (self.folder / "best").iterdir()}
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Makes a listener whose evaluations give the values in turn."""
-
-    def make(values, **options):
-        values = iter(values)
-        state = {}
-
-        def evaluate():
-            return next(values), str(tmp_path / f"model.ckpt-{state['step']}")
-
-        listener = BestCheckpoint(str(tmp_path), evaluate, **options)
-
-        def save(step):
-            state["step"] = step
-            for extension in ("index", "data-00000-of-00001"):
-                (tmp_path / f"model.ckpt-{step}.{extension}").write_text(str(step))
-            return listener.after_save(None, step)
-
-        return listener, save
-
-    return make
+    return lambda values, **options: Run(tmp_path, values, **options)
 
 
 def kept(tmp_path):
@@ -38,10 +70,10 @@ def kept(tmp_path):
 
 
 def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
-    _, save = run([0.5, 0.7, 0.6])
+    a_run = run({10: 0.5, 20: 0.7, 30: 0.6})
     assert path_of_best(str(tmp_path)) is None
     for step in (10, 20, 30):
-        assert save(step) is False
+        assert a_run.save(step) is False
     assert kept(tmp_path) == ["model.ckpt-20.data-00000-of-00001", "model.ckpt-20.index"]
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-20"
     assert (tmp_path / "best" / "model.ckpt-20.index").read_text() == "20"
@@ -50,39 +82,192 @@ def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
 def test_the_network_is_kept_with_the_best(tmp_path, run):
     for name in ("bert_config.json", "vocab.txt"):
         (tmp_path / name).write_text(name)
-    _, save = run([0.5, 0.7])
-    save(10), save(20)
+    run({10: 0.5, 20: 0.7}).finish()
     for name in ("bert_config.json", "vocab.txt"):
         assert (tmp_path / "best" / name).read_text() == name
 
 
 def test_what_has_no_weights_yet_is_not_evaluated(run):
-    _, save = run([])
-    assert save(0) is False
+    a_run = run({})
+    assert a_run.save(0) is False
+    a_run.resume(0)
+    assert a_run.evaluated == []
 
 
-def test_a_metric_that_is_no_number_is_below_all_others(tmp_path, run):
-    _, save = run([math.nan, -0.5, math.nan])
-    for step in (1, 2, 3):
-        save(step)
+def test_a_metric_that_is_not_a_number_is_below_all_others(tmp_path, run):
+    run({1: math.nan, 2: -0.5, 3: math.nan}).finish()
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-2"
+    evaluations = json.loads((tmp_path / "best" / "best.json").read_text())["evaluations"]
+    assert [each["value"] for each in evaluations] == [None, -0.5, None]
+
+
+def test_where_no_metric_is_a_number_the_first_is_kept(tmp_path, run):
+    run({1: math.nan, 2: math.nan}).finish()
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-1"
 
 
 def test_patience_counts_evaluations_that_are_no_better(run):
-    listener, save = run([0.5, 0.5, 0.6, 0.1, 0.6], early_stopping_patience=2)
-    assert [save(step) for step in (1, 2, 3, 4)] == [False] * 4
-    assert not listener.exhausted
-    assert save(5) is True
-    assert listener.exhausted
+    a_run = run({1: 0.5, 2: 0.5, 3: 0.6, 4: 0.1, 5: 0.6}, early_stopping_patience=2)
+    assert [a_run.save(step) for step in (1, 2, 3, 4)] == [False] * 4
+    assert not a_run.listener.exhausted
+    assert a_run.save(5) is True
+    assert a_run.listener.exhausted
 
 
 def test_a_resumed_training_remembers(tmp_path, run):
-    _, save = run([0.5, 0.4], early_stopping_patience=2)
-    save(1)
-    save(2)
-    listener, save = run([0.45], early_stopping_patience=2)
-    assert save(2) is False  # evaluated before
-    assert save(3) is True
-    assert listener.exhausted
+    a_run = run({1: 0.5, 2: 0.4, 3: 0.45}, early_stopping_patience=2)
+    a_run.save(1)
+    a_run.save(2)
+    a_run.resume(2)
+    assert not a_run.listener.exhausted
+    assert a_run.save(3) is True
+    assert a_run.evaluated == [1, 2, 3]
     assert kept(tmp_path)[0].startswith("model.ckpt-1.")
-    assert json.loads((tmp_path / "best" / "best.json").read_text())["since"] == 2
+    a_run.resume(3)
+    assert a_run.listener.exhausted
+
+
+# Kills.
+
+VALUES = {4: 0.5, 8: 0.7, 12: 0.6, 16: 0.7, 20: 0.8, 24: 0.8, 28: 0.1, 32: 0.2, 36: 0.3}
+PLACES = [
+    "in the evaluation",
+    "after the evaluation",
+    "in the copy's first file",
+    "in the copy's last file",
+    "after the copy",
+    "before best.json is there",
+    "after best.json is there",
+    "while others are removed",
+]
+
+
+def kills(run, monkeypatch, place, at_step):
+    """Has a run killed at a place of the evaluation of a step, if it comes there."""
+    copy, replace, remove = shutil.copy, os.replace, os.remove
+
+    def killing(where, function, is_there=lambda *paths: True):
+        def killed(*paths):
+            if where == place and run.step == at_step and is_there(*paths):
+                if function is copy:
+                    with open(paths[1], "w") as writer:
+                        writer.write("half")
+                raise Killed
+            return function(*paths)
+
+        return killed
+
+    def kill(where):
+        if where == place and run.step == at_step:
+            raise Killed
+
+    def to_json(source, target):
+        return target.endswith("best.json")
+
+    def is_index(source, target):
+        return source.endswith(".index")
+
+    copy_last = killing("in the copy's last file", copy, is_index)
+    copied = killing("in the copy's first file", copy_last)
+    replaced = killing("before best.json is there", replace, to_json)
+
+    def after(source, target):
+        replaced(source, target)
+        if target.endswith(".index"):
+            kill("after the copy")
+        elif to_json(source, target):
+            kill("after best.json is there")
+
+    run.kill = kill
+    monkeypatch.setattr(best_checkpoint.shutil, "copy", copied)
+    monkeypatch.setattr(best_checkpoint.os, "replace", after)
+    monkeypatch.setattr(best_checkpoint.os, "remove", killing("while others are removed", remove))
+
+
+@pytest.mark.parametrize("at_step", VALUES)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("patience", [0, 3])
+def test_a_run_killed_anywhere_ends_as_one_that_was_not(
+    tmp_path, monkeypatch, place, at_step, patience
+):
+    runs = {}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bert_config.json").write_text("{}")
+        runs[name] = Run(tmp_path / name, VALUES, early_stopping_patience=patience)
+    last = runs["whole"].finish()
+    assert last == (32 if patience else 36)
+
+    run = runs["killed"]
+    with monkeypatch.context() as patched:
+        kills(run, patched, place, at_step)
+        try:
+            run.finish()
+            was_killed = False
+        except Killed:
+            was_killed = True
+    improves = at_step in (4, 8, 20)
+    if place.startswith(("in the eval", "after the eval", "before best", "after best")):
+        assert was_killed == (at_step <= last)
+    elif "copy" in place:
+        assert was_killed == improves
+    else:
+        assert was_killed == (at_step in (8, 20))
+    run.kill = lambda place: None
+    run.resume(run.step)
+    assert run.finish() == last
+    assert run.listener.exhausted == runs["whole"].listener.exhausted == bool(patience)
+    assert run.kept() == runs["whole"].kept()
+    assert path_of_best(tmp_path / "killed") == f"{tmp_path}/killed/best/model.ckpt-20"
+    # Nothing is evaluated twice but what had to be.
+    assert len(run.evaluated) - len(runs["whole"].evaluated) in (0, 1)
+
+
+def test_going_back_to_an_earlier_checkpoint_evaluates_again(tmp_path, run):
+    """Because the newest one is damaged, for example: what was better then is better again."""
+    whole = run(VALUES, early_stopping_patience=3)
+    whole.finish()
+    expected = whole.kept()
+    for earlier in (24, 20, 16, 4):
+        a_run = run(VALUES, early_stopping_patience=3)
+        a_run.resume(earlier)
+        assert a_run.evaluated == []
+        best = path_of_best(str(tmp_path))
+        assert best == (None if earlier < 20 else f"{tmp_path}/best/model.ckpt-20")
+        assert not a_run.listener.exhausted
+        assert a_run.finish() == 32
+        assert a_run.kept() == expected
+
+
+def test_started_over_nothing_of_the_run_before_counts(tmp_path, run):
+    run(VALUES).finish()
+    a_run = run({4: 0.2})
+    a_run.resume(0)
+    a_run.finish()
+    assert a_run.evaluated == [4]
+    assert kept(tmp_path) == ["model.ckpt-4.data-00000-of-00001", "model.ckpt-4.index"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+        "{}",
+        '{"evaluations": 3}',
+        '{"evaluations": [3]}',
+        '{"evaluations": [{"step": "x", "value": 1}]}',
+        '{"evaluations": [{"step": 1, "value": [1]}]}',
+        "\0" * 10,
+        "[" * 100_000,
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, run, content):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "best.json").write_text(content)
+    for call in (lambda: run({}), lambda: path_of_best(str(tmp_path))):
+        with pytest.raises(FlagError, match=rf"^--output_dir: {tmp_path}/best/best.json cannot be"):
+            call()

@@ -157,7 +157,7 @@ def test_a_listener_s_evaluation_after_a_signal_is_not_begun(tmp_path):
 
 
 class Killed(BaseException):
-    """Raised in a kill's place: what is on disk then stays as it is."""
+    """Stands for a kill: what is on disk when it is raised stays as it is."""
 
 
 class LossOfStep(Told):
@@ -291,7 +291,7 @@ def test_what_a_signal_kept_from_being_evaluated_is_evaluated_first(tmp_path):
 
 
 def test_what_was_trained_without_evaluation_is_not_evaluated_afterwards(tmp_path):
-    """As upstream: nothing is left to train, so nothing happens."""
+    """Nothing is left to train, so nothing happens, as in upstream."""
     make(tmp_path).train(input_fn, max_steps=6)
     assert train_and_evaluate(make(tmp_path), exporters=Told()) == (None, None)
 

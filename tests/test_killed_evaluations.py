@@ -1,0 +1,157 @@
+"""run_classifier.py killed around an evaluation: it ends as a run that was never killed.
+
+A kill is an exception that nothing catches, raised in its place: what is on disk stays as it is.
+"""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from scripts import CLASSIFIER, write_data
+from tiny_run import metrics_of, variables_of, without_timing
+
+from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.tpu import TPUEstimator
+from bert_estimator.tpu.verbs import checkpoints, evaluation
+
+LOCAL, CORES = {"use_tpu": False}, {"use_tpu": True, "tpu_name": "rehearse:2"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory)[CLASSIFIER.name]
+
+
+def flags(data, output_dir, runtime):
+    return CLASSIFIER.flags(
+        data,
+        output_dir,
+        **runtime,
+        save_checkpoints_steps=2,
+        learning_rate=0.1,
+        random_seed=2,  # of the four evaluations, the second is the best
+        keep_best_checkpoint=True,
+        early_stopping_patience=9,
+        do_train=True,
+        do_eval=True,
+        do_predict=True,
+        predict_file=data / "dev.tsv",
+        do_export=True,
+    )
+
+
+def run(data, output_dir, runtime):
+    tf.summary.FileWriterCache.clear()
+    assert CLASSIFIER.main(flags(data, output_dir, runtime)) == 0
+    tf.summary.FileWriterCache.clear()
+
+
+def left_by(output_dir):
+    """What a run leaves that must not depend on kills."""
+    (export,) = (output_dir / "export").iterdir()
+    best = output_dir / "best"
+    events = evaluation.read_events(f"{output_dir}/eval/events.out.tfevents.*")
+    return {
+        "best": json.loads((best / "best.json").read_text()),
+        "kept": sorted(os.listdir(best)),
+        "metrics": list(map(without_timing, metrics_of(output_dir))),
+        "eval events": {step: {**metrics} for step, metrics in events.items()},
+        "results": (output_dir / "eval_results.txt").read_text(),
+        "predictions": (output_dir / "test_results.tsv").read_text(),
+        "exported": tf.train.load_variable(str(export / "variables" / "variables"), "global_step"),
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """Runs that nobody killed, by runtime: (what each left, its last variables)."""
+    found = {}
+
+    def of(runtime):
+        name = runtime.get("tpu_name", "local")
+        if name not in found:
+            path = tmp_path_factory.mktemp("whole") / "run"
+            run(data, path, runtime)
+            found[name] = left_by(path), variables_of(path, 8)
+        return found[name]
+
+    return of
+
+
+def kill_before(monkeypatch, kind, name, is_the_call):
+    """Has a method raise Killed in place of the call that is meant."""
+    method = getattr(kind, name)
+
+    def killed(*args, **kwargs):
+        if is_the_call(*args, **kwargs):
+            raise Killed
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(kind, name, killed)
+
+
+def at(step):
+    return lambda *args, **kwargs: evaluated_step(args[0]) == step
+
+
+def evaluated_step(listener):
+    newest = checkpoints.newest_whole(os.path.dirname(listener._directory), quiet=True)
+    return checkpoints.global_step_of(newest)
+
+
+def of_step(step):
+    return lambda directory, record: record["step"] == step and "eval_loss" in record
+
+
+def whose_list_ends_at(step):
+    return lambda directory, values: list(values)[-1:] == [step]
+
+
+# Place of the kill -> (what is patched, its name, which call of it).
+PLACES = {
+    "after the checkpoint of step 4": (BestCheckpoint, "after_save", lambda _, s, step: step == 4),
+    "in the evaluation of step 8, the last": (RunDirectory, "add_evaluation", None),
+    "before the best checkpoint is copied": (BestCheckpoint, "_copy", at(4)),
+    "before best.json says so": (evaluated_steps, "write", whose_list_ends_at(4)),
+    "before best.json says so of the last": (evaluated_steps, "write", whose_list_ends_at(8)),
+    "before the final evaluation": (TPUEstimator, "predict", lambda *args, **kwargs: True),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "runtime"),
+    [
+        ("in the evaluation of step 8, the last", LOCAL),
+        ("before best.json says so", LOCAL),
+        *(pytest.param(p, LOCAL, marks=pytest.mark.slow) for p in PLACES),
+        *(pytest.param(p, CORES, marks=pytest.mark.slow) for p in PLACES),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.get("tpu_name", "local"),
+)
+def test_a_killed_run_ends_as_one_that_was_not(
+    request, monkeypatch, data, whole, tmp_path, place, runtime
+):
+    if runtime is CORES:
+        request.getfixturevalue("xla_runtime")
+    expected, variables = whole(runtime)
+    kind, name, is_the_call = PLACES[place]
+    if is_the_call is None:
+        is_the_call = lambda directory, results: results["global_step"] == 8  # noqa: E731
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        kill_before(patched, kind, name, is_the_call)
+        run(data, tmp_path / "run", runtime)
+    shutil.rmtree(tmp_path / "run" / "export", ignore_errors=True)
+    run(data, tmp_path / "run", runtime)
+    assert left_by(tmp_path / "run") == expected
+    resumed = variables_of(tmp_path / "run", 8)
+    for variable, value in variables.items():
+        np.testing.assert_array_equal(resumed[variable], value, err_msg=variable)
