@@ -46,6 +46,6 @@ def test_a_sum_has_the_name_it_is_given():
 
 
 def test_sums_of_groups_are_refused():
-    says = r"group_assignment=\[\[0\], \[1\]\] is not supported: .* over all 2 replicas"
+    says = r"group_assignment=\[\[0\], \[1\]\] is not supported; .* over all 2 replicas"
     with Replica(2, 0, None).entered(), pytest.raises(ValueError, match=says):
         cross_replica_sum(1.0, [[0], [1]])
