@@ -1,10 +1,14 @@
 """Exporting: writes a model's graphs and a checkpoint's variables as a SavedModel."""
 
+import contextlib
 import os
+import re
+import shutil
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
+from bert_estimator.tpu import lock
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -48,23 +52,27 @@ def export(
             f"are {list(_ORDER)}"
         )
     checkpoint = _checkpoint(jobs[modes[0]], checkpoint_path)
+    _remove_leftovers(os.fspath(export_dir_base))
     export_dir = model_utils.get_timestamped_export_dir(os.fspath(export_dir_base))
-    unfinished = model_utils.get_temp_export_dir(export_dir)
+    unfinished = tf.compat.as_str(model_utils.get_temp_export_dir(export_dir))
     try:
         builder = tf.saved_model.Builder(unfinished)
-        for mode in modes:
-            with tf.Graph().as_default(), _session(jobs[mode]) as session:
-                content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
-                content["strip_default_attrs"] = strip_default_attrs
-                if mode == modes[0]:
-                    builder.add_meta_graph_and_variables(session, **content)
-                else:
-                    builder.add_meta_graph(**content)
-        builder.save(as_text)
-        for relative, source in (assets_extra or {}).items():
-            path = os.path.join(tf.compat.as_str(unfinished), "assets.extra", relative)
-            tf.io.gfile.makedirs(os.path.dirname(path))
-            tf.io.gfile.copy(source, path)
+        # So that another export does not take it for a leftover. A remote directory stays.
+        is_local = os.path.isdir(unfinished)
+        with lock.held(unfinished) if is_local else contextlib.nullcontext():
+            for mode in modes:
+                with tf.Graph().as_default(), _session(jobs[mode]) as session:
+                    content = _graph(jobs[mode], receiver_fns[mode], checkpoint, session, builder)
+                    content["strip_default_attrs"] = strip_default_attrs
+                    if mode == modes[0]:
+                        builder.add_meta_graph_and_variables(session, **content)
+                    else:
+                        builder.add_meta_graph(**content)
+            builder.save(as_text)
+            for relative, source in (assets_extra or {}).items():
+                path = os.path.join(unfinished, "assets.extra", relative)
+                tf.io.gfile.makedirs(os.path.dirname(path))
+                tf.io.gfile.copy(source, path)
         tf.io.gfile.rename(unfinished, export_dir)
     except BaseException:
         if tf.io.gfile.exists(unfinished):
@@ -72,6 +80,18 @@ def export(
         raise
     tf.logging.info("Exported %s to %s", checkpoint, tf.compat.as_str(export_dir))
     return export_dir
+
+
+def _remove_leftovers(export_dir_base):
+    """Removes SavedModels that killed processes did not complete."""
+    names = os.listdir(export_dir_base) if os.path.isdir(export_dir_base) else ()
+    for name in names:
+        if not re.fullmatch(r"temp-\d{10}", name):
+            continue
+        with contextlib.suppress(lock.InUseError):  # another process is writing it
+            unfinished = os.path.join(export_dir_base, name)
+            with lock.held(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _checkpoint(job, checkpoint_path):

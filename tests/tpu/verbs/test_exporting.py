@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import locked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -207,6 +208,19 @@ def test_failures_leave_nothing(tmp_path):
     with pytest.raises(tf.errors.NotFoundError):
         estimator.export_saved_model(out, raw_receiver, assets_extra={"a": str(tmp_path / "b")})
     assert not out.exists() or not os.listdir(out)
+
+
+def test_what_a_killed_export_left_is_removed_and_nothing_else(tmp_path):
+    estimator, base = trained(tmp_path / "model"), tmp_path / "out"
+    for name in ("temp-1700000000", "temp-1700000001", "temp-mine", "1600000000"):
+        (base / name / "variables").mkdir(parents=True)
+    with locked.by_another(base / "temp-1700000001" / ".lock"):
+        path = estimator.export_saved_model(str(base), raw_receiver).decode()
+        kept = {os.path.basename(path), "temp-1700000001", "temp-mine", "1600000000"}
+        assert set(os.listdir(base)) == kept
+    assert ".lock" not in os.listdir(path)
+    estimator.export_saved_model(str(base), raw_receiver)
+    assert "temp-1700000001" not in os.listdir(base)
 
 
 def test_the_graph_for_tpus_alone_is_refused(tmp_path):
