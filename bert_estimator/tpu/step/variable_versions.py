@@ -127,21 +127,34 @@ def order(fetches):
     nodes = [node for node in graph_def.node if node.name in present]
     handles = {node.name: node.name for node in nodes if node.op == "VarHandleOp"}
     uses = Uses(nodes, handles, Functions(graph_def.library))
-    racing, ends = [], {}
     # A function that an operation runs does not wait for inputs that it does not use.
     seen = [(uses.updates[r.update], r.node) for r in uses.reads if r.update is not None]
-    seen = [(update, node) for update, node in seen if node.op in CALLERS]
-    for first, second in uses.edges() + seen:
+    edges = uses.edges() + [(update, node) for update, node in seen if node.op in CALLERS]
+    is_certain = _is_consistent(uses.nodes, edges)
+    racing, ends = [], {}
+    for first, second in edges:
         waiting, waited_for = (graph.get_operation_by_name(n.name) for n in (second, first))
         if waiting is waited_for or _is_in_a_frame(waiting) or _is_in_a_frame(waited_for):
             continue
-        if waiting in graph_walk.all_before([waited_for]):
+        if not is_certain and waiting in graph_walk.all_before([waited_for]):
             racing.append((first.name, second.name))
-        else:
-            if waited_for not in ends:
-                ends[waited_for] = _end(waited_for)
-            waiting._add_control_inputs(ends[waited_for])
+            continue
+        if waited_for not in ends:
+            ends[waited_for] = _end(waited_for)
+        waiting._add_control_inputs(ends[waited_for])
     return racing
+
+
+def _is_consistent(nodes, edges):
+    """Returns whether operations have an order with the first of each pair before the second; the
+    operations are changed."""
+    for first, second in edges:
+        _wait_for(second, first)
+    try:
+        in_order(nodes)
+    except ValueError:
+        return False
+    return True
 
 
 def _end(operation):
@@ -158,8 +171,9 @@ def _end(operation):
 
 
 def _is_free(operation):
+    """Returns whether an operation is a read that is used, and that waits for nothing."""
     is_read = operation.type == "ReadVariableOp" and operation.inputs[0].op.type == "VarHandleOp"
-    return is_read and not operation.control_inputs and operation.outputs[0].consumers()
+    return is_read and not operation.control_inputs and bool(operation.outputs[0].consumers())
 
 
 def _is_in_a_frame(operation):
