@@ -31,11 +31,11 @@ if {errno}:
     lock.fcntl.flock = no_locks
 with lock.held(sys.argv[1]):
     child = {forks} and os.fork()
-    if {forks} and not child:
-        sys.stdin.read()
-        os._exit(0)
-    print(child, flush=True)
+    if not child:  # The forked process says that it runs: by then it has forgotten the lock.
+        print("held", flush=True)
     sys.stdin.read()
+    if {forks} and not child:
+        os._exit(0)
 """
 
 
