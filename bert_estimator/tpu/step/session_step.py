@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import variable_versions
+from bert_estimator.tpu.step import initial_values, variable_versions
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -26,6 +26,8 @@ class SessionStep:
         self._inputs = static_inputs(job, input_fn, start_step)
         features, labels, self._placeholders = self._inputs.placeholders()
         spec = job.call_model_fn(features, labels)
+        variables = [*tf.global_variables(), *tf.local_variables()]
+        initial_values.check(variables, self._placeholders)
         self._host = HostSide(job, spec, self._placeholders, start_step)
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(spec, self._placeholders)

@@ -17,7 +17,7 @@ from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
-from bert_estimator.tpu.step import lowering_error, variable_versions
+from bert_estimator.tpu.step import initial_values, lowering_error, variable_versions
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
@@ -77,6 +77,9 @@ class StepGraph:
             ),
             # tf.scan and recurrent networks cache reads, which would then be outside of the step.
             tf.variable_creator_scope(_without_caching_device),
+            initial_values.copied_to_session(
+                self._graph, self._outer, [*self.inputs, self._replica_id]
+            ),
             this.entered(),
             _xla_context(),
         ):

@@ -1,0 +1,121 @@
+"""Initial values of variables: the session computes them, once, before the first step.
+
+A variable that a model_fn makes in a step's own graph belongs to the session's graph around it. So
+does its initial value. If the model_fn gives the initial value as a tensor, as TF1 programs do, the
+operations that the tensor depends on are copied to the session's graph.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import random_seed
+from tensorflow.python.trackable import base as trackable
+
+from bert_estimator.tpu import graph_walk
+from bert_estimator.tpu.step.variable_uses import functions_of
+
+
+@contextlib.contextmanager
+def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) -> Iterator[None]:
+    """Surrounds code that builds a model in a step's graph: initial values go to the outer graph.
+
+    Args:
+      step: the step's graph, a FuncGraph.
+      outer: the session's graph.
+      inputs: list of the placeholders that are the step's inputs. It may still grow.
+
+    Raises:
+      ValueError: an initial value depends on the step's inputs.
+    """
+
+    def creator(next_creator, **given):
+        value, name = given.get("initial_value"), given.get("name") or "Variable"
+        if isinstance(value, trackable.CheckpointInitialValueCallable):
+            pass
+        elif callable(value):
+            given["initial_value"] = lambda: _copied(_called(value, step), name, step, inputs)
+        else:
+            if _is_made_of_tensors(value, step):
+                value = tf.convert_to_tensor(value, given.get("dtype"))
+            given["initial_value"] = _copied(value, name, step, inputs)
+        # Operations without a seed of their own get the next number of their graph. The numbers
+        # go on across both graphs, as if there were one: then the values are the session runtime's.
+        seeds = random_seed._graph_to_seed_dict
+        seeds[outer] = seeds.get(step, 0)
+        try:
+            return next_creator(**given)
+        finally:
+            seeds[step] = seeds[outer]
+
+    random_seed._graph_to_seed_dict[step] = random_seed._graph_to_seed_dict.get(outer, 0)
+    with tf.variable_creator_scope(creator):
+        yield
+    random_seed._graph_to_seed_dict[outer] = random_seed._graph_to_seed_dict[step]
+
+
+def check(variables: Iterable[tf.Variable], inputs: list[tf.Tensor]) -> None:
+    """Raises ValueError if the initial value of a variable depends on placeholders of a step."""
+    for variable in variables:
+        if graph_walk.is_computed_from(variable.initializer, inputs):
+            raise _error_of_inputs(variable.op.name)
+
+
+def _called(function, step):
+    """Returns the value of a function, which may use tensors of the step's graph."""
+    try:
+        return function()
+    except ValueError:  # It mixes them with tensors of the session's graph, the default graph.
+        with step.as_default():
+            return function()
+
+
+def _is_made_of_tensors(value, graph):
+    """Returns whether a value is a list or tuple that has tensors of a graph in it."""
+    return isinstance(value, list | tuple) and any(
+        isinstance(each, tf.Tensor) and each.graph is graph for each in tf.nest.flatten(value)
+    )
+
+
+def _copied(value, variable, step, inputs):
+    """Returns a tensor of the session's graph for a tensor of the step's; other values stay.
+
+    Args:
+      value: the initial value of a variable.
+      variable: the variable's name, for messages.
+      step, inputs: as for `copied_to_session`.
+    """
+    if not isinstance(value, tf.Tensor) or value.graph is not step:
+        return value
+    outer_of = {inner.op: outer for outer, inner in step.captures}
+    # The walk does not go on beyond captured tensors: they do not depend on anything in the step.
+    operations = list(graph_walk.all_before([value.op]))
+    placeholders = {tensor.op for tensor in inputs}
+    if not placeholders.isdisjoint(operations):
+        raise _error_of_inputs(variable)
+    if value.op in outer_of:
+        return outer_of[value.op]
+    graph_def = tf.GraphDef(versions=step.graph_def_versions)
+    for operation in operations:
+        if operation not in outer_of:
+            node = graph_def.node.add()
+            node.CopyFrom(operation.node_def)
+            node.attr.pop("_class", None)  # the operations beside which it was to run
+    if any(functions_of(node) for node in graph_def.node):
+        graph_def.library.CopyFrom(step.as_graph_def().library)
+    with tf.init_scope():
+        (copied,) = tf.import_graph_def(
+            graph_def,
+            input_map={op.outputs[0].name: outer_of[op] for op in operations if op in outer_of},
+            return_elements=[value.name],
+            name="initial_value",
+        )
+    return copied
+
+
+def _error_of_inputs(variable):
+    return ValueError(
+        f"model_fn: the initial value of the variable {variable} depends on a batch (features, "
+        "labels) or on the number of a replica. Initial values are computed once, before the first "
+        "batch is drawn, and are the same on all cores: compute it from constants or random numbers"
+    )
