@@ -3,7 +3,18 @@
 import os
 
 import tensorflow.compat.v1 as tf
-from harness import make_estimator, make_input_fn, make_model_fn, outcome, plain, scenario, table
+import tensorflow.compat.v2 as tf2
+from harness import (
+    checkpoint_steps,
+    make_estimator,
+    make_input_fn,
+    make_model_fn,
+    numbers,
+    outcome,
+    plain,
+    scenario,
+    table,
+)
 
 
 def predictions(graph):
@@ -126,6 +137,62 @@ def files(api, folder, as_text):
 @scenario
 def old_name(api, folder):
     return served(trained(api, folder).export_savedmodel(folder, raw(api)))
+
+
+@table(
+    soft={"config": {"session_config": None}, "device": "/gpu:0"},
+    anywhere={"config": {}, "device": None},
+    hard={"config": {}, "device": "/gpu:0"},
+)
+def devices(api, folder, config, device):
+    """Without a session_config, a model that names devices runs where these are missing."""
+
+    def fields(graph):
+        if graph.mode != "infer":
+            return {}
+        with tf.device(device):
+            return {"predictions": {"y": tf.identity(graph.predictions, "y")}}
+
+    estimator = make_estimator(
+        api,
+        os.path.join(folder, "model"),
+        make_model_fn(api, fields=fields),
+        config=config,
+        export_to_tpu=False,
+    ).train(make_input_fn(), steps=1)
+    paths = []
+
+    def export():
+        paths.append(estimator.export_saved_model(folder, raw(api)))
+
+    return {**outcome(export), "exports": len(paths)}
+
+
+def object_checkpoint(graph):
+    """Returns a spec's fields with an object-based checkpoint as the scaffold's saver."""
+    made = tf2.train.Checkpoint(w=graph.weight, step=tf.train.get_global_step())
+    return {**predictions(graph), "scaffold_fn": lambda: tf.train.Scaffold(saver=made)}
+
+
+@scenario
+def object_checkpoints(api, folder):
+    """The verbs with a `tf.train.Checkpoint` as the scaffold's saver, through a resume."""
+    estimator = trained(api, folder, object_checkpoint)
+    names = estimator.get_variable_names()
+    before = {
+        "names": [name for name in names if not name.startswith("_CHECKPOINT")],
+        "weight": float(estimator.get_variable_value("w/.ATTRIBUTES/VARIABLE_VALUE")),
+        "steps": checkpoint_steps(estimator.model_dir),
+    }
+    second = trained(api, folder, object_checkpoint, predict_batch_size=4)  # in a new estimator
+    return {
+        **before,
+        "weight_after": float(second.get_variable_value("w/.ATTRIBUTES/VARIABLE_VALUE")),
+        "steps_after": checkpoint_steps(second.model_dir),
+        "evaluation": numbers(second.evaluate(make_input_fn(), steps=1)),
+        "predictions": float(next(iter(second.predict(make_input_fn())))["y"]),
+        "served": served(second.export_saved_model(folder, raw(api))),
+    }
 
 
 @scenario

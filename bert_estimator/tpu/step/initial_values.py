@@ -39,8 +39,8 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
             if _is_made_of_tensors(value, step):
                 value = tf.convert_to_tensor(value, given.get("dtype"))
             given["initial_value"] = _copied(value, name, step, inputs)
-        # Operations without a seed of their own get the next number of their graph. The numbers
-        # go on across both graphs, as if there were one: then the values are the session runtime's.
+        # Operations without a seed of their own get the next number of their graph. The count
+        # goes on from one graph to the other, so that random values equal the session runtime's.
         seeds = random_seed._graph_to_seed_dict
         seeds[outer] = seeds.get(step, 0)
         try:

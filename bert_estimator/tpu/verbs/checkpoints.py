@@ -11,11 +11,15 @@ import re
 import shutil
 
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.tpu import errors
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the tensor that describes a tf.train.Checkpoint
 _FILE = re.compile(r"((.+)-(\d+))\.(?:index|data-\d+-of-\d+)")
 
 # These errors mean that the file system cannot be read now, not that a checkpoint is damaged.
@@ -154,9 +158,12 @@ def global_step_of(prefix: str | None) -> int:
     if prefix is None:
         return 0
     reader = tf.train.load_checkpoint(prefix)
-    if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
-        return 0
-    return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP))
+    name = tf.GraphKeys.GLOBAL_STEP
+    if not reader.has_tensor(name) and reader.has_tensor(_OBJECTS):  # a tf.train.Checkpoint's file
+        objects = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECTS))
+        attributes = [attribute for node in objects.nodes for attribute in node.attributes]
+        name = next((a.checkpoint_key for a in attributes if a.full_name == name), name)
+    return int(reader.get_tensor(name)) if reader.has_tensor(name) else 0
 
 
 def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
@@ -209,6 +216,15 @@ def ensure_saver(scaffold: tf.train.Scaffold, config) -> bool:
     )
     tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
     return True
+
+
+def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
+    """Returns the saver that a model_fn gave, or None. A `tf.train.Checkpoint` becomes a saver of
+    its objects, as it does in the session of training."""
+    if isinstance(scaffold.saver, tf2.train.Checkpoint):
+        objects = graph_view.ObjectGraphView(scaffold.saver).frozen_saveable_objects()
+        return tf.train.Saver(objects, sharded=True)
+    return scaffold.saver
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):

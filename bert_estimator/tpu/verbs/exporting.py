@@ -106,7 +106,9 @@ def _checkpoint(job, checkpoint_path):
 
 
 def _session(job):
-    return tf.Session(config=job.config.session_config)
+    # A model may name devices that are missing here, as in the session of training.
+    config = job.config.session_config or tf.ConfigProto(allow_soft_placement=True)
+    return tf.Session(config=config)
 
 
 def _graph(job, receiver_fn, checkpoint, session, builder):
@@ -130,7 +132,7 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
         getattr(receiver, "receiver_tensors_alternatives", None),
         serving_only=job.mode == ModeKeys.PREDICT,
     )
-    saver = spec.scaffold.saver
+    saver = checkpoints.saver_of(spec.scaffold)
     if saver is None:
         checkpoints.check_restorable(checkpoint, tf.global_variables())
         saver = tf.train.Saver(sharded=True)

@@ -8,6 +8,7 @@ import locked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 from toy import make_estimator
 
 from bert_estimator import tpu
@@ -70,6 +71,28 @@ def run(path, feed, signature="serving_default", tag="serve"):
         values = {found.inputs[name].name: value for name, value in feed.items()}
         outputs = {name: tensor.name for name, tensor in found.outputs.items()}
         return session.run(outputs, values)
+
+
+def test_an_object_based_checkpoint_as_the_scaffold_s_saver(tmp_path, cores):
+    """Trains, resumes, evaluates and exports; upstream's are in tests/oracle."""
+
+    def with_saver(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        weight = tf.trainable_variables()[0]
+        if mode == tpu.ModeKeys.TRAIN:
+            moved = tf.group(weight.assign_add(1.0), tf.train.get_global_step().assign_add(1))
+            with tf.control_dependencies([tpu.cross_replica_sum(spec.loss)]):
+                spec = spec._replace(train_op=tf.group(moved))
+        saver = tf2.train.Checkpoint(weight=weight, step=tf.train.get_global_step())
+        return spec._replace(scaffold_fn=lambda: tf.train.Scaffold(saver=saver))
+
+    trained(tmp_path, with_saver)
+    estimator = trained(tmp_path, with_saver)
+    assert estimator.latest_checkpoint() == str(tmp_path / "model/model.ckpt-4")
+    assert estimator.get_variable_value("weight/.ATTRIBUTES/VARIABLE_VALUE") == 7
+    assert estimator.evaluate(input_fn, steps=1)["mean"] == 7
+    path = estimator.export_saved_model(tmp_path / "out", raw_receiver)
+    assert run(path, {"x": [2.0]})["product"].tolist() == [14]
 
 
 def test_it_runs_in_a_process_with_plain_tensorflow(tmp_path, use_tpu):
