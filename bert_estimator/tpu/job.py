@@ -1,10 +1,13 @@
 """A job: everything that one call of an estimator's verb needs to know."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bert_estimator.tpu import call
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu import call, replica
 from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.program.hosts import Hosts
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
@@ -98,20 +101,23 @@ class Job:
 
     def call_model_fn(self, features, labels) -> EstimatorSpec | TPUEstimatorSpec:
         """Builds the model of one replica in the current graph; returns its spec."""
-        context = {}
+        context, placement = {}, contextlib.nullcontext()
         if self.tpu_rules:
+            cores = replica.place_on_cores(self.cores_per_replica)
+            placement = tf.get_default_graph().device(cores)
             context["context"] = call.TPUContext(
                 self.num_replicas, self.hosts.number, global_step=None
             )
-        spec = call.call_model_fn(
-            self.model_fn,
-            features,
-            labels,
-            self.mode,
-            self._params(self.core_batch_size, use_tpu=self.tpu_rules, **context),
-            self.config,
-            self.tpu_params,
-        )
+        with placement:
+            spec = call.call_model_fn(
+                self.model_fn,
+                features,
+                labels,
+                self.mode,
+                self._params(self.core_batch_size, use_tpu=self.tpu_rules, **context),
+                self.config,
+                self.tpu_params,
+            )
         if not isinstance(spec, EstimatorSpec | TPUEstimatorSpec):
             raise ValueError(
                 "model_fn must return a TPUEstimatorSpec (or EstimatorSpec), not "

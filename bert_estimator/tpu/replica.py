@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
 
 _current = threading.local()
+_CORE = "TPU_REPLICATED_CORE"  # the type of the devices that `tf.tpu.core` names
 
 
 class Replica:
@@ -84,6 +85,34 @@ def cross_replica_sum(
             )
     total = _replica().cross_replica_sum(x)
     return total if name is None else tf.identity(total, name)
+
+
+def place_on_cores(cores_per_replica: int) -> Callable[[tf.Operation], str]:
+    """Returns the function for `tf.device` that places a model's operations under TPU rules.
+
+    With one core per replica, `tf.device(tf.tpu.core(i))` has no effect: there is one core.
+
+    Args:
+      cores_per_replica: how many cores share the model of a replica.
+
+    Raises:
+      ValueError: the function raises it if an operation is assigned to one of several cores.
+    """
+
+    def device_of(operation):
+        if _CORE not in operation.device:
+            return operation.device
+        device = tf.DeviceSpec.from_string(operation.device)
+        if cores_per_replica > 1:
+            raise ValueError(
+                f"{operation.name}: tf.device(tf.tpu.core({device.device_index})) cannot assign "
+                f"operations to cores with num_cores_per_replica={cores_per_replica}: the compiler "
+                "divides the work by where the variables are. Take the device out, and say by "
+                "TPUEstimator(sharding=...) how the variables are split over the cores"
+            )
+        return device.replace(device_type=None, device_index=None).to_string()
+
+    return device_of
 
 
 @tf.RegisterGradient("XlaAllReduce")

@@ -3,6 +3,8 @@
 import threading
 
 import pytest
+import tensorflow.compat.v1 as tf
+import toy
 
 from bert_estimator import tpu
 from bert_estimator.tpu.replica import Replica
@@ -36,3 +38,35 @@ def test_another_thread_is_not_in_it():
         thread.start()
         thread.join()
     assert seen == [(1, 0, 5)]
+
+
+def on_core(core):
+    def model_fn(features, mode, params):
+        with tf.device(tf.tpu.core(core)):
+            weight = tf.get_variable("w", [4], initializer=tf.ones_initializer())
+            y = tf.cond(
+                weight[0] > 0, lambda: weight[0] * features["x"], lambda: features["x"], "branch"
+            )
+        loss = tf.reduce_mean(y)
+        optimizer = tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.25))
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, {"y": y}, loss, train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("core", [0, 1])
+def test_a_device_of_one_core_has_no_effect(tmp_path, cores, core):
+    estimator = toy.make_estimator(tmp_path, on_core(core), predict_batch_size=4)
+    estimator.train(toy.input_fn, max_steps=2)
+    assert estimator.get_variable_value("w").tolist() == [0.25, 1, 1, 1]  # 1 - (1 + 2) / 4
+    assert estimator.evaluate(toy.input_fn, steps=1)["loss"] == 0.75
+    assert next(estimator.predict(toy.input_fn))["y"] == 0.75
+
+
+def test_an_assignment_to_one_of_several_cores_is_an_error(tmp_path, xla_runtime):
+    estimator = toy.make_estimator(
+        tmp_path, on_core(1), master="rehearse:4", num_cores_per_replica=2, sharding=[("w", 0)]
+    )
+    with pytest.raises(ValueError, match=r"tf\.tpu\.core\(1\).*num_cores_per_replica=2.*sharding"):
+        estimator.train(toy.input_fn, max_steps=1)
