@@ -130,8 +130,14 @@ ARROWS = {
         "bert_estimator.command_line",
     ],
     "bert_estimator.init_checkpoint": ["bert_estimator.bert_config", "bert_estimator.interchange"],
-    "bert_estimator.command_line.flags": ["bert_estimator.tpu.program.hosts"],
-    "bert_estimator.command_line.console": ["bert_estimator.command_line.flags"],
+    "bert_estimator.command_line.flags": [
+        "bert_estimator.tpu.program.cluster_task",
+        "bert_estimator.tpu.program.hosts",
+    ],
+    "bert_estimator.command_line.console": [
+        "bert_estimator.command_line.flags",
+        "bert_estimator.tpu.program.hosts",
+    ],
     "bert_estimator.jobs.compile_only": [
         "bert_estimator.command_line.flags",
         "bert_estimator.sharding",

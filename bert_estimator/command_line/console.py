@@ -12,6 +12,7 @@ from typing import NoReturn
 from bert_estimator import __version__
 from bert_estimator.command_line import flags
 from bert_estimator.errors import ArgumentError
+from bert_estimator.tpu.program import hosts
 
 # Lines of TensorFlow that tell a user of a script nothing.
 _CHATTER = re.compile(
@@ -30,6 +31,7 @@ _SELF_EXPLAINING = (
     "NanLossDuringTrainingError",
     "NonFiniteWeightsError",
     "NoWholeCheckpointError",
+    "MissingHostsError",
 )
 
 # `tpu.lock` raises this before anything is done; its text names the process that writes here.
@@ -97,7 +99,8 @@ def exit_code(
       after its message if the message explains the failure, else after its traceback.
     """
     try:
-        body()
+        with hosts.explaining_errors():
+            body()
     except flags.FlagError as error:
         print(f"{script}: {error}", file=sys.stderr)
         return 2
@@ -130,6 +133,7 @@ def leave(code: int) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    hosts.leave(code)
     if any(thread.name in ("infeed", "outfeed", "closing") for thread in threading.enumerate()):
         os._exit(code)
     sys.exit(code)

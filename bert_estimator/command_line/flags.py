@@ -104,12 +104,19 @@ def find_hosts() -> Any:
     Raises:
       FlagError: TF_CONFIG is wrong.
     """
-    from bert_estimator.tpu.program import hosts
+    from bert_estimator.tpu.program import cluster_task, hosts
 
     try:
-        return hosts.find()
+        task = cluster_task.of_tf_config().type
+        found = hosts.find()
     except (TypeError, ValueError) as error:
         raise FlagError(str(error)) from None
+    if task == "evaluator":
+        raise FlagError(
+            "TF_CONFIG: the task type of this process is evaluator, but the scripts evaluate by "
+            "themselves. Leave the evaluator out of the cluster, and do not start it"
+        )
+    return found
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -98,6 +98,11 @@ class JobConfig:
         "Compile for this TPU, such as v3:32x32; it need not be there.",
         is_setting=False,
     )
+    host_wait_secs: float = flags.field(
+        600.0,
+        "Wait so many seconds for the other hosts of TF_CONFIG to start.",
+        is_setting=False,
+    )
     suggest: bool = flags.field(
         False,
         "Compile, with --compile_only, what may fit if the step does not.",
@@ -205,6 +210,8 @@ class JobConfig:
             )
         seed = self.random_seed
         flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
+        wait = self.host_wait_secs
+        flags.check(0 < wait < float("inf"), "host_wait_secs", wait, "must be a positive number")
         self._check_cores()
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint

@@ -1,7 +1,9 @@
 """The network, the cores and the `TPUEstimator` that a configuration asks for."""
 
 import dataclasses
+import json
 import os
+import zlib
 from collections.abc import Callable
 
 from bert_estimator import sharding, tpu
@@ -9,7 +11,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import hugging_face_config
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program import devices, hosts, roll_call
 from bert_estimator.tpu.step import step_graph
 
 _STEPS_A_SUMMARY = 10
@@ -54,19 +56,28 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
       the session runtime).
 
     Raises:
-      FlagError: the cores asked for cannot be reached, or do not divide a batch.
+      FlagError: the cores asked for cannot be reached, or do not divide a batch, or the hosts of
+        TF_CONFIG cannot train together.
+      roll_call.MissingHostsError: a host has not come in time.
     """
-    per_replica = config.num_cores_per_replica
+    per_replica, num_hosts = config.num_cores_per_replica, flags.find_hosts().number
     master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
     if not master:
+        if num_hosts > 1:
+            raise flags.FlagError(
+                f"TF_CONFIG names {num_hosts} hosts, but there are no cores that they could share: "
+                f"this machine does not have a TPU. Give --tpu_name: {devices.ALLOWED}"
+            )
         cores = config.num_tpu_cores if config.use_tpu else None
         batches = config.whole_batches((cores or per_replica) // per_replica)
         return dataclasses.replace(config, **batches), ""
     is_flag = config.tpu_name or not os.environ.get("TPU_NAME")
     named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
     try:
-        cores = len(devices.find(master))
+        cores = len(devices.find(master, config.host_wait_secs))
         step_graph.check_tensorflow()
+    except roll_call.ClusterError as error:
+        raise flags.FlagError(str(error)) from None
     except RuntimeError as error:
         raise flags.FlagError(f"{named}: {error}") from None
     flags.check(
@@ -75,6 +86,13 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         per_replica,
         f"does not divide the {cores} cores of {named}",
     )
+    flags.check(
+        cores // per_replica % num_hosts == 0,
+        "num_cores_per_replica",
+        per_replica,
+        f"must divide the {cores // num_hosts} cores of each of the {num_hosts} hosts of TF_CONFIG",
+    )
+    _check_hosts_agree(config)
     source = f"the {cores} cores of {named}"
     if per_replica > 1:
         source += f", {per_replica} a replica"
@@ -86,6 +104,22 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         f"{named} has {cores} cores; leave the flag out",
     )
     return dataclasses.replace(config, **config.whole_batches(cores // per_replica)), master
+
+
+def _check_hosts_agree(config):
+    """Raises FlagError if another host of TF_CONFIG was started with other flags."""
+    settings = {name: value for name, value in config.settings().items() if name != "output_dir"}
+    digests = [zlib.crc32(json.dumps(value).encode()) >> 1 for value in settings.values()]
+    of_hosts = hosts.gather(digests)
+    differ = [name for name, given in zip(settings, of_hosts.T, strict=True) if len({*given}) > 1]
+    if differ:
+        flags.check(
+            False,
+            differ[0],
+            getattr(config, differ[0], None),
+            f"the hosts of TF_CONFIG have other values of --{', --'.join(differ)}; start the same "
+            "command on all of them",
+        )
 
 
 def make(

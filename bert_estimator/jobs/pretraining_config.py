@@ -153,8 +153,28 @@ class PretrainingConfig(JobConfig):
                 "needs --use_tpu, and goes without --compile_only",
             )
             flags.check_writable_directory("export_program", self.export_program)
+        self._check_hosts()
         self._check_input()
         flags.check_writable_directory("output_dir", self.output_dir)
+
+    def _check_hosts(self):
+        """Checks whether the hosts that TF_CONFIG names can do together what is asked for."""
+        hosts = flags.find_hosts()
+        if hosts.number > 1 and not self.compile_only:
+            several = f"TF_CONFIG names {hosts.number} hosts"
+            flags.check(
+                self.use_tpu,
+                "use_tpu",
+                False,
+                f"{several}, which train together only with --use_tpu and --tpu_name; add them, or "
+                "unset TF_CONFIG",
+            )
+            flags.check(
+                not self.export_program,
+                "export_program",
+                self.export_program,
+                f"{several}, but an exported program is for one host; unset TF_CONFIG",
+            )
 
     def _check_input(self):
         if self.embedded:

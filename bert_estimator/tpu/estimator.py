@@ -276,8 +276,9 @@ class TPUEstimator(Estimator):
         """
         tpu_config = self._config.tpu_config
         master = self._config.cores_of(mode != ModeKeys.TRAIN) or devices.default_master()
-        cores = len(devices.find(master)) if master else 1
+        cores = 1
         if master:
+            cores = len(devices.find(master, self._config.session_creation_timeout_secs))
             step_graph.check_tensorflow()
         per_replica = self._cores_per_replica
         if per_replica > 1 and not self._sharding:

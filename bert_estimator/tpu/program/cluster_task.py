@@ -81,7 +81,7 @@ class Task:
 
         Raises:
           ValueError: this cluster cannot train here: it has parameter servers, or tasks of an
-            unknown type, or a master that is not alone.
+            unknown type, or a master that is not alone, or an address that is not "host:port".
         """
         others = [kind for kind in self.cluster if kind not in (self.chief, _WORKER, _EVALUATOR)]
         if others:
@@ -100,6 +100,8 @@ class Task:
             )
         chiefs = self.cluster.get(self.chief, {})
         addresses = [*chiefs.values(), *(workers[index] for index in sorted(workers))]
+        if len(addresses) > 1:
+            _check_addresses(addresses)
         number = sorted(workers).index(self.index) + 1 if self.type == _WORKER and workers else 0
         return tuple(addresses), number
 
@@ -238,6 +240,17 @@ def _int(index):
         return int(index)
     except (TypeError, ValueError):
         raise ValueError(f"TF_CONFIG: the task index must be a number, not {index!r}") from None
+
+
+def _check_addresses(addresses):
+    """Checks the addresses of several hosts: the hosts meet at the first one."""
+    for address in addresses:
+        name, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        if not (name and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise ValueError(
+                f"TF_CONFIG: the address {address!r} is not a host and a port from 1 to 65535. "
+                f"{_EXPECTED}"
+            )
 
 
 def _check_member(cluster, kind, index):

@@ -48,7 +48,7 @@ def default_master() -> str:
     return "local"
 
 
-def find(master: str) -> list:
+def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
     """Returns the devices that a master names: one for each core, sorted by host.
 
     If there are several hosts, this waits for all of them. Then "local" and "gpu" are the devices
@@ -56,9 +56,12 @@ def find(master: str) -> list:
 
     Args:
       master: "local", "gpu" or "rehearse:N".
+      wait_secs: how long to wait for the other hosts.
 
     Raises:
-      RuntimeError: the devices cannot be reached, or jax is not installed.
+      RuntimeError: the devices cannot be reached, or jax is not installed, or the hosts cannot
+        meet.
+      roll_call.MissingHostsError: a host has not come in time.
       ValueError: TF_CONFIG is not valid; see `hosts.find`.
     """
     if master == "local":
@@ -70,18 +73,20 @@ def find(master: str) -> list:
         check_libtpu()
         return _devices_of_kind(
             "tpu",
+            wait_secs,
             f"master={master!r}: the TPU of this machine cannot be used: {{}}. Install libtpu "
             "(pip install 'bert-estimator[tpu]'), and end other programs that use the TPU",
         )
     if master == "gpu":
         return _devices_of_kind(
             "gpu",
+            wait_secs,
             f"master={master!r}: jax does not find a GPU: {{}}. It needs jax's build for GPUs: "
             "pip install 'bert-estimator[tpu]' 'jax[cuda12]'",
         )
     rehearse = _REHEARSE.fullmatch(master)
     if rehearse is not None:
-        return _virtual_cores(int(rehearse.group(1)))
+        return _virtual_cores(int(rehearse.group(1)), wait_secs)
     what = "does not name a TPU that this program can reach"
     if _ADDRESS.fullmatch(master):
         what = (
@@ -106,10 +111,10 @@ def _has_tpu_files():
     return any(glob.glob(pattern) for pattern in _TPU_FILES)
 
 
-def _devices_of_kind(kind, error_text):
+def _devices_of_kind(kind, wait_secs, error_text):
     """Returns the devices of all hosts; raises RuntimeError with the text if jax finds none."""
     jax = import_jax()
-    hosts.join(jax)
+    hosts.join(jax, wait_secs)
     try:
         cores = _by_host(jax.devices(kind))
     except RuntimeError as error:
@@ -125,7 +130,7 @@ def _devices_of_kind(kind, error_text):
     return cores
 
 
-def _virtual_cores(number):
+def _virtual_cores(number, wait_secs):
     jax = import_jax()
     number_of_hosts = hosts.find().number
     if number % number_of_hosts:
@@ -143,7 +148,7 @@ def _virtual_cores(number):
         )
         if not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")
-    hosts.join(jax)
+    hosts.join(jax, wait_secs)
     num_local = len(jax.local_devices(backend="cpu"))
     if num_local < cores_per_host:
         if number_of_hosts > 1:

@@ -9,19 +9,28 @@ is, as in TF1:
 The chief writes checkpoints, events and files. The hosts exchange values through jax.
 """
 
+import atexit
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-import numpy as np
+from bert_estimator.tpu.program import cluster_task, relay, roll_call
+from bert_estimator.tpu.program.host_watch import HostWatch, exit_now
 
-from bert_estimator.tpu.program import cluster_task
+if TYPE_CHECKING:
+    import numpy as np
 
-# A host that is silent for so long counts as dead, and ends the other hosts.
-_HEARTBEAT_SECS = 30
+# How long hosts wait for each other before they start.
+WAIT_SECS = 600
 
-_joined = []
+# `host_watch` sees that a host is lost. If jax saw it first, it would end the process by an abort.
+_NEVER_SECS = 10**6
+_INITIALIZATION_SECS = 300
+
+_watches = []  # the `HostWatch` of this process, once it has joined the other hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +65,73 @@ def find() -> Hosts:
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
-def join(jax: ModuleType) -> Hosts:
-    """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`."""
+def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
+    """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`.
+
+    From then on, this process ends when another host is lost; see `host_watch`.
+
+    Args:
+      jax: the module.
+      wait_secs: how long to wait for hosts that have not started yet.
+
+    Raises:
+      roll_call.ClusterError: the hosts cannot meet.
+      roll_call.MissingHostsError: a host has not come in time.
+    """
     hosts = find()
-    if hosts.number > 1 and not _joined:
-        jax.distributed.initialize(
-            coordinator_address=hosts.addresses[0],
-            num_processes=hosts.number,
-            process_id=hosts.index,
-            heartbeat_timeout_seconds=_HEARTBEAT_SECS,
-        )
-        _joined.append(hosts)
+    if hosts.number == 1 or _watches:
+        return hosts
+    chief = roll_call.split(hosts.addresses[0])
+    if hosts.is_chief:
+        connections, port = roll_call.hold(hosts.addresses, wait_secs), chief[1]
+    else:
+        connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs)}
+        port = relay.start(chief)
+    _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
+    jax.distributed.initialize(
+        coordinator_address=f"127.0.0.1:{port}",
+        coordinator_bind_address=f"[::]:{port}",
+        num_processes=hosts.number,
+        process_id=hosts.index,
+        initialization_timeout=_INITIALIZATION_SECS,
+        heartbeat_timeout_seconds=_NEVER_SECS,
+    )
+    atexit.register(_say_goodbye)  # before jax's own farewell
     return hosts
+
+
+def advising(advice: Callable[[], str]) -> contextlib.AbstractContextManager:
+    """Adds a sentence to the message of a lost host; see `HostWatch.advising`."""
+    return _watches[0].advising(advice) if _watches else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def explaining_errors() -> Iterator[None]:
+    """If the block raises an error, waits a while: the process ends if a lost host is the cause."""
+    try:
+        yield
+    except Exception as error:
+        if _watches:
+            _watches[0].wait_for_cause(error)
+        raise
+
+
+def leave(code: int) -> None:
+    """Says goodbye to the other hosts, and ends the process with an exit code.
+
+    Alone, this does nothing.
+    """
+    if _watches:
+        _watches[0].leave(code)
+        exit_now(code)
+
+
+def _say_goodbye():
+    """Says goodbye when Python ends. After an exception that nobody caught, it ends at once."""
+    failed = getattr(sys, "last_value", None) is not None
+    _watches[0].leave(int(failed))
+    if failed:
+        exit_now(1)
 
 
 @contextlib.contextmanager
@@ -99,12 +163,14 @@ def agree_on(name: str, number: int) -> None:
         )
 
 
-def gather(values) -> np.ndarray:
+def gather(values) -> "np.ndarray":
     """Waits for the other hosts, and returns the values of all hosts, [hosts, ...].
 
     Args:
       values: a number, or an array of the same shape on all hosts.
     """
+    import numpy as np  # here, because scripts that only check their flags load this module
+
     if find().number == 1:
         return np.asarray(values)[np.newaxis]
     from jax.experimental import multihost_utils

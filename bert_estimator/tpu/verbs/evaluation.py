@@ -49,7 +49,7 @@ def evaluate(
         this. All hosts raise it, whichever host got the signal.
     """
     signalled = Interrupts("ending the evaluation after the current step", job.hosts.number)
-    with signalled as interrupts:
+    with hosts.explaining_errors(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
         hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
 

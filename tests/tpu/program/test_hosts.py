@@ -63,7 +63,8 @@ def chief_of_two(monkeypatch):
     """Makes this process the chief of two hosts, with as many stand-ins for cores as named."""
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
-    monkeypatch.setattr(devices, "find", lambda master: [None] * int(master.partition(":")[2]))
+    cores = lambda master, secs: [None] * int(master.partition(":")[2])  # noqa: E731
+    monkeypatch.setattr(devices, "find", cores)
     monkeypatch.setattr(step_graph, "check_tensorflow", lambda: None)
 
 
@@ -190,18 +191,51 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
     assert len(list(pathlib.Path(tmp_path / "two" / "eval").glob("*tfevents*"))) == 1
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-@pytest.mark.usefixtures("xla_runtime")
-def test_a_killed_host_ends_the_other_with_an_error(tmp_path, killed):
-    processes = start_two(tmp_path, 10**6)
+def kill_when(condition, processes, killed):
+    """Kills a host once a condition is true; returns (exit code, stderr) of the other host."""
     try:
-        toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
+        toy.wait_until(condition, secs=240)
         processes[killed].send_signal(signal.SIGKILL)
-        assert processes[1 - killed].wait(timeout=120) not in (0, None)
+        other = processes[1 - killed]
+        _, err = other.communicate(timeout=240)
+        return other.returncode, err
     finally:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_killed_host_ends_the_other_with_a_sentence(tmp_path, killed):
+    processes = start_two(tmp_path, 10**6)
+    code, err = kill_when(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, processes, killed)
+    assert code == 1
+    (sentence,) = (line for line in err.splitlines() if ": error: " in line)
+    assert f": error: host {killed} of TF_CONFIG (localhost:" in sentence
+    assert "is lost: its process or its machine has ended." in sentence
+    assert f"The last checkpoint, {tmp_path}/model.ckpt-" in sentence
+    assert sentence.endswith("Start the same commands again on all hosts: they resume.")
+    assert "Traceback" not in err and "***" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_that_were_killed_resume(tmp_path, killed):
+    assert output_of(start_two(tmp_path / "whole", 900)[0])
+    processes = start_two(tmp_path / "killed", 900)
+    code, _ = kill_when(
+        lambda: toy.checkpoint_steps(tmp_path / "killed")[-1:] > [30], processes, killed
+    )
+    assert code == 1
+    list(map(output_of, start_two(tmp_path / "killed", 900)))
+    found, expected = (
+        tf.train.load_checkpoint(str(tmp_path / name / "model.ckpt-900"))
+        for name in ("killed", "whole")
+    )
+    for name in expected.get_variable_to_shape_map():
+        np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name))
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -210,7 +244,7 @@ def test_a_signal_to_one_host_ends_all_alike(tmp_path):
     try:
         toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
         processes[1].send_signal(signal.SIGTERM)
-        ends = [process.communicate(timeout=60) for process in processes]
+        ends = [process.communicate(timeout=240) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,0 +1,158 @@
+"""Watches the other hosts of a training, and ends this process when one of them is lost.
+
+A host that is killed, or whose machine vanishes, breaks its connection to the chief, and the chief
+tells the other hosts. The devices cannot go on without the lost host: the process says what
+happened, and exits with 1. A host that ends by itself says
+goodbye before.
+"""
+
+import contextlib
+import os
+import selectors
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from bert_estimator.tpu.program.roll_call import Connection
+
+EXIT_CODE = 1
+
+# The chief's error may be the first sign of a host's end, a moment before the broken connection.
+_ERROR_SECS = 3
+# A machine that vanishes breaks a connection later than `roll_call` lets the kernel wait.
+_BROKEN_SECS = 30
+# Looking for the last checkpoint may hang on a file system of the lost host.
+_ADVICE_SECS = 5
+
+
+class HostWatch:
+    """Watches the connections of a roll call, on a thread of its own.
+
+    Args:
+      addresses: the address of each host.
+      index: the number of this host.
+      connections: dict of host's number -> `Connection`.
+      end: function of (exit code) that ends the process.
+    """
+
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        index: int,
+        connections: dict[int, Connection],
+        end: Callable[[int], None] = os._exit,
+    ):
+        self._addresses, self._index, self._end = addresses, index, end
+        self._connections = dict(connections)
+        self._left, self._advice, self._is_leaving = set(), [], False
+        self._explained = None  # the last error that was waited for
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def advising(self, advice: Callable[[], str]) -> Iterator[None]:
+        """Adds a sentence, which a function without arguments returns, to the last message."""
+        self._advice.append(advice)
+        try:
+            yield
+        finally:
+            self._advice.pop()
+
+    def wait_for_cause(self, error: Exception) -> None:
+        """Waits until the watch ends the process, if a lost host may have caused this error.
+
+        It returns if no host is lost.
+        """
+        if error is not self._explained:
+            self._explained = error
+            time.sleep(_BROKEN_SECS if _is_of_connections(error) else _ERROR_SECS)
+
+    def leave(self, code: int) -> None:
+        """Says goodbye to the other hosts, with the exit code of this process."""
+        with self._lock:
+            self._is_leaving = True
+            for connection in self._connections.values():
+                connection.send(leaving=code, host=self._index)
+
+    def _run(self):
+        with selectors.DefaultSelector() as selector:
+            for number, connection in self._connections.items():
+                selector.register(connection.socket, selectors.EVENT_READ, number)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    if not self._attend(key.data):
+                        selector.unregister(key.fileobj)
+
+    def _attend(self, number):
+        """Reads what a host has sent; returns False if its connection has ended."""
+        try:
+            messages = self._connections[number].receive()
+        except ValueError:
+            messages = None
+        if messages is None:
+            if number not in self._left:
+                self._lose(number, "its process or its machine has ended")
+            return False
+        for message in messages:
+            if "lost" in message:
+                self._lose(message["lost"], message["why"])
+            elif "leaving" in message:
+                self._let_go(message["host"], message["leaving"])
+        return True
+
+    def _let_go(self, number, code):
+        """Notes a goodbye. A host that failed by itself makes the others end with it."""
+        self._left.add(number)
+        if code in (0, 128 + 2, 128 + 15):  # These ends were agreed on.
+            return
+        # This host may be about to fail in the same way, and to say so.
+        time.sleep(_ERROR_SECS)
+        self._lose(number, f"it has ended with exit code {code}, and its own output says why", code)
+
+    def _lose(self, number, why, code=EXIT_CODE):
+        with self._lock:
+            if self._is_leaving:
+                return
+            for other, connection in self._connections.items():
+                if other != number:
+                    connection.send(lost=number, why=why)
+        print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        self._end(code)
+
+    def _message(self, number, why):
+        return (
+            f"{os.path.basename(sys.argv[0])}: error: host {number} of TF_CONFIG "
+            f"({self._addresses[number]}) is lost: {why}.{self._given_advice()} Start the same "
+            "commands again on all hosts: they resume."
+        )
+
+    def _given_advice(self):
+        given = []
+
+        def ask():
+            with contextlib.suppress(Exception):
+                given.extend(advice() for advice in self._advice[-1:])
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_ADVICE_SECS)
+        return "".join(f" {sentence}" for sentence in given)
+
+
+def _is_of_connections(error):
+    """Returns whether an error may come from a broken connection between the devices' hosts."""
+    words = ("Gloo", "gloo", "collective", "UNAVAILABLE", "DEADLINE_EXCEEDED", "Connection")
+    return type(error).__module__.startswith("jax") or any(word in str(error) for word in words)
+
+
+def exit_now(code: int) -> NoReturn:
+    """Ends the process without jax's farewell, which would wait for hosts that have gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,113 @@
+"""Tests what a host does when another host is lost, with pairs of sockets as connections."""
+
+import queue
+import socket
+
+import pytest
+
+from bert_estimator.tpu.program import host_watch
+from bert_estimator.tpu.program.roll_call import Connection
+
+ADDRESSES = ("a:1", "b:1", "c:1")
+LONG_SECS = 100  # Nothing here waits so long.
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(host_watch, "_ERROR_SECS", 0)
+    monkeypatch.setattr(host_watch, "_BROKEN_SECS", 0)
+
+
+@pytest.fixture
+def watched():
+    """Makes a `HostWatch`; returns it, the other sides of its connections, and its exit codes."""
+    opened = []
+
+    def make(index, others):
+        pairs = {number: tcp_pair() for number in others}
+        codes = queue.Queue()
+        near = {number: Connection(pair[0]) for number, pair in pairs.items()}
+        far = {number: Connection(pair[1]) for number, pair in pairs.items()}
+        opened.extend([*near.values(), *far.values()])
+        return host_watch.HostWatch(ADDRESSES, index, near, codes.put), far, codes
+
+    yield make
+    for connection in opened:
+        connection.close()
+
+
+def tcp_pair():
+    with socket.create_server(("localhost", 0)) as server:
+        return socket.create_connection(server.getsockname()), server.accept()[0]
+
+
+def test_a_broken_connection_ends_the_process(watched, capsys):
+    watch, far, codes = watched(0, [1, 2])
+    with watch.advising(lambda: "The last checkpoint is x."):
+        far[2].close()
+        assert codes.get(timeout=LONG_SECS) == 1
+    err = capsys.readouterr().err
+    assert "error: host 2 of TF_CONFIG (c:1) is lost: its process or its machine has ended. " in err
+    assert "The last checkpoint is x. Start the same commands again on all hosts" in err
+    # The chief tells the host that is left.
+    assert far[1].receive() == [{"lost": 2, "why": "its process or its machine has ended"}]
+
+
+def test_the_chief_s_word_ends_the_process(watched, capsys):
+    _, far, codes = watched(1, [0])
+    far[0].send(lost=2, why="it was there before")
+    assert codes.get(timeout=LONG_SECS) == 1
+    assert "host 2 of TF_CONFIG (c:1) is lost: it was there before." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [1, 2, 77])
+def test_a_host_that_fails_ends_the_others_with_its_exit_code(watched, capsys, code):
+    _, far, codes = watched(0, [1, 2])
+    far[1].send(leaving=code, host=1)
+    far[1].close()
+    assert codes.get(timeout=LONG_SECS) == code
+    err = capsys.readouterr().err
+    assert f"(b:1) is lost: it has ended with exit code {code}, and its own output says why" in err
+
+
+@pytest.mark.parametrize("code", [0, 130, 143])
+def test_a_host_that_ends_as_agreed_does_not_disturb(watched, code):
+    watch, far, codes = watched(0, [1])
+    far[1].send(leaving=code, host=1)
+    far[1].close()
+    watch._thread.join(LONG_SECS)  # It has nobody left to watch.
+    assert codes.empty()
+
+
+def test_a_process_that_leaves_says_so_and_does_not_mind_others(watched):
+    watch, far, codes = watched(1, [0])
+    watch.leave(143)
+    assert far[0].receive() == [{"leaving": 143, "host": 1}]
+    far[0].close()
+    watch._thread.join(LONG_SECS)
+    assert codes.empty()
+
+
+def test_what_is_not_a_message_counts_as_the_end(watched):
+    _, far, codes = watched(0, [1])
+    far[1].socket.sendall(b"no message\n")
+    assert codes.get(timeout=LONG_SECS) == 1
+
+
+def test_advice_that_fails_is_left_out(watched, capsys):
+    watch, far, codes = watched(0, [1])
+    with watch.advising(lambda: 1 / 0):
+        far[1].close()
+        assert codes.get(timeout=LONG_SECS) == 1
+    assert "machine has ended. Start the same" in capsys.readouterr().err
+
+
+def test_an_error_of_a_connection_waits_longer_for_its_cause(watched, monkeypatch):
+    watch, _, _ = watched(0, [1])
+    waits = []
+    monkeypatch.setattr(host_watch.time, "sleep", waits.append)
+    monkeypatch.setattr(host_watch, "_BROKEN_SECS", 30)
+    broken = ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+    for error in (broken, broken, KeyError("x")):  # An error that passes twice is waited for once.
+        watch.wait_for_cause(error)
+    assert waits == [30, 0]
