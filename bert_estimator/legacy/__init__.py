@@ -18,14 +18,14 @@ def install() -> None:
 
     The same holds for `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and
     the import paths in `names.py`. Graphs, reference variables and `tf.Dimension` values behave as
-    in TensorFlow 1. A missing name raises an AttributeError that says what the name was and what to
-    use. Further calls have no effect.
+    in TensorFlow 1, and protobuf and NumPy accept what they accepted then. A missing name raises an
+    AttributeError that says what the name was and what to use. Further calls have no effect.
     """
     # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import modules
+    from bert_estimator.legacy import modules, strictness
 
     if isinstance(tf, modules.LegacyModule):
         return
@@ -33,5 +33,6 @@ def install() -> None:
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     warnings.filterwarnings("ignore", r"`(tf\.layers|layer\.(apply|updates))", UserWarning)
     tf.disable_v2_behavior()
+    strictness.relax()
     modules.put_back_moved_names()
     modules.put_in_place()

@@ -130,6 +130,7 @@ def _packages():
     return paths - {
         "tensorflow.python",
         "tensorflow.python.distribute",
+        "tensorflow.python.layers",
         "tensorflow.python.tpu",
         "tensorflow.python.training",
     }
@@ -186,6 +187,10 @@ def put_in_place() -> None:
     real = sys.modules["tensorflow"]
     for path in [path for path in sys.modules if canonical(path) in _PACKAGES]:
         del sys.modules[path]
+        parent, _, name = path.rpartition(".")
+        if parent.startswith("tensorflow.python."):
+            # `from tensorflow.python.layers import base` takes an attribute before it imports.
+            vars(sys.modules[parent]).pop(name, None)
     sys.meta_path.insert(0, Finder())
     module = LegacyModule("tensorflow")
     module.__file__ = real.__file__

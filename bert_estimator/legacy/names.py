@@ -3,6 +3,8 @@
 All other names come from `tensorflow.compat.v1`.
 """
 
+import importlib.util
+
 # The modules behind tensorflow.compat.v1 and tensorflow.compat.v2, whose own names are mapped too.
 V1 = "tensorflow._api.v2.compat.v1"
 V2 = "tensorflow._api.v2.compat.v2"
@@ -16,6 +18,27 @@ _EARLY_STOPPING = (
     "bert_estimator.tpu.early_stopping",
     "make_early_stopping_hook make_stop_at_checkpoint_step_hook stop_if_higher_hook "
     "stop_if_lower_hook stop_if_no_decrease_hook stop_if_no_increase_hook",
+)
+
+# With tf_keras, tf.layers, the RNN cells and tf.keras are one hierarchy of classes, as in TF1.
+_HAS_KERAS = importlib.util.find_spec("tf_keras") is not None
+_KERAS_LEGACY = "tf_keras.api._v1.keras.__internal__.legacy"
+_KERAS_LAYERS = "tf_keras.src.legacy_tf_layers"
+_RNN_CELLS = (
+    _KERAS_LEGACY + ".rnn_cell"
+    if _HAS_KERAS
+    else "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
+    "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple "
+    "MultiRNNCell RNNCell ResidualWrapper",
+)
+_LAYERS = (
+    [(_KERAS_LEGACY + ".layers", "*")]
+    if _HAS_KERAS
+    else [
+        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
+        ("tensorflow.python.layers.base", "InputSpec"),
+        ("tensorflow.python.layers.layers", "*"),
+    ]
 )
 _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
 
@@ -31,18 +54,8 @@ MODULES = {
         (V2 + ".summary", "*"),
     ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
-    "tensorflow.nn.rnn_cell": [
-        (
-            "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
-            "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell "
-            "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper",
-        ),
-    ],
-    "tensorflow.layers": [
-        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
-        ("tensorflow.python.layers.base", "InputSpec"),
-        ("tensorflow.python.layers.layers", "*"),
-    ],
+    "tensorflow.nn.rnn_cell": [_RNN_CELLS],
+    "tensorflow.layers": _LAYERS,
     "tensorflow.keras": [("bert_estimator.legacy.keras", "*")],
     "tensorflow.estimator": [
         ("bert_estimator.legacy.run_config", "RunConfig"),
@@ -180,11 +193,7 @@ MODULES = {
         ("tf_slim.metrics", "*"),
     ],
     "tensorflow.contrib.rnn": [
-        (
-            "tensorflow.python.keras.layers.legacy_rnn.rnn_cell_impl",
-            "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell "
-            "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper",
-        ),
+        _RNN_CELLS,
         (V1 + ".nn", "static_bidirectional_rnn static_rnn static_state_saving_rnn"),
         ("tensorflow.python.ops.rnn", "transpose_batch_time=_transpose_batch_time"),
     ],
@@ -227,14 +236,17 @@ MODULES = {
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
+    **{
+        f"tensorflow.python.layers.{module}": [(f"{_KERAS_LAYERS}.{module}", "*")]
+        for module in ("base", "convolutional", "core", "normalization", "pooling")
+        if _HAS_KERAS
+    },
 }
 
 # Names that old scripts (and tf_slim) import from TensorFlow's inner modules, but that TensorFlow
 # moved, or that this package replaces: inner module -> a list of (new module, names) as above.
 MOVED = {
-    "tensorflow.python.layers.normalization": [
-        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
-    ],
+    **({} if _HAS_KERAS else {"tensorflow.python.layers.normalization": _LAYERS[:1]}),
     "tensorflow.python.tpu.ops.tpu_ops": [("bert_estimator.tpu", "cross_replica_sum")],
     "tensorflow.python.tpu.tpu_optimizer": [("bert_estimator.tpu", "CrossShardOptimizer")],
     "tensorflow.python.framework.graph_util": [

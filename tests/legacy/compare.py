@@ -11,6 +11,8 @@ The Python of TensorFlow 1 needs `pip install tensorflow==1.15.5 'protobuf<3.21'
 
 and 1 must equal 2, and 3 equal 4. With --record, what 1 gave, and its checkpoint of step 0, become
 the goldens that `test_scripts.py` replays.
+
+The scripts of `replay.ZOO` write the variables of models, which must be the same ones.
 """
 
 import argparse
@@ -57,19 +59,34 @@ def compare(script, tf1_python, folder, record):
     return lines
 
 
+def compare_variables(script, tf1_python, folder, record):
+    """Builds a zoo's models on both; returns the lines in which their variables differ."""
+    then, now = folder / "then", folder / "now"
+    replay.run_zoo([tf1_python], script, then)
+    replay.run_zoo([sys.executable, "-m", "bert_estimator.legacy"], script, now)
+    expected, got = (replay.variables_of(path / "variables.json") for path in (then, now))
+    number = sum(len(variables) for variables in expected.values())
+    print(f"{script}: {len(expected)} models, {number} variables")
+    lines = replay.differences_of_variables(expected, got)
+    if record and not lines:
+        shutil.copy(then / "variables.json", replay.GOLDENS / f"{script}.json")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tf1_python", required=True, help="run TensorFlow 1.15 with this Python")
     parser.add_argument("--record", action="store_true", help="write the goldens")
-    parser.add_argument("scripts", nargs="*", default=list(replay.FLAGS), metavar="script")
+    parser.add_argument("scripts", nargs="*", default=[*replay.FLAGS, *replay.ZOO])
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.scripts) - set(replay.FLAGS))
+    unknown = sorted(set(arguments.scripts) - {*replay.FLAGS, *replay.ZOO})
     if unknown:
-        parser.error(f"no such script: {unknown}; there are {list(replay.FLAGS)}")
+        parser.error(f"no such script: {unknown}; there are {[*replay.FLAGS, *replay.ZOO]}")
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for script in arguments.scripts:
-            lines = compare(
+            compared = compare_variables if script in replay.ZOO else compare
+            lines = compared(
                 script, arguments.tf1_python, pathlib.Path(folder) / script, arguments.record
             )
             failed |= bool(lines)

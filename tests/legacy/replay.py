@@ -1,5 +1,7 @@
 """Runs the scripts in `scripts/` and compares results, for compare.py and test_scripts.py."""
 
+import itertools
+import json
 import math
 import os
 import pathlib
@@ -24,6 +26,34 @@ FLAGS = {
     "train_and_evaluate": ([], ["--train_steps=22"]),
     "predict_and_export": ([], ["--num_train_steps=22"]),
 }
+
+# A name -> the script that writes its variables, and the script's flags.
+ZOO = {
+    "model_zoo": ("model_zoo", []),
+    "keras_applications": ("model_zoo", ["--applications"]),
+}
+
+
+def run_zoo(command, name, folder):
+    """Has a script of ZOO write variables.json into a folder."""
+    script, flags = ZOO[name]
+    run(command, script, folder, *flags)
+
+
+def variables_of(path):
+    """Reads model -> list of (variable's name, shape, dtype, whether it is trainable)."""
+    return json.loads(path.read_text())
+
+
+def differences_of_variables(expected, got):
+    """Returns a line for each model whose variables differ, in their order or otherwise."""
+    lines = [f"{model} in one only" for model in sorted(set(expected) ^ set(got))]
+    for model in sorted(set(expected) & set(got)):
+        pairs = itertools.zip_longest(expected[model], got[model])
+        different = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        if different is not None:
+            lines.append("{}: {} and {}".format(model, *different))
+    return lines
 
 
 def run(command, script, folder, *flags):

@@ -40,9 +40,9 @@ print(sorted(name for name in estimator.get_variable_names() if "Adam" not in na
 """
 
 
-def run(tmp_path, **environment):
+def run(tmp_path, text, **environment):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-m", "bert_estimator.legacy", str(script), str(tmp_path / "model")],
         cwd=ROOT,
@@ -54,14 +54,39 @@ def run(tmp_path, **environment):
 
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
 def test_keras_layers_train_under_their_names_of_tensorflow_1(tmp_path):
-    done = run(tmp_path)
+    done = run(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
     names = "['beta1_power', 'beta2_power', 'global_step', 'hidden/bias', 'hidden/kernel', "
     assert done.stdout.splitlines()[-1] == names + "'output/bias', 'output/kernel']"
 
 
-def test_without_tf_keras_the_error_says_what_to_install(tmp_path):
-    (tmp_path / "tf_keras.py").write_text("raise ImportError('none here')", encoding="utf-8")
-    done = run(tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in done.stderr
+WITHOUT = """
+import tensorflow as tf
+from tensorflow.python.layers import base, normalization
+
+x = tf.layers.dense(tf.zeros([2, 3]), 4)
+x = tf.layers.batch_normalization(x, training=True)
+x, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(3), x[:, None], dtype=tf.float32)
+tf.contrib.slim.conv2d(x[:, :, None], 2, 1, normalizer_fn=tf.contrib.slim.batch_norm)
+print([v.op.name for v in tf.trainable_variables()])
+assert isinstance(tf.layers.Dense(2), base.Layer) and tf.layers.Layer is base.Layer
+assert normalization.BatchNormalization is tf.layers.BatchNormalization
+try:
+    tf.keras.layers
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_path):
+    # With this entry Python does not find the package.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tf_keras'] = None\n")
+    done = run(tmp_path, WITHOUT, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    names, error = done.stdout.splitlines()
+    assert names == (
+        "['dense/kernel', 'dense/bias', 'batch_normalization/gamma', 'batch_normalization/beta', "
+        "'rnn/gru_cell/gates/kernel', 'rnn/gru_cell/gates/bias', 'rnn/gru_cell/candidate/kernel', "
+        "'rnn/gru_cell/candidate/bias', 'Conv/weights', 'Conv/BatchNorm/beta']"
+    )
+    assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in error

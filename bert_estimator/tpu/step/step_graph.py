@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.eager import context
+from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
@@ -187,9 +188,10 @@ class StepGraph:
         found = {}
         for outer, inner in self._graph.captures:
             if inner.op.name in present:
-                if outer.ref() not in variable_of:
+                if outer.ref() in variable_of:
+                    found[inner.op.name] = variable_of[outer.ref()]
+                elif _default_of(outer) is None:
                     raise _from_outside(outer, inner, present)
-                found[inner.op.name] = variable_of[outer.ref()]
         return found
 
     def _with_open_ends(self, present, inputs, variable_of):
@@ -213,6 +215,7 @@ class StepGraph:
             # Inputs are known before any operation runs, so operations need not wait for them.
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
+        self._fill_in_defaults(kept)
         library = variable_versions.Library(graph_def.library)
         dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}
         nodes, copies = variable_versions.separate(kept, dtypes, library)
@@ -220,6 +223,24 @@ class StepGraph:
         graph_def.node.extend(nodes)
         graph_def.library.function.extend(library.rewritten.values())
         return graph_def, {**{name: name for name in variable_of}, **copies}
+
+    def _fill_in_defaults(self, nodes):
+        """Makes the session's placeholders that have a default, such as Keras's learning phase,
+        constants of the step: nothing is fed on a core."""
+        default_of = {inner.op.name: _default_of(outer) for outer, inner in self._graph.captures}
+        for node in nodes:
+            value = default_of.get(node.name)
+            if value is not None:
+                attr = {"value": tf.AttrValue(tensor=value), "dtype": node.attr["dtype"]}
+                node.CopyFrom(tf.NodeDef(name=node.name, op="Const", attr=attr))
+
+
+def _default_of(tensor):
+    """Returns a placeholder's default as a TensorProto; None if it has none, or no constant."""
+    if tensor.op.type != "PlaceholderWithDefault":
+        return None
+    value = tensor_util.constant_value(tensor.op.inputs[0])
+    return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
 
 
 def _lowered(graph_def, inputs, outputs, after, variable_of, handles):

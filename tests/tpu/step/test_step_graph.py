@@ -152,3 +152,32 @@ def test_tensorflows_that_are_new_enough(monkeypatch):
     for version in ("2.19.0", "2.21.0-rc1", "3.0.0"):
         monkeypatch.setattr(tf, "__version__", version)
         step_graph.check_tensorflow()
+
+
+def test_a_placeholder_of_the_session_s_graph_has_its_default_in_the_step():
+    """Keras's learning phase is such a placeholder; here it is also read inside of a condition."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        program = StepGraph(CORES)
+        rows = program.placeholder(tf.float32, [2])
+        phase = tf.placeholder_with_default(True, [], "phase")
+        with program.building():
+            two = tf.Variable(2.0)
+            same = tf.cond(tf.constant(True), lambda: tf.logical_not(phase), lambda: phase)
+            outputs = [tf.where(phase, rows, -rows) * two, tf.reshape(same, [1])]
+        lowered = program.lower(outputs, None)
+        session.run(tf.global_variables_initializer())
+        run = lowered.compile(CoreMesh(devices.find(f"rehearse:{CORES}")))
+        state = session.run(program.variables)
+        (doubled, negated), _ = run(state, [np.array([1, 2, 3, 4], np.float32)])
+    np.testing.assert_array_equal(doubled, [2, 4, 6, 8])
+    np.testing.assert_array_equal(negated, [False, False])
+
+
+def test_a_default_that_is_not_constant_is_from_outside_of_the_step():
+    with tf.Graph().as_default():
+        program = StepGraph(CORES)
+        given = tf.placeholder_with_default(tf.random.uniform([]), [], "given")
+        with program.building():
+            output = 2 * given
+        with pytest.raises(RuntimeError, match=r"given:0 .* a tensor from outside of the step"):
+            program.lower([output], None)

@@ -1,0 +1,120 @@
+"""What TensorFlow 1's protobuf, NumPy and Python accepted, and today's refuse."""
+
+import collections
+import collections.abc
+import functools
+from typing import Any
+
+import numpy as np
+from tensorflow.core.example import feature_pb2
+
+# NumPy removed these names; the value is what the name was, or the name of the same thing today.
+_NUMPY_NAMES = {
+    "float": float,
+    "int": int,
+    "complex": complex,
+    "object": object,
+    "str": str,
+    "unicode": str,
+    "asscalar": lambda a: a.item(),
+    "float_": "float64",
+    "complex_": "complex128",
+    "unicode_": "str_",
+    "string_": "bytes_",
+    "bool8": "bool_",
+    "int0": "intp",
+    "uint0": "uintp",
+    "object0": "object_",
+    **dict.fromkeys(("NaN", "NAN"), "nan"),
+    **dict.fromkeys(("Inf", "Infinity", "PINF", "infty"), "inf"),
+    "NINF": float("-inf"),
+    "product": "prod",
+    "cumproduct": "cumprod",
+    "alltrue": "all",
+    "sometrue": "any",
+    "round_": "round",
+    "row_stack": "vstack",
+    "trapz": "trapezoid",
+    "in1d": lambda ar1, ar2, *args, **kwargs: np.isin(np.ravel(ar1), ar2, *args, **kwargs),
+    "asfarray": lambda a, dtype=np.float64: np.asarray(a, dtype),
+}
+
+
+def relax() -> None:
+    """Makes protobuf, NumPy and `collections` accept again what they did for TensorFlow 1.
+
+    1. Integer fields of protocol buffers take Python's and NumPy's booleans, as
+       `tf.train.Int64List(value=[True])` needs.
+    2. The names that NumPy removed are there, and `np.fromstring` reads bytes.
+    3. `collections` has the names that moved to `collections.abc`, as in Python 3.7.
+
+    The whole process sees this.
+    """
+    _take_booleans()
+    for name, value in _NUMPY_NAMES.items():
+        # NumPy gives some of the names in a __getattr__ that warns.
+        if name not in vars(np):
+            setattr(np, name, getattr(np, value) if isinstance(value, str) else value)
+    if not hasattr(np.fromstring, "__wrapped__"):
+        np.fromstring = _reading_bytes(np.fromstring)
+    for name in collections.abc.__all__:
+        if not hasattr(collections, name):
+            setattr(collections, name, getattr(collections.abc, name))
+
+
+def _reading_bytes(fromstring):
+    """Returns np.fromstring that also reads an array from bytes, if it is not given a separator."""
+
+    @functools.wraps(fromstring)
+    def function(string, dtype=float, count=-1, sep="", **kwargs):
+        if sep == "":
+            data = string.encode("latin1") if isinstance(string, str) else string
+            return np.frombuffer(data, dtype, count).copy()
+        return fromstring(string, dtype, count, sep=sep, **kwargs)
+
+    return function
+
+
+def _as_int(value: Any) -> Any:
+    return int(value) if isinstance(value, bool | np.bool_) else value
+
+
+def _as_ints(values: Any) -> Any:
+    """Returns a list of the values with booleans as integers, or the values if they have none."""
+    if isinstance(values, np.ndarray):
+        return values.astype(np.int64) if values.dtype == bool else values
+    if isinstance(values, bytes | str) or not isinstance(values, collections.abc.Iterable):
+        return values
+    return [_as_int(value) for value in values]
+
+
+def _take_booleans():
+    message = feature_pb2.Int64List
+    if hasattr(message.__init__, "__wrapped__"):
+        return
+
+    def initialize(value=()):
+        return (), {"value": _as_ints(value)}
+
+    _wrap(message, "__init__", initialize)
+    container = type(message().value)
+    _wrap(container, "append", lambda value: ((_as_int(value),), {}))
+    _wrap(container, "extend", lambda values: ((_as_ints(values),), {}))
+    _wrap(container, "insert", lambda key, value: ((key, _as_int(value)), {}))
+
+    def set_item(key, value):
+        return (key, _as_ints(value) if isinstance(key, slice) else _as_int(value)), {}
+
+    _wrap(container, "__setitem__", set_item)
+
+
+def _wrap(cls, name, converted):
+    """Has a method of a class convert its arguments first."""
+    method = getattr(cls, name)
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        args, kwargs = converted(*args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    setattr(cls, name, wrapper)

@@ -1,0 +1,79 @@
+"""Tests what protobuf, NumPy and `collections` accept for TF1 scripts."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import replay
+
+SCRIPT = """
+import collections
+import numpy as np
+import tensorflow as tf
+
+numbers = tf.train.Int64List(value=[True, np.bool_(False), 3])
+numbers.value.append(np.bool_(True))
+numbers.value.extend(word == "a" for word in "ab")
+numbers.value[0] = False
+numbers.value.insert(0, True)
+assert list(numbers.value) == [1, 0, 0, 3, 1, 1, 0]
+numbers.value[1:] = [True, np.bool_(True)]
+assert list(numbers.value) == [1, 1, 1]
+assert list(tf.train.Int64List(value=np.array([True, False])).value) == [1, 0]
+assert list(tf.train.FloatList(value=[True, np.bool_(False)]).value) == [1.0, 0.0]
+assert not tf.train.Int64List().value
+
+feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[True]))
+example = tf.train.Example(features=tf.train.Features(feature={"is_real": feature}))
+example.features.feature["next"].int64_list.value.append(False)
+with tf.python_io.TFRecordWriter("records") as writer:
+    writer.write(example.SerializeToString())
+(record,) = tf.python_io.tf_record_iterator("records")
+assert isinstance(feature.int64_list, tf.train.Int64List)
+assert list(tf.train.Example.FromString(record).features.feature["is_real"].int64_list.value) == [1]
+text = tf.train.BytesList(value=[b"a"])
+
+def refused(function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except TypeError:
+        return True
+
+assert refused(text.value.append, True) and refused(text.value.extend, [True])
+assert refused(tf.train.BytesList, value=[True])
+for wrong in (["a"], [1.5], 3, [None]):
+    assert refused(tf.train.Int64List, value=wrong), wrong
+
+a = np.zeros([2], np.float)
+assert a.dtype == np.float_ and np.array([1], np.int).dtype == np.int64
+assert np.array(["a"], np.object)[0] == "a" and isinstance("a", np.str)
+assert np.isnan(np.NaN) and np.PINF == np.Inf == -np.NINF
+assert np.product([2, 3]) == 6 and np.alltrue([True]) and np.asscalar(np.array([2])) == 2
+assert np.in1d([[1, 2]], [2]).tolist() == [False, True]
+assert np.fromstring(b"\\x01\\x02", dtype=np.uint8).tolist() == [1, 2]
+assert np.fromstring(np.array([1.5]).tobytes())[0] == 1.5
+assert np.fromstring("1 2", dtype=np.int64, sep=" ").tolist() == [1, 2]
+assert issubclass(dict, collections.Mapping)
+print("all")
+"""
+
+
+def run(command, folder):
+    (folder / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(replay.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("TF2_BEHAVIOR", None)
+    return subprocess.run(
+        [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
+    done = run([sys.executable, "-W", "error", "-m", "bert_estimator.legacy"], tmp_path)
+    assert done.stdout == "all\n", done.stderr
+
+
+@pytest.mark.skipif("TF115_PYTHON" not in os.environ, reason="needs TF115_PYTHON")
+def test_the_script_runs_on_tensorflow_1(tmp_path):
+    done = run([os.environ["TF115_PYTHON"]], tmp_path)
+    assert done.stdout == "all\n", done.stderr
