@@ -3,8 +3,9 @@
 import dataclasses
 import difflib
 import json
+import math
 
-import tensorflow.compat.v1 as tf
+from bert_estimator import json_files
 
 # name -> (num_hidden_layers, hidden_size). A head has size 64, and the intermediate size is 4 H.
 # Sources: Turc et al. (2019) for tiny to medium, Devlin et al. (2018) for base and large.
@@ -20,6 +21,10 @@ PRESETS = {
 # As in google-research/bert, "gelu" is the tanh form. "gelu_erf" is the exact function, which
 # Hugging Face calls "gelu".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+
+# Beyond these sizes nothing can be built, and the attempt would take hours or all memory.
+_MOST = {"num_hidden_layers": 4096}
+_MOST_OF_OTHERS = 2**31 - 1
 
 # The configurations of the Chinese and multilingual models have these keys, but no network has ever
 # read them.
@@ -57,9 +62,12 @@ class BertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             is_int = isinstance(value, int) and not isinstance(value, bool)
-            is_float = is_int or isinstance(value, float)
+            is_float = is_int or (isinstance(value, float) and math.isfinite(value))
+            most = _MOST.get(field.name, _MOST_OF_OTHERS)
             if field.type is int and not (is_int and value > 0):
                 allowed = "a positive integer"
+            elif field.type is int and value > most:
+                allowed = f"at most {most}"
             elif field.name.endswith("_dropout_prob") and not (is_float and 0 <= value < 1):
                 allowed = "a number, at least 0 and below 1"
             elif field.name == "initializer_range" and not (is_float and value > 0):
@@ -126,15 +134,7 @@ class BertConfig:
         Raises:
           ValueError: the file does not hold a JSON object, or its keys or values are wrong.
         """
-        with tf.io.gfile.GFile(path, "rb") as reader:
-            data = reader.read()
-        try:
-            json_object = json.loads(data)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not JSON: {error}.") from None
-        if not isinstance(json_object, dict):
-            raise ValueError(f"{path}: expected a JSON object with the keys of bert_config.json.")
-        return cls.from_dict(json_object, source=str(path))
+        return cls.from_dict(json_files.read(str(path)), source=str(path))
 
     def to_dict(self) -> dict:
         """Returns the configuration as a dict of JSON values."""

@@ -3,6 +3,9 @@
 # The keys of `optimization.OPTIMIZERS`, in the order in which help and errors list them.
 OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
 
+# How many cores one copy of a model may be split over.
+CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
+
 # What a network computes in.
 PRECISIONS = ("float32", "bfloat16")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import json_files
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
 from input_pipelines import embedded_corpus
@@ -191,9 +192,8 @@ def _is_complete(directory: str, settings: dict[str, Any]) -> bool:
     """Returns whether the directory was made with these settings and its files are unchanged."""
     paths = _paths(directory)
     try:
-        with open(os.path.join(directory, _SETTINGS_FILE), encoding="utf-8") as file:
-            if json.load(file) != settings:
-                return False
+        if json_files.read(os.path.join(directory, _SETTINGS_FILE)) != settings:
+            return False
         for record_file in [*paths.train_files, *paths.held_out_files]:
             manifest = manifests.read_manifest(manifests.manifest_path(record_file))
             checksums = {entry.name: entry.sha256 for entry in manifest.files}

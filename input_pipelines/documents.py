@@ -4,9 +4,9 @@ The files are UTF-8 text with one sentence a line and an empty line between docu
 file ends a document too.
 """
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
+
+from bert_estimator import paths
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
@@ -17,7 +17,7 @@ def find_files(patterns: Sequence[str]) -> list[str]:
     """
     files: list[str] = []
     for pattern in patterns:
-        matches = [path for path in sorted(glob.glob(pattern)) if os.path.isfile(path)]
+        matches = paths.matches(pattern)
         if not matches:
             raise ValueError(f"no file matches {pattern!r}. Give an existing file or glob.")
         files.extend(path for path in matches if path not in files)

@@ -1,12 +1,11 @@
 """Labelled texts and pairs of texts, from the files of a task."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from bert_estimator import json_files
+from input_pipelines import labels
 from input_pipelines.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks import Columns, Task
 
@@ -29,8 +28,19 @@ class Example:
 
 
 def training_examples(task: Task) -> list[Example]:
-    """Reads the examples of the training file; see `read_examples` for the errors."""
-    return read_examples(task, task.train, task.train_columns or task.columns)
+    """Reads the examples of the training file; see `read_examples` for the errors.
+
+    If all examples have the same label, it prints a warning that names the file.
+    """
+    columns = task.train_columns or task.columns
+    examples = read_examples(task, task.train, columns)
+    if len(examples) > 1 and len({example.label for example in examples}) == 1:
+        line, _ = next(read_rows(task.train, columns.has_header))
+        print(
+            f"WARNING: {task.train}:{line}: from this line on, all {len(examples)} training "
+            "examples have the same label, so that there is nothing to learn"
+        )
+    return examples
 
 
 def evaluation_examples(task: Task, name: str) -> list[Example]:
@@ -88,16 +98,14 @@ def read_examples(
 
 
 def discover_labels(task: Task) -> tuple[str, ...]:
-    """Finds the labels in the training file, sorted; as numbers if all of them are numbers."""
+    """Finds the labels in the training file, sorted; see `labels.discover` for the errors."""
     columns = task.train_columns or task.columns
-    labels: set[str] = set()
-    for line, row in read_rows(task.train, columns.has_header):
-        value = cell(task.train, line, row, columns.label)
-        labels.update(_label_names(value) if task.kind == "multi_label" else [_text(value)])
-    labels.discard("")
-    if all(name.lstrip("-").isdecimal() for name in labels):
-        return tuple(sorted(labels, key=int))
-    return tuple(sorted(labels))
+
+    def cells() -> Iterator[tuple[int, Any]]:
+        for line, row in read_rows(task.train, columns.has_header):
+            yield line, cell(task.train, line, row, columns.label)
+
+    return labels.discover(task.train, cells(), several=task.kind == "multi_label")
 
 
 def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Example:
@@ -105,7 +113,8 @@ def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Ex
     for column in (columns.text_a, columns.text_b):
         text = None if column is None else cell(path, line, row, column)
         if column is not None and not isinstance(text, str):
-            raise TableError(f"{path}:{line}: {column!r} is {text!r}; it must be a text")
+            shown = json_files.shown(text)
+            raise TableError(f"{path}:{line}: {column!r} is {shown}; it must be a text")
         texts.append(text)
     label = None
     if columns.label is not None:
@@ -114,36 +123,21 @@ def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Ex
 
 
 def _label(task: Task, path: str, line: int, value: Any) -> Label:
+    place, several = f"{path}:{line}", task.kind == "multi_label"
     if task.kind == "regression":
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not abs(number) <= float(np.finfo(np.float32).max):
-            raise TableError(f"{path}:{line}: the label is {value!r}; it must be a number")
-        return number
-    names = _label_names(value) if task.kind == "multi_label" else [_text(value)]
+        return labels.number_of(value, place)
+    names = labels.names_of(value, place) if several else [labels.name_of(value, place)]
     names = [task.aliases.get(name, name) for name in names]
     for name in names:
         if name not in task.labels:
             raise TableError(
-                f"{path}:{line}: the label is {name!r}; it must be one of {', '.join(task.labels)}"
+                f"{place}: the label is {name!r}; it must be one of {', '.join(task.labels)}"
             )
-    if task.kind == "multi_label":
+    if several:
         return tuple(int(name in names) for name in task.labels)
     return task.labels.index(names[0])
 
 
-def _label_names(value: Any) -> list[str]:
-    """Reads several labels, or 0: a JSON list, or a cell with commas between the labels."""
-    parts = value if isinstance(value, list) else str(value).split(",")
-    return [name for name in map(_text, parts) if name]
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else str(value)
-
-
-def majority_share(labels: Sequence[int]) -> float:
+def majority_share(numbers: Sequence[int]) -> float:
     """Returns the share of the most frequent label: the accuracy of always predicting it."""
-    return max(labels.count(label) for label in set(labels)) / len(labels)
+    return max(numbers.count(number) for number in set(numbers)) / len(numbers)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import json_files, paths
+
 FORMAT_VERSION = 1
 
 _PREFIX, _SUFFIX = "manifest.", ".json"
@@ -116,15 +118,20 @@ def read_manifest(path: str) -> Manifest:
     Raises:
       ValueError: the file is not a manifest of this format version.
     """
-    with tf.io.gfile.GFile(path, "r") as file:
-        text = file.read()
     try:
-        fields = json.loads(text)
-        version = fields.get("format_version")
+        fields = json_files.read(path)
+        version = json_files.field(fields, "format_version", int, path)
         if version == FORMAT_VERSION:
-            fields["files"] = tuple(RecordFile(**entry) for entry in fields["files"])
-            return Manifest(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+            fields["files"] = tuple(
+                _checked(RecordFile, entry, f"{path}: files")
+                for entry in json_files.field(fields, "files", list, path)
+            )
+            manifest = _checked(Manifest, fields, path)
+            directory = os.path.dirname(path)
+            for name in _names(manifest):
+                paths.inside(directory, name)
+            return manifest
+    except ValueError as error:
         raise ValueError(
             f"{path}: is not a complete manifest ({error}). Create the data again."
         ) from None
@@ -134,11 +141,39 @@ def read_manifest(path: str) -> Manifest:
     )
 
 
+def _checked(kind, values, place):
+    """Returns a dataclass of values from a manifest, whose types are checked."""
+    json_files.check(values, dict, place)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ValueError(f"{place}: the key {unknown[0]!r} is unknown")
+    types = {"files": tuple, "corpus": dict, "creation": dict, "vocab_file": str}
+    checked = {}
+    for name, field in fields.items():
+        optional = {"default": None} if name == "vocab_file" else {}
+        of_type = types.get(name, field.type)
+        if of_type is tuple:
+            checked[name] = values[name]
+        elif name in values or field.default is dataclasses.MISSING:
+            checked[name] = json_files.field(values, name, of_type, place, **optional)
+    return kind(**checked)
+
+
+def _names(manifest):
+    """Returns the names of files that a manifest holds."""
+    names = [entry.name for entry in manifest.files]
+    return [*names, manifest.token_counts, *filter(None, [manifest.vocab_file])]
+
+
 def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
     """Finds the manifests that list record files; returns file -> (path of manifest, manifest)."""
     found = {}
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        for path in sorted(tf.io.gfile.glob(os.path.join(directory, f"{_PREFIX}*{_SUFFIX}"))):
+        for name in sorted(tf.io.gfile.listdir(directory or ".")):
+            if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
+                continue
+            path = os.path.join(directory, name)
             manifest = read_manifest(path)
             for entry in manifest.files:
                 found[os.path.join(directory, entry.name)] = (path, manifest)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import paths
 from input_pipelines import manifest as manifests
 from input_pipelines.crc32c import masked_crc32c
 
@@ -39,7 +40,7 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
         patterns = patterns.split(",")
     files: list[str] = []
     for pattern in patterns:
-        matches = [p for p in sorted(tf.io.gfile.glob(pattern)) if not manifests.is_companion(p)]
+        matches = [p for p in _matches(pattern) if not manifests.is_companion(p)]
         if not pattern or not matches:
             raise ValueError(
                 f"no file matches {pattern!r}. Give a comma-separated list of record files or "
@@ -47,6 +48,12 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
             )
         files.extend(path for path in matches if path not in files)
     return files
+
+
+def _matches(pattern):
+    if "://" in pattern:
+        return sorted(tf.io.gfile.glob(pattern))
+    return paths.matches(pattern)
 
 
 class RecordFiles:

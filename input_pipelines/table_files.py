@@ -7,16 +7,19 @@ ends of Unix or Windows; empty lines are skipped.
 """
 
 import csv
-import json
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
+
+from bert_estimator import json_files
 
 Row = dict[str | int, Any]
 
 FORMATS = (".tsv", ".csv", ".jsonl")
 
 _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
+_LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
 
 
 class TableError(ValueError):
@@ -106,9 +109,9 @@ def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
 def _objects(path: str) -> Iterator[tuple[int, Row]]:
     for line, text in _lines(path):
         try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise TableError(f"{path}:{line}: is not JSON: {error}") from None
+            row = json_files.parse(text, f"{path}:{line}", object)
+        except json_files.JsonError as error:
+            raise TableError(str(error)) from None
         if not isinstance(row, dict):
             raise TableError(
                 f"{path}:{line}: is not a JSON object; it must have a key for each column"
@@ -123,7 +126,14 @@ def _lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
     """
     try:
         with open(path, "rb") as file:
-            for number, data in enumerate(file, 1):
+            for number in itertools.count(1):
+                data = file.readline(_LONGEST_LINE + 1)
+                if not data:
+                    return
+                if len(data) > _LONGEST_LINE:
+                    raise TableError(
+                        f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
+                    )
                 try:
                     text = data.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:

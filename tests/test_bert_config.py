@@ -88,8 +88,8 @@ def test_bad_values_name_the_file_and_the_key(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON: "),
-        ("[1]", "expected a JSON object"),
+        ("{", "is not JSON: "),
+        ("[1]", r"must be an object, not \[1\]"),
         ("{}", "the key 'vocab_size' is missing"),
     ],
 )

@@ -73,7 +73,10 @@ LEAVES = [
     "bert_estimator.atomic_file",
     "bert_estimator.choices",
     "bert_estimator.errors",
+    "bert_estimator.json_files",
+    "bert_estimator.paths",
     "bert_estimator.provenance",
+    "bert_estimator.zip_files",
 ]
 
 CONFIG_ARROWS = [
@@ -198,6 +201,13 @@ def test_programs_do_not_need_tensorflow():
     for name in of_package("bert_estimator.tpu.program"):
         for imported in imports_of(name):
             assert not in_package(imported, ["tensorflow", "tf_slim"]), name
+
+
+def test_json_is_read_in_one_module():
+    """It bounds size and depth, and names the file."""
+    for name, path in modules().items():
+        calls = re.findall(r"json\.loads?\(", path.read_text(encoding="utf-8"))
+        assert not calls or name == "bert_estimator.json_files", f"{name} reads JSON itself"
 
 
 def test_test_files_have_names_of_their_own():

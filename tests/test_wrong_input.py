@@ -139,8 +139,8 @@ def test_wrong_input(data, own_data, tmp_path, capsys, script, damage, changes, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "--bert_config_file: {path}: not JSON"),
-        (b'{"\xe9": 1}', "--bert_config_file: {path}: not JSON"),
+        (b"{", "--bert_config_file: {path}: is not JSON"),
+        (b'{"\xe9": 1}', "--bert_config_file: {path}: is not JSON: byte 2 is not UTF-8"),
         (b"{}", "--bert_config_file: {path}: the key 'vocab_size' is missing; add it."),
         (
             json.dumps(bert_config(40, max_position_embeddings=8)).encode(),

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 
-from bert_estimator import atomic_file
+from bert_estimator import atomic_file, json_files
 from bert_estimator.command_line.flags import FlagError
 
 DIRECTORY = "best"
@@ -32,13 +32,16 @@ def read(directory: str) -> dict[int, float]:
     if not os.path.exists(path):
         return {}
     try:
-        with open(path, encoding="utf-8") as reader:
-            evaluations = json.load(reader)["evaluations"]
-        values = {int(each["step"]): each["value"] for each in evaluations}
-        return {step: -math.inf if v is None else float(v) for step, v in values.items()}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        evaluations = json_files.field(json_files.read(path), "evaluations", list, path)
+        return {
+            json_files.field(each, "step", int, path): json_files.field(
+                each, "value", float, path, default=-math.inf
+            )
+            for each in json_files.items(evaluations, dict, f"{path}: evaluations")
+        }
+    except (ValueError, OSError) as error:
         raise FlagError(
-            f"--output_dir: {path} cannot be read ({error!r}). Remove {directory}: the best "
+            f"--output_dir: {path} cannot be read ({error}). Remove {directory}: the best "
             "checkpoint is then chosen from the checkpoints that follow"
         ) from None
 

@@ -6,7 +6,7 @@ This module does not import TensorFlow, which takes seconds, so wrong flags are 
 import contextlib
 import dataclasses
 import difflib
-import glob
+import math
 import os
 import re
 import typing
@@ -15,6 +15,8 @@ from typing import Any
 
 from absl import flags
 
+from bert_estimator import paths
+
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
     str: flags.DEFINE_string,
@@ -22,6 +24,9 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
 }
+
+
+GREATEST = 2**31 - 1  # of a flag with a whole number: steps are counted in 32 bits on cores
 
 
 class FlagError(ValueError):
@@ -62,6 +67,10 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
         positional argument.
     """
     try:
+        paths.check_arguments(argv[1:])
+    except ValueError as error:
+        raise FlagError(str(error)) from None
+    try:
         rest = values(argv)
     except flags.UnrecognizedFlagError as error:
         near = difflib.get_close_matches(error.flagname, list(values), n=1, cutoff=0.0)
@@ -73,7 +82,17 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
         raise FlagError(str(error)) from None
     if len(rest) > 1:
         raise FlagError(f"{rest[1]!r} is not a flag: flags are written --name=value")
+    for name in values:
+        _check_size(name, values[name].value)
     return {name for name in values if values[name].present}
+
+
+def _check_size(name, value):
+    """Raises FlagError for a number that nothing can be counted or computed with."""
+    if type(value) is int:
+        check(abs(value) <= GREATEST, name, value, f"cannot be beyond {GREATEST}")
+    elif isinstance(value, float):
+        check(math.isfinite(value), name, value, "must be a finite number")
 
 
 def check(ok: Any, name: str, value: Any, rule: Any) -> None:
@@ -136,7 +155,7 @@ def check_file(name: str, path: str | None) -> None:
 def check_patterns(name: str, patterns: str | None) -> None:
     """Raises FlagError unless each of the comma-separated patterns is remote or matches a file."""
     for pattern in patterns.split(",") if patterns is not None else ():
-        found = is_remote(pattern) or any(os.path.isfile(path) for path in glob.glob(pattern))
+        found = is_remote(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
 
 
@@ -144,6 +163,10 @@ def check_writable_directory(name: str, path: str) -> None:
     """Makes the directory, and raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
     check(not is_remote(path), name, path, rule)
+    try:
+        paths.check_no_pattern(path)
+    except ValueError as error:
+        check(False, name, path, error)
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

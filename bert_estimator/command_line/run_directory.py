@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from bert_estimator import atomic_file
+from bert_estimator import atomic_file, json_files
 from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
@@ -82,7 +82,8 @@ class RunDirectory:
         if not self.holds_checkpoint():
             return
         before = recorded_settings(self.path)
-        for name, value in json.loads(json.dumps(settings)).items():
+        settings = json_files.parse(json.dumps(settings), "the settings")
+        for name, value in settings.items():
             if name in _MAY_DIFFER or before.get(name, value) == value:
                 continue
             if name == "init_checkpoint" and self._is_same_path(before[name], value):
@@ -164,8 +165,13 @@ class RunDirectory:
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
         if self.holds_checkpoint() and os.path.exists(config_file):
-            with open(config_file, encoding="utf-8") as reader:
-                before = json.load(reader)
+            try:
+                before = json_files.read(config_file)
+            except json_files.JsonError as error:
+                raise FlagError(
+                    f"--output_dir={self.path}: the network of its run cannot be read ({error}); "
+                    "choose another directory, or put the file back"
+                ) from None
             for key, value in network.items():
                 if before.get(key, value) != value:
                     raise FlagError(
@@ -220,14 +226,18 @@ class RunDirectory:
         return [latest[step] for step in sorted(latest)]
 
     def metrics(self) -> list[dict[str, float]]:
-        """Returns the records of metrics.jsonl; a line cut short by a kill is left out."""
+        """Returns the records of metrics.jsonl; a line cut short by a kill is left out.
+
+        Raises:
+          FlagError: another line is not a record.
+        """
         if not os.path.exists(self.metrics_path):
             return []
         records = []
-        with open(self.metrics_path, encoding="utf-8") as reader:
-            for line in reader:
-                if line.endswith("}\n"):
-                    records.append(json.loads(line))
+        with open(self.metrics_path, "rb") as reader:
+            for number, line in enumerate(reader, 1):
+                if line.endswith(b"}\n"):
+                    records.append(_metrics_of(line, f"{self.metrics_path}:{number}"))
         return records
 
     def _write_metrics(self, records):
@@ -302,19 +312,33 @@ def _recorded(path):
     if not os.path.exists(config_path):
         return {}
     try:
-        with open(config_path, encoding="utf-8") as reader:
-            config = json.load(reader)
-        for flag in config["flags"].values():
-            Source.parse(flag["from"])
-        if all("value" in flag for flag in config["flags"].values()):
-            return config
-        error = "a flag without a value"
-    except (ValueError, KeyError, TypeError, AttributeError) as caught:
-        error = repr(caught)
-    raise FlagError(
-        f"--output_dir={path}: its config.json cannot be read ({error}); choose another directory, "
-        "or remove the file"
-    )
+        config = json_files.read(config_path)
+        for name, flag in json_files.field(config, "flags", dict, config_path).items():
+            what = f"{config_path}: {name}"
+            json_files.check(flag, dict, what)
+            Source.parse(json_files.field(flag, "from", str, what))
+            json_files.field(flag, "value", object, what)
+        return config
+    except (ValueError, OSError) as error:
+        raise FlagError(
+            f"--output_dir={path}: its config.json cannot be read ({error}); choose another "
+            "directory, or remove the file"
+        ) from None
+
+
+def _metrics_of(line, place):
+    """Returns the record of a line of metrics.jsonl, a dict of name -> number."""
+    try:
+        record = json_files.parse(line, place)
+        json_files.field(record, "step", int, place)
+        for name, value in record.items():
+            if type(value) not in (int, float):  # NaN too is what a metric may be
+                json_files.check(value, float, f"{place}: {name}")
+    except json_files.JsonError as error:
+        raise FlagError(
+            f"--output_dir: {error}. Remove the line, or choose another directory"
+        ) from None
+    return record
 
 
 def versions() -> dict[str, str | None]:

@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import zipfile
 
+from bert_estimator import zip_files
+
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
 _WANTED = (".json", ".txt", ".model", ".index", ".safetensors")
 
@@ -20,7 +22,8 @@ def extracted(path: str) -> str:
       The directory in which the model's files lie.
 
     Raises:
-      ValueError: the file is not a zip archive, is damaged, or holds several models.
+      ValueError: the file is not a zip archive, is damaged, holds several models, or would unpack
+        to a place elsewhere or to more than `zip_files.check` allows.
     """
     stat = os.stat(path)
     return _extracted(path, stat.st_mtime_ns, stat.st_size)
@@ -40,16 +43,18 @@ def _extracted(path, *_):
             f"{path}: is not a zip archive. Give an archive, a directory, or a checkpoint's path "
             "without .index or .data"
         )
-    folder = temporary_folder()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
-            # macOS packs files of its own beside a model.
-            names = [n for n in names if not n.startswith("__MACOSX/")]
+    with zip_files.opened(path) as archive:
+        names = [n for n in archive.namelist() if n.endswith(_WANTED) or ".data-" in n]
+        # macOS packs files of its own beside a model.
+        names = [n for n in names if not n.startswith("__MACOSX/")]
+        zip_files.check(archive, names, tempfile.gettempdir())
+        folder = temporary_folder()
+        try:
             for name in names:
                 archive.extract(name, folder)  # checks the member's checksum
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: the archive cannot be read: {error}") from None
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     models = sorted({os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))})
     if len(models) > 1:
         raise ValueError(

@@ -99,8 +99,8 @@ def open_directory(folder: str, path: str) -> Source:
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=hugging_face_tokenizer.find_vocabulary(folder),
-        labels=hugging_face_config.labels_of(values) if CLASSIFIER in found else (),
-        kind=hugging_face_config.kind_of(values) if CLASSIFIER in found else None,
+        labels=hugging_face_config.labels_of(values, path_of_config) if CLASSIFIER in found else (),
+        kind=hugging_face_config.kind_of(values, path_of_config) if CLASSIFIER in found else None,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
     )

@@ -2,11 +2,11 @@
 
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.source import CLASSIFICATION, MULTI_LABEL, REGRESSION, Source
 
@@ -57,7 +57,7 @@ def read_config(path: str) -> BertConfig:
     return config_of(read_json(path), path)
 
 
-def config_of(values: Mapping[str, Any], path: str) -> BertConfig:
+def config_of(values: dict[str, Any], path: str) -> BertConfig:
     """Returns the `BertConfig` that the values of a config.json describe.
 
     Args:
@@ -73,7 +73,7 @@ def config_of(values: Mapping[str, Any], path: str) -> BertConfig:
                 f"{path}: {key}={values[key]!r}, but the network supports {allowed!r} only"
             )
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
-    act = values.get("hidden_act", "gelu")
+    act = json_files.field(values, "hidden_act", str, path) if "hidden_act" in values else "gelu"
     if act not in ours:
         raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {', '.join(ours)}")
     known = BertConfig(vocab_size=30522).to_dict()  # transformers has the same defaults
@@ -81,21 +81,24 @@ def config_of(values: Mapping[str, Any], path: str) -> BertConfig:
     return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
 
 
-def labels_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+def labels_of(values: dict[str, Any], path: str) -> tuple[str, ...]:
     """Returns the labels that a config.json names, in their order; empty if they are the defaults
-    of transformers, LABEL_0, LABEL_1 and so on."""
-    names = values.get("id2label")
-    if not isinstance(names, dict):
-        return ()
+    of transformers, LABEL_0, LABEL_1 and so on. Raises ValueError if they are not strings."""
+    names = json_files.field(values, "id2label", dict, path, default={})
     default = _default_labels(len(names))
-    labels = tuple(str(names.get(str(i), label)) for i, label in enumerate(default))
+    given = [names.get(str(i), label) for i, label in enumerate(default)]
+    labels = tuple(
+        str(label) if type(label) is int else json_files.check(label, str, f"{path}: id2label")
+        for label in given
+    )
     return () if labels == default else labels
 
 
-def kind_of(values: Mapping[str, Any]) -> str | None:
-    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None."""
+def kind_of(values: dict[str, Any], path: str) -> str | None:
+    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None. Raises
+    ValueError if it is not said in a string."""
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
-    return kinds.get(values.get("problem_type"))
+    return kinds.get(json_files.field(values, "problem_type", str, path, default=None))
 
 
 def write(folder: str, source: Source, architecture: str, num_labels: int, pad_id: int) -> None:
@@ -134,19 +137,16 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     write_json(os.path.join(folder, CONFIG), values)
 
 
-def read_json(path: str) -> Any:
-    """Returns what a JSON file holds.
+def read_json(path: str) -> dict[str, Any]:
+    """Returns the object in a config.json.
 
     Raises:
-      ValueError: the file is missing, or is not JSON.
+      ValueError: the file is missing, or does not hold a JSON object.
     """
     try:
-        with open(path, encoding="utf-8") as reader:
-            return json.load(reader)
+        return json_files.read(path)
     except FileNotFoundError:
         raise ValueError(f"{path}: is missing beside the weights") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: is not JSON: {error}") from None
 
 
 def write_json(path: str, values: Any) -> None:

@@ -1,11 +1,11 @@
 """Hugging Face's files of a tokenizer: vocab.txt, tokenizer.json and tokenizer_config.json."""
 
-import json
 import os
 import shutil
 
+from bert_estimator import json_files
 from bert_estimator.interchange import archive
-from bert_estimator.interchange.hugging_face_config import read_json, write_json
+from bert_estimator.interchange.hugging_face_config import write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK, Tokenizer
 
@@ -26,28 +26,40 @@ def find_vocabulary(folder: str) -> str | None:
         return vocab_file
     if not os.path.exists(path):
         return None
-    try:
-        with open(path, encoding="utf-8") as reader:
-            values = json.load(reader)
-        if values["model"]["type"] != "WordPiece":
-            return None
-        added = {token["content"]: token["id"] for token in values["added_tokens"]}
-        tokens = {number: token for token, number in {**values["model"]["vocab"], **added}.items()}
-        lines = [tokens[number] + "\n" for number in range(len(tokens))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: cannot be read as a tokenizer: {error!r}") from None
+    tokens = _tokens(path)
+    if tokens is None:
+        return None
     vocab_file = os.path.join(archive.temporary_folder(), VOCABULARY)
-    with open(vocab_file, "w", encoding="utf-8") as writer:
-        writer.writelines(lines)
+    with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
+        writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file
+
+
+def _tokens(path):
+    """Returns the tokens of a tokenizer.json in the order of their ids; None if its tokenizer is
+    not WordPiece."""
+    values = json_files.read(path)
+    model = json_files.field(values, "model", dict, path)
+    if model.get("type") != "WordPiece":
+        return None
+    ids = dict(json_files.field(model, "vocab", dict, path))
+    added = json_files.field(values, "added_tokens", list, path, default=[])
+    for token in json_files.items(added, dict, f"{path}: added_tokens"):
+        ids[json_files.field(token, "content", str, path)] = token.get("id")
+    tokens = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
+    for number in range(len(ids)):
+        if number not in tokens:
+            raise ValueError(f"{path}: of its {len(ids)} tokens, none has the id {number}")
+        if "\n" in tokens[number]:
+            raise ValueError(f"{path}: the token {tokens[number]!r} holds a line end")
+    return [tokens[number] for number in range(len(ids))]
 
 
 def read_settings(folder: str) -> tuple[bool | None, int | None]:
     """Returns (do_lower_case, model_max_length) of the directory's tokenizer_config.json; None for
     a setting that it does not have."""
     path = os.path.join(folder, TOKENIZER)
-    values = read_json(path) if os.path.exists(path) else {}
-    values = values if isinstance(values, dict) else {}
+    values = json_files.read(path) if os.path.exists(path) else {}
     lower, length = values.get("do_lower_case"), values.get("model_max_length")
     return (
         lower if isinstance(lower, bool) else None,

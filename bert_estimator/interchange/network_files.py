@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 
@@ -57,40 +58,62 @@ def _read_task(folder):
     """Returns `kind`, `labels`, `do_lower_case` and `max_seq_length`, as fields of `Source`."""
     path = os.path.join(folder, TASK)
     if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path, "r") as reader:
-            try:
-                task = json.load(reader)
-                labels = tuple(task.get("labels") or ())
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path}: cannot be read: {error!r}") from None
-    else:
-        task, labels = _flags(folder), _read_labels(os.path.join(folder, LABELS))
-    lower, length, kind = (task.get(k) for k in ("do_lower_case", "max_seq_length", "kind"))
-    return {
-        "labels": labels,
-        "kind": kind if kind in KINDS else None,
-        "do_lower_case": lower if isinstance(lower, bool) else None,
-        "max_seq_length": length if type(length) is int and length > 0 else None,
+        return task_of(json_files.read(path), path)
+    return {**_task_of_run(folder), "labels": _read_labels(os.path.join(folder, LABELS))}
+
+
+def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
+    """Returns `kind`, `labels`, `do_lower_case` and `max_seq_length` as task.json has them.
+
+    They are checked. If a value is null or missing, it is None, or () for the labels.
+
+    Args:
+      task: the object in the file.
+      path: the file, for errors.
+
+    Raises:
+      ValueError: a value is of another type, or cannot be.
+    """
+    values = {
+        key: json_files.field(task, key, kind, path, default=None)
+        for key, kind in (("kind", str), ("do_lower_case", bool), ("max_seq_length", int))
     }
+    if values["kind"] not in (None, *KINDS):
+        raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, not {values['kind']!r}")
+    length = values["max_seq_length"]
+    if length is not None and not 0 < length < 1 << 31:
+        raise ValueError(f"{path}: max_seq_length must be positive, not {length}")
+    labels = json_files.field(task, "labels", list, path, default=[])
+    json_files.items(labels, str, f"{path}: labels")
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"{path}: labels: a label occurs twice")
+    return {**values, "labels": tuple(labels)}
 
 
 def _read_labels(path):
     if not tf.io.gfile.exists(path):
         return ()
-    with tf.io.gfile.GFile(path, "r") as reader:
-        return tuple(reader.read().removesuffix("\n").split("\n"))
+    with tf.io.gfile.GFile(path, "rb") as reader:
+        try:
+            return tuple(reader.read().decode().removesuffix("\n").split("\n"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: byte {error.start} is not UTF-8") from None
 
 
-def _flags(folder):
-    """Returns the flags that say how the run of a directory was trained, by the keys of task.json;
-    an empty dict if the directory is not a run's."""
+def _task_of_run(folder):
+    """Returns what the flags of a directory's run say of its task, by the keys of task.json."""
     is_best = tf.io.gfile.exists(os.path.join(folder, _BEST))
     path = os.path.join(folder, os.pardir if is_best else "", _RUN)
     try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            flags = {name: each["value"] for name, each in json.load(reader)["flags"].items()}
-    except (tf.errors.OpError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # config.json is missing, or another program's
-    # --task_kind is for one's own files. Of the named tasks, none has several labels for a text.
-    kind = flags.get("task_kind")
-    return {**flags, "kind": kind if kind == MULTI_LABEL else None}
+        flags = json_files.field(json_files.read(path), "flags", dict, path)
+        task = {
+            name: json_files.field(json_files.check(flags[name], dict, path), "value", object, path)
+            for name in ("do_lower_case", "max_seq_length", "task_kind")
+            if name in flags
+        }
+        # --task_kind is for one's own files. Of the named tasks, none has several labels for a
+        # text.
+        kind = task.pop("task_kind", None)
+        return task_of({**task, "kind": kind if kind == MULTI_LABEL else None}, path)
+    except (tf.errors.OpError, OSError, ValueError):
+        return task_of({}, path)  # config.json is missing, or another program's

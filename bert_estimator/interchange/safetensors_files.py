@@ -1,10 +1,11 @@
 """Reading and writing safetensors files: the one module that needs the `safetensors` package."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 
 import numpy as np
+
+from bert_estimator import json_files, paths
 
 try:
     import safetensors
@@ -61,15 +62,17 @@ def _files(folder):
     single, index = os.path.join(folder, FILE), os.path.join(folder, INDEX)
     if os.path.exists(single):
         return [single]
-    try:
-        with open(index, encoding="utf-8") as reader:
-            names = sorted(set(json.load(reader)["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index}: cannot be read: {error!r}") from None
+    weight_map = json_files.field(json_files.read(index), "weight_map", dict, index)
+    names = sorted(set(json_files.items(list(weight_map.values()), str, f"{index}: weight_map")))
+    found = []
     for name in names:
-        if not os.path.isfile(os.path.join(folder, name)):
+        try:
+            found.append(paths.inside(folder, name))
+        except ValueError as error:
+            raise ValueError(f"{index}: {error}") from None
+        if not os.path.isfile(found[-1]):
             raise ValueError(f"{index}: names {name}, which is missing")
-    return [os.path.join(folder, name) for name in names]
+    return found
 
 
 def _header(path):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import atomic_file, sharding
+from bert_estimator import atomic_file, json_files, sharding
 from bert_estimator.command_line import flags
 
 # A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
@@ -120,12 +120,9 @@ def print_total(configs: Sequence[Any]) -> None:
     Args:
       configs: the configurations of the stages, all of which fit.
     """
-    reports = []
-    for config in configs:
-        with open(_path(config), encoding="utf-8") as reader:
-            reports.append(json.load(reader))
+    reports = {_path(config): json_files.read(_path(config)) for config in configs}
     least, likely = (
-        _duration(sum(report[name] for report in reports))
+        _duration(sum(json_files.field(r, name, float, path) for path, r in reports.items()))
         for name in ("least_total_secs", "total_secs_at_share_of_the_paper")
     )
     print(

@@ -9,10 +9,12 @@ import os
 from typing import Any, ClassVar
 
 from bert_estimator import provenance
-from bert_estimator.choices import OPTIMIZERS, PRECISIONS
+from bert_estimator.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
+
+_GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,6 +199,16 @@ class JobConfig:
             "num_tpu_cores", "num_cores_per_replica",
         ):  # fmt: skip
             flags.check_positive(name, getattr(self, name))
+        for name in self.BATCH_SIZES:
+            value = getattr(self, name)
+            flags.check(value <= _GREATEST_BATCH, name, value, f"must be at most {_GREATEST_BATCH}")
+        per_replica = self.num_cores_per_replica
+        flags.check(
+            per_replica in CORES_PER_REPLICA,
+            "num_cores_per_replica",
+            per_replica,
+            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
+        )
         rate = self.learning_rate
         flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
         flags.check_choice("precision", self.precision, PRECISIONS)

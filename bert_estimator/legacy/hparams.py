@@ -5,6 +5,8 @@ import numbers
 import re
 from typing import Any, Self
 
+from bert_estimator import json_files
+
 # An assignment is name=value or name=[value,value]; it ends at the next comma outside of brackets.
 _ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z]\w*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
 
@@ -98,7 +100,7 @@ class HParams:
 
     def parse_json(self, values_json: str) -> Self:
         """Changes the hyperparameters in a JSON object; returns self."""
-        return self.override_from_dict(json.loads(values_json))
+        return self.override_from_dict(json_files.parse(values_json, "values_json"))
 
     def to_json(
         self,

@@ -9,9 +9,10 @@ It writes a line of JSON for each line, in order:
     {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}          classification
     {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.2}}       multi_label: labels above 0.5
     {"number": 3.2}                                                regression
+    {"error": "line 7: byte 3 is not UTF-8"}                       a line that cannot be answered
 
 Lines are answered as soon as they arrive, so a program may write a line, and wait for its answer
-before it writes the next line.
+before it writes the next line. No line ends the service.
 """
 
 import argparse
@@ -19,19 +20,19 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import __version__, tokenization
+from bert_estimator import __version__, paths
+from bert_estimator.serving import exported_model, lines
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
 BATCH_SIZE = 32
-
-_EXPORTS = "export"  # the directory of a run's exported models
-_CHUNK_BYTES = 1 << 16
+_GREATEST_BATCH = 1 << 16
 
 Text = str | tuple[str, str]
 
@@ -60,38 +61,25 @@ class Predictor:
       num_cut: how many texts have been cut so far.
 
     Raises:
-      ValueError: the directory does not hold an exported model, or the model cannot be fed with
-        texts; the message says what is missing.
+      ValueError: the directory does not hold an exported model, a file of it is damaged, or the
+        model cannot be fed with texts; the message says what is missing.
     """
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be positive")
+        if not 0 < batch_size <= _GREATEST_BATCH:
+            raise ValueError(f"batch_size={batch_size}: must be from 1 to {_GREATEST_BATCH}")
         self.batch_size = batch_size
-        self.export_dir = find(path)
-        extra = os.path.join(self.export_dir, "assets.extra")
-        task = _read_task(os.path.join(extra, "task.json"))
-        self.kind: str = task["kind"]
-        self.labels: tuple[str, ...] = tuple(task["labels"])
-        self.is_pair: bool = task["is_pair"]
-        vocab_file = os.path.join(extra, task["vocab_file"])
-        if not os.path.isfile(vocab_file):
-            raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
-        self._tokenizer = tokenization.open_tokenizer(vocab_file, task["do_lower_case"])
-
-        # TensorFlow takes seconds to load; a wrong directory has been reported before.
-        import tensorflow.compat.v1 as tf
-
-        self._session = tf.Session(graph=tf.Graph())
-        with self._session.graph.as_default():
-            meta_graph = tf.saved_model.load(
-                self._session, [tf.saved_model.SERVING], self.export_dir
-            )
-        signature = meta_graph.signature_def["serving_default"]
-        self._inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
-        self._outputs = {name: tensor.name for name, tensor in signature.outputs.items()}
-        self.max_seq_length: int = signature.inputs["input_ids"].tensor_shape.dim[1].size
+        self.export_dir = exported_model.find(path)
+        task = exported_model.read_task(self.export_dir)
+        self.kind: str = task.kind
+        self.labels: tuple[str, ...] = task.labels
+        self.is_pair: bool = task.is_pair
+        self._tokenizer = task.open_tokenizer()
+        opened = exported_model.open_session(self.export_dir, task)
+        self._session, self._inputs, self._outputs = opened[:3]
+        self.max_seq_length: int = opened[3]
         self.num_cut = 0
+        self._counting = threading.Lock()
 
     def __call__(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
         """Answers texts like the command line; see `predict` for the texts.
@@ -130,7 +118,8 @@ class Predictor:
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
             features = Features(part, self._tokenizer, self.max_seq_length)
-            self.num_cut += features.num_cut
+            with self._counting:
+                self.num_cut += features.num_cut
             batch = features.batch(np.arange(len(part)))
             feeds = {tensor: batch[name] for name, tensor in self._inputs.items()}
             for name, rows in self._session.run(self._outputs, feeds).items():
@@ -150,6 +139,11 @@ class Predictor:
                 f"texts[{number}] is {text!r}; it must be {what}, like the texts that "
                 f"{self.export_dir} was trained on"
             )
+        for part in parts:
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"texts[{number}] holds half of a character") from None
         return Example(parts[0], parts[1] if self.is_pair else None, None)
 
     def _answer(self, row: np.ndarray) -> dict[str, Any]:
@@ -160,96 +154,53 @@ class Predictor:
         return {"labels": likely, "probabilities": probabilities}
 
 
-def find(path: str) -> str:
-    """Returns the directory of the exported model that a path means; see `Predictor`.
-
-    Raises:
-      ValueError: the path does not hold an exported model.
-    """
-    for folder in (path, os.path.join(path, _EXPORTS)):
-        if _is_saved_model(folder):
-            return folder
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        numbers = [n for n in names if n.isdecimal() and _is_saved_model(os.path.join(folder, n))]
-        if numbers:
-            return os.path.join(folder, max(numbers, key=int))
-    raise ValueError(
-        f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
-        "saved_model.pb, or a numbered directory with a saved_model.pb. Export a model: "
-        "run_classifier.py --do_export"
-    )
-
-
-def _is_saved_model(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "saved_model.pb"))
-
-
-def _read_task(path: str) -> dict[str, Any]:
-    """Reads the task.json of an exported model."""
-    if not os.path.isfile(path):
-        raise ValueError(
-            f"{path} is missing, which says how text becomes ids. Export the model with "
-            "run_classifier.py --do_export"
-        )
-    with open(path, encoding="utf-8") as reader:
-        return json.load(reader)
-
-
-def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> None:
+def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
     """Writes an answer for each line, and flushes it before it waits for more lines.
+
+    A line that cannot be answered gets `{"error": ...}`, which gives the line's number.
 
     Args:
       predictor: the model.
       reader: a buffered reader of lines in UTF-8; see the top of this module.
       writer: the output, for lines of JSON.
 
-    Raises:
-      ValueError: a line is not UTF-8, or has a different number of texts than the task's examples;
-        the message gives the line's number.
+    Returns:
+      The number of lines that got an error.
     """
-    number = 0
-    for lines in _arriving(reader):
-        for first in range(0, len(lines), predictor.batch_size):
-            texts = []
-            for line in lines[first : first + predictor.batch_size]:
-                number += 1
-                texts.append(_text(number, line, predictor.is_pair))
-            writer.writelines(json.dumps(answer) + "\n" for answer in predictor(texts))
+    number = errors = 0
+    for arrived in lines.arriving(reader):
+        for first in range(0, len(arrived), predictor.batch_size):
+            part = arrived[first : first + predictor.batch_size]
+            answers = _answers(predictor, part, number + 1)
+            number += len(part)
+            errors += sum("error" in answer for answer in answers)
+            writer.writelines(json.dumps(answer) + "\n" for answer in answers)
             writer.flush()
+    return errors
 
 
-def _arriving(reader: BinaryIO) -> Iterator[list[bytes]]:
-    """Yields lines, each time as many as are available without waiting."""
-    rest = b""
-    while chunk := reader.read1(_CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield lines
-    if rest:
-        yield [rest]
-
-
-def _text(number: int, line: bytes, is_pair: bool) -> Text:
+def _answers(predictor, part, first_number):
+    """Returns the answers of lines, an error in the place of an answer that cannot be given."""
+    answers, texts = {}, {}
+    for number, line in enumerate(part, first_number):
+        try:
+            texts[number] = lines.text_of(line, predictor.is_pair)
+        except lines.LineError as error:
+            answers[number] = {"error": f"line {number}: {error}"}
     try:
-        parts = line.removesuffix(b"\r").decode("utf-8").split("\t")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"line {number}: byte {error.start} is not UTF-8") from None
-    if len(parts) != (2 if is_pair else 1):
-        rule = (
-            "pairs: two texts per line, with one tab between"
-            if is_pair
-            else "single texts: no tabs"
-        )
-        raise ValueError(
-            f"line {number} has {len(parts) - 1} tabs, but the model's task is about {rule}"
-        )
-    return (parts[0], parts[1]) if is_pair else parts[0]
+        answers.update(zip(texts, predictor(texts.values()), strict=True))
+    except Exception as error:  # whatever it is, the other lines are answered
+        if len(part) > 1:
+            return [_answers(predictor, [line], n)[0] for n, line in enumerate(part, first_number)]
+        answers[first_number] = {"error": f"line {first_number}: {str(error) or repr(error)}"}
+    return [answers[number] for number in sorted(answers)]
 
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code.
 
-    It is 0, or 2 for a model or lines that cannot work, 1 if the reader of the answers is closed,
-    or 130 after Ctrl-C.
+    It is 0, or 2 for a model or a file that cannot work, 1 if lines were answered with an error or
+    the reader of the answers is closed, or 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(
         prog="python -m bert_estimator.serving.predictor",
@@ -273,13 +224,17 @@ def main(argv: list[str]) -> int:
         help="compute at most this many texts at a time (default %(default)s)",
     )
     args = parser.parse_args(argv[1:])
+    errors = 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
+        paths.check_arguments(argv[1:])
         with open(args.file, "rb") if args.file else sys.stdin.buffer as reader:
             predictor = Predictor(args.model, args.batch_size)
-            answer_lines(predictor, reader, sys.stdout)
+            errors = answer_lines(predictor, reader, sys.stdout)
+        if errors:
+            print(f"{errors} of the lines were answered with an error.", file=sys.stderr)
         if predictor.num_cut:
             print(
                 f"{predictor.num_cut} of the texts were cut to {predictor.max_seq_length} tokens.",
@@ -294,7 +249,7 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"predictor: {error}", file=sys.stderr)
         return 2
-    return 0
+    return 1 if errors else 0
 
 
 def command() -> None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.choices import CORES_PER_REPLICA
 from bert_estimator.tpu.checks import checked, positive_int
 from bert_estimator.tpu.program import cluster_task
 
 _DEFAULT_SAVE_SECS = 600
-_CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNSET = object()
 
 
@@ -81,7 +81,7 @@ class TPUConfig(NamedTuple):
         ):
             if getattr(self, name) is not None:
                 settled[name] = positive_int(getattr(self, name), f"TPUConfig {name}")
-        if self.num_cores_per_replica not in (None, *_CORES_PER_REPLICA):
+        if self.num_cores_per_replica not in (None, *CORES_PER_REPLICA):
             raise ValueError(
                 "TPUConfig: num_cores_per_replica must be 1, 2, 4, 8, 16, 32, 64, 128; got "
                 f"{self.num_cores_per_replica!r}"

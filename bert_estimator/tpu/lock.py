@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from bert_estimator import json_files
 from bert_estimator.tpu.program import hosts
 
 try:
@@ -28,6 +29,7 @@ FILE = ".lock"
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 _LONGEST_COMMAND = 300
+_GREATEST_PID = 1 << 22  # of Linux
 
 _mutex = threading.RLock()
 _held = {}  # path of a lock's file -> the `_Lock` that this process holds
@@ -202,11 +204,9 @@ def _description_of_this_process():
 def _read(path):
     """Returns the dict in a lock's file about its holder; it is empty if the file is."""
     try:
-        with open(path, encoding="utf-8") as reader:
-            described = json.load(reader)
+        return json_files.read(path)
     except (OSError, ValueError):
         return {}
-    return described if isinstance(described, dict) else {}
 
 
 def _refusal(what, holder):
@@ -225,7 +225,7 @@ def _refusal(what, holder):
 def _has_ended(holder):
     """Returns whether the process that a file describes ran on this machine and has ended."""
     same = holder.get("host") == socket.gethostname() and holder.get("machine") == _machine()
-    if not same or not isinstance(holder.get("pid"), int):
+    if not same or type(holder.get("pid")) is not int or not 0 < holder["pid"] <= _GREATEST_PID:
         return False
     try:
         os.kill(holder["pid"], 0)

@@ -8,6 +8,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import json_files
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.exporters import Exporter
@@ -240,9 +241,8 @@ class _Evaluator(tf.train.CheckpointSaverListener):
         if not tf.io.gfile.exists(self._notes_path):
             return {}
         try:
-            with tf.io.gfile.GFile(self._notes_path, "rb") as reader:
-                return dict(json.loads(reader.read()))
-        except (ValueError, TypeError, RecursionError) as error:
+            return json_files.read(self._notes_path)
+        except ValueError as error:
             tf.logging.warning("%s cannot be read and is ignored: %s", self._notes_path, error)
             return None
 

@@ -95,7 +95,7 @@ def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
             '{"format_version": 1, "fi',
             r"is not a complete manifest .*Create the data again",
         ),
-        ('{"format_version": 1}', r"\.json: is not a complete manifest \('files'\)"),
+        ('{"format_version": 1}', r"\.json: is not a complete manifest \(.*'files' is missing"),
         ("[]", r"\.json: is not a complete manifest"),
         (json.dumps({"format_version": 1, "files": [{"name": "x"}]}), "is not a complete manifest"),
         (json.dumps({"format_version": 1, "files": []}), "is not a complete manifest"),

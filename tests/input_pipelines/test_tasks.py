@@ -160,7 +160,7 @@ def test_columns_are_found_by_the_usual_names(tmp_path):
 
 
 def test_columns_are_given_by_name(tmp_path):
-    text = "topic,body,title\nx,long,short\n"
+    text = "topic,body,title\nx,long,short\ny,more,less\n"
     task = own(
         tmp_path,
         text,
@@ -169,7 +169,10 @@ def test_columns_are_given_by_name(tmp_path):
         text_b_column="title",
         label_column="topic",
     )
-    assert as_tuples(examples.training_examples(task)) == [("long", "short", 0)]
+    assert as_tuples(examples.training_examples(task)) == [
+        ("long", "short", 0),
+        ("more", "less", 1),
+    ]
 
 
 def test_columns_are_given_by_number_where_there_is_no_header(tmp_path):

@@ -175,10 +175,20 @@ def test_a_tokenizer_of_another_kind_gives_no_vocabulary(tmp_path):
     assert open_source(str(folder)).vocab_file is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", tokenizer_json("WordPiece", {"a": 1}, {})])
-def test_a_tokenizer_that_is_none(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be an object"),
+        ("{}", "the key 'model' is missing"),
+        (tokenizer_json("WordPiece", {"a": 1}, {}), "of its 1 tokens, none has the id 0"),
+        (tokenizer_json("WordPiece", {"a": "0"}, {}), "the id of 'a': must be a whole number"),
+        (tokenizer_json("WordPiece", {"a\nb": 0}, {}), r"the token 'a\\nb' holds a line end"),
+    ],
+)
+def test_a_tokenizer_that_is_none(tmp_path, text, message):
     folder = with_tokenizer(tmp_path, text)
-    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: cannot be read as a tokeniz"):
+    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message}"):
         open_source(str(folder))
 
 
@@ -347,7 +357,7 @@ def test_a_length_that_says_nothing_is_not_read(tmp_path, length):
         ('{"do_lower_case": false}', False),
         ('{"do_lower_case": true}', True),
         ('{"do_lower_case": "yes"}', None),
-        ("[]", None),
+        ("{}", None),
         (None, None),
     ],
 )

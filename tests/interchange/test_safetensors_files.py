@@ -59,10 +59,22 @@ def test_a_missing_file_of_several(tmp_path):
         safetensors_files.open_directory(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
-def test_an_index_that_is_none(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not JSON"),
+        ("[]", "must be an object"),
+        ("{}", "the key 'weight_map' is missing"),
+        ('{"weight_map": 3}', "weight_map: must be an object, not 3"),
+        ('{"weight_map": {"a": 3}}', r"weight_map\[0\]: must be a string, not 3"),
+        ('{"weight_map": {"a": "/model.safetensors"}}', "the name '/model.safetensors' is not"),
+        ('{"weight_map": {"a": "../a/model.safetensors"}}', "the name '../a/model.safetensors' is"),
+        ('{"weight_map": {"a": ""}}', "the name '' is not the name of a file"),
+    ],
+)
+def test_an_index_that_is_none(tmp_path, text, message):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ValueError, match=r"index\.json: cannot be read: "):
+    with pytest.raises(ValueError, match=rf"index\.json: {message}"):
         safetensors_files.open_directory(str(tmp_path))
 
 

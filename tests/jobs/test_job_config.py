@@ -129,7 +129,7 @@ def test_good_values_pass(tmp_path):
         ({"num_cores_per_replica": 0}, "--num_cores_per_replica=0: must be positive"),
         (
             {"num_tpu_cores": 8, "num_cores_per_replica": 3},
-            "--num_cores_per_replica=3: must divide --num_tpu_cores=8",
+            "--num_cores_per_replica=3: must be one of 1, 2, 4, 8",
         ),
         (
             {"num_tpu_cores": 32, "num_cores_per_replica": 2},

@@ -109,7 +109,7 @@ def test_a_network_too_short(tmp_path):
 def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
-    with pytest.raises(FlagError, match=r"--bert_config_file: .*: expected a JSON object"):
+    with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
         job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
 
 

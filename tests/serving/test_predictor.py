@@ -1,8 +1,10 @@
 """What an exported model tells of raw texts: the same as `--do_predict`, from its directory."""
 
+import concurrent.futures
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +14,10 @@ import pytest
 from tiny_run import bert_config, words
 
 import run_classifier
+from bert_estimator.serving import lines
 from bert_estimator.serving import predictor as predictor_module
-from bert_estimator.serving.predictor import Predictor, answer_lines, find
+from bert_estimator.serving.exported_model import find
+from bert_estimator.serving.predictor import Predictor, answer_lines
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 ROOT = os.path.dirname(os.path.abspath(run_classifier.__file__))
@@ -202,8 +206,72 @@ def test_directories_that_cannot_work(pairs, tmp_path):
     refuses(copy, r"assets\.extra/vocab\.txt: the vocabulary is missing. Export the model again")
     (copy / "assets.extra" / "task.json").unlink()
     refuses(copy, r"assets\.extra/task\.json is missing, which says how text becomes ids")
-    with pytest.raises(ValueError, match="batch_size=0: must be positive"):
+    with pytest.raises(ValueError, match="batch_size=0: must be from 1 to 65536"):
         Predictor(str(pairs), 0)
+
+
+def cut(path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def scrambled(path):
+    path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+
+
+def task_with(**changes):
+    def change(path):
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({**values, **changes}))
+
+    return change
+
+
+TASK, GRAPH = "assets.extra/task.json", "saved_model.pb"
+WEIGHTS = "variables/variables.data-00000-of-00001"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        (GRAPH, cut, "the exported model cannot be used: "),
+        (GRAPH, scrambled, "the exported model cannot be used: "),
+        (GRAPH, lambda path: path.write_bytes(b""), "the exported model cannot be used: "),
+        (WEIGHTS, cut, "the exported model cannot be used: "),
+        (WEIGHTS, scrambled, "the exported model cannot be used: "),
+        ("variables/variables.index", cut, "the exported model cannot be used: "),
+        ("assets.extra/vocab.txt", scrambled, "vocab.txt:1: byte "),
+        (TASK, cut, "task.json: is not JSON: "),
+        (TASK, scrambled, "task.json: is not JSON: byte 0 is not UTF-8"),
+        (TASK, lambda path: path.write_text("[" * 100_000), "levels: it is nested deeper"),
+        (TASK, lambda path: path.write_text("[]"), r"task.json: must be an object, not \[\]"),
+        (TASK, task_with(kind=3), "task.json: kind: must be a string, not 3"),
+        (TASK, task_with(kind="x"), "task.json: kind must be one of classification, multi_l"),
+        (TASK, task_with(labels=["a"]), "the shape .* does not fit task.json's labels"),
+        (TASK, task_with(labels=["a", "a"]), "cannot be the labels of a task of classification"),
+        (TASK, task_with(labels=[{}, "a"]), r"labels\[0\]: must be a string, not {}"),
+        (TASK, task_with(is_pair="no"), 'is_pair: must be true or false, not "no"'),
+        (TASK, task_with(vocab_file="../vocab.txt"), "vocab_file: the name '../vocab.txt' is not"),
+        (TASK, task_with(vocab_file="/etc/passwd"), "vocab_file: the name '/etc/passwd' is not"),
+        (TASK, task_with(vocab_file="none"), "assets.extra/none: the vocabulary is missing"),
+    ],
+)
+def test_a_damaged_directory(pairs, tmp_path, capsys, name, damage, message):
+    copy = tmp_path / "copy"
+    shutil.copytree(find(str(pairs)), copy)
+    damage(copy / name)
+    assert main(copy) == 2
+    err = capsys.readouterr().err
+    assert re.search(rf"^predictor: {copy}.*{message}", err, re.MULTILINE)
+    assert "Traceback" not in err
+
+
+def test_a_vocabulary_elsewhere(pairs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(find(str(pairs)), copy)
+    (copy / "assets.extra" / "vocab.txt").rename(tmp_path / "vocab.txt")
+    (copy / "assets.extra" / "vocab.txt").symlink_to(tmp_path / "vocab.txt")
+    with pytest.raises(ValueError, match=r"task\.json: vocab_file: the name 'vocab.txt' is a link"):
+        Predictor(str(copy))
 
 
 # The command
@@ -225,25 +293,93 @@ def test_a_file_of_lines(pairs, tmp_path, capsys):
     assert err.splitlines()[-1] == "1 of the texts were cut to 12 tokens."
 
 
+GOOD = b"w1 w2\tw3"
+PAIRS = "tabs, but the model's task is about pairs: two texts per line, with one tab between"
+
+
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("line", "message"),
     [
-        (b"a\tb\nc\n", "line 2 has 0 tabs, but the model's task is about pairs: two texts"),
-        (b"a\tb\tc\n", "line 1 has 2 tabs, but the model's task is about pairs"),
-        (b"a\tb\nc\t\xff\n", "line 2: byte 2 is not UTF-8"),
+        (b"c", f"has 0 {PAIRS}"),
+        (b"", f"has 0 {PAIRS}"),
+        (b"a\tb\tc", f"has 2 {PAIRS}"),
+        (b"c\t\xff", "byte 2 is not UTF-8"),
+        (b"c\t\xed\xa0\x80", "byte 2 is not UTF-8"),
+        (b"w1\t" + b"a" * lines.LONGEST_LINE, "is longer than 1048576 bytes; shorten the text"),
+        (b"w1\t" + b"w " * (3 << 20), "is longer than 1048576 bytes; shorten the text"),
     ],
 )
-def test_lines_that_cannot_work(pairs, tmp_path, capsys, lines, message):
-    (tmp_path / "texts").write_bytes(lines)
-    assert main(pairs, tmp_path / "texts") == 2
-    assert f"predictor: {message}" in capsys.readouterr().err
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_line_that_cannot_be_answered(pairs, tmp_path, capsys, batch_size, line, message):
+    """The lines around it get their answers."""
+    (tmp_path / "texts").write_bytes(b"\n".join([GOOD, line, GOOD]))
+    assert main(pairs, tmp_path / "texts", f"--batch_size={batch_size}") == 1
+    out, err = capsys.readouterr()
+    first, wrong, last = map(json.loads, out.splitlines())
+    assert wrong == {"error": f"line 2: {message}"}
+    assert first["label"] == last["label"]
+    assert "1 of the lines were answered with an error." in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\t",
+        b"w1\t",
+        b"\0\t\0",
+        b"w1\0w2\tw1",
+        b" \t\xe2\x80\x8b",
+        b"w1\t" + b"a" * (lines.LONGEST_LINE - 3),
+        b"w1\t" + "\u4e00".encode() * 300_000,
+    ],
+)
+def test_strange_lines_are_answered(pairs, several, line):
+    for run, text in ((pairs, line), (several, line.partition(b"\t")[2])):
+        writer = io.StringIO()
+        assert answer_lines(Predictor(str(run)), io.BytesIO(text + b"\n"), writer) == 0
+        assert set(json.loads(writer.getvalue())["probabilities"]) <= set("abc") | {"high", "low"}
 
 
 def test_a_pair_in_a_line_where_the_task_has_single_texts(cased):
-    with pytest.raises(
-        ValueError, match="line 1 has 1 tabs, but the model's task is about single t"
-    ):
-        answer_lines(Predictor(str(cased)), io.BytesIO(b"a\tb\n"), io.StringIO())
+    writer = io.StringIO()
+    assert answer_lines(Predictor(str(cased)), io.BytesIO(b"a\tb\n"), writer) == 1
+    message = "line 1: has 1 tabs, but the model's task is about single texts: no tabs"
+    assert json.loads(writer.getvalue()) == {"error": message}
+
+
+def test_a_text_that_the_network_fails_on_costs_its_own_line_only(cased, monkeypatch):
+    """As a text may that takes all the memory."""
+    predictor = Predictor(str(cased))
+    encode = predictor._tokenizer.encode
+
+    def fails(text):
+        if text == "W3":
+            raise MemoryError
+        return encode(text)
+
+    monkeypatch.setattr(predictor._tokenizer, "encode", fails)
+    writer = io.StringIO()
+    assert answer_lines(predictor, io.BytesIO(b"W1\nW2\nW3\n\xff\nW5\n"), writer) == 2
+    answers = [json.loads(line) for line in writer.getvalue().splitlines()]
+    assert [sorted(answer) for answer in answers] == [
+        *[["number"]] * 2,
+        *[["error"]] * 2,
+        ["number"],
+    ]
+    assert answers[2] == {"error": "line 3: MemoryError()"}
+
+
+def test_several_threads_ask_at_once(pairs):
+    given = [texts(NUMBER, seed, True) + [("w1 " * 20, "w2")] for seed in range(8)]
+    predictor = Predictor(str(pairs), batch_size=4)
+    expected = [predictor.predict(of_one)["logits"] for of_one in given]
+    alone = predictor.num_cut
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for found, wanted in zip(
+            threads.map(predictor.predict, given * 4), expected * 4, strict=True
+        ):
+            np.testing.assert_allclose(found["logits"], wanted, atol=1e-6)
+    assert predictor.num_cut == 5 * alone
 
 
 def test_a_command_that_cannot_work(pairs, tmp_path, capsys):

@@ -5,8 +5,9 @@ rules. `Task.hosts` says which processes train together here, and refuses cluste
 """
 
 import dataclasses
-import json
 import os
+
+from bert_estimator import json_files
 
 _WORKER, _PS, _EVALUATOR = "worker", "ps", "evaluator"
 _EXPECTED = (
@@ -113,20 +114,24 @@ def tf_config() -> dict:
     """Returns the environment variable TF_CONFIG, a JSON object; {} if it is not set.
 
     Raises:
-      ValueError: it is not a JSON object, or its cluster or its task is not as TensorFlow writes
-        them.
+      ValueError: it is not a JSON object, or its task or a master is not as TensorFlow writes it.
       TypeError: its service is not a dict.
     """
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
-        config = json.loads(text)
+        config = json_files.parse(text, "TF_CONFIG")
     except ValueError as error:
-        raise ValueError(f"TF_CONFIG={text!r} is not JSON: {error}. {_EXPECTED}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"TF_CONFIG={text!r} is not a JSON object. {_EXPECTED}")
+        raise ValueError(f"{error}. {_EXPECTED}") from None
     task = config.get("task", {})
     if not isinstance(task, dict):
         raise ValueError(f"TF_CONFIG: the task {task!r} is not an object. {_EXPECTED}")
+    if not isinstance(task.get("type"), str | None):
+        raise ValueError(
+            f"TF_CONFIG: the type of the task must be a string, not {task['type']!r}. {_EXPECTED}"
+        )
+    for name in ("model_dir", "session_master", "eval_session_master"):
+        if not isinstance(config.get(name), str | None):
+            raise ValueError(f"TF_CONFIG: {name} must be a string, not {config[name]!r}")
     service = config.get("service")
     if not isinstance(service, dict | None):
         raise TypeError(
@@ -191,6 +196,13 @@ def _cluster(given):
                 f"TF_CONFIG: The tasks for job {kind!r} must be a list or a dictionary from "
                 f"integers to strings, not {tasks!r}. {_EXPECTED}"
             )
+    for kind, tasks in cluster.items():
+        for index, address in tasks.items():
+            if not isinstance(address, str):
+                raise ValueError(
+                    f"TF_CONFIG: the address of {kind} {index} must be a string, not {address!r}. "
+                    f"{_EXPECTED}"
+                )
     return {kind: tasks for kind, tasks in cluster.items() if tasks}
 
 
@@ -238,7 +250,7 @@ def _checked_index(kind, index):
 def _int(index):
     try:
         return int(index)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"TF_CONFIG: the task index must be a number, not {index!r}") from None
 
 

@@ -17,12 +17,14 @@ TRIED = {"0.10.2": "0.0.52", "0.12.0": "0.0.52"}
 
 _INSTALL = "pip install 'bert-estimator[tpu]', on Python 3.11 or newer"
 
-_REHEARSE = re.compile(r"rehearse:([1-9][0-9]*)")
+_REHEARSE = re.compile(r"rehearse:([1-9][0-9]{0,17})")
 _ADDRESS = re.compile(r"grpc://.*|[^/:]+:[0-9]{3,5}")
 ALLOWED = "local (the TPU of this machine), gpu (its GPUs), rehearse:N (N virtual cores of its CPU)"
 
 # TPU drivers create these files. Looking for them is quick, and does not start jax.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+
+_MOST_VIRTUAL_CORES = 1024
 
 # Many virtual cores share few real cores, so the last one may arrive late at a sum.
 _SUM_TIMEOUT_SECS = 1200
@@ -132,6 +134,11 @@ def _devices_of_kind(kind, wait_secs, error_text):
 
 def _virtual_cores(number, wait_secs):
     jax = import_jax()
+    if not 0 < number <= _MOST_VIRTUAL_CORES:
+        raise RuntimeError(
+            f"master='rehearse:{number}': there can be from 1 to {_MOST_VIRTUAL_CORES} virtual "
+            "cores, since each has a thread"
+        )
     number_of_hosts = hosts.find().number
     if number % number_of_hosts:
         raise RuntimeError(

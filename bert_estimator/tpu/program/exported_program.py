@@ -13,12 +13,10 @@ import contextlib
 import dataclasses
 import json
 import os
-import zipfile
-import zlib
 
 import numpy as np
 
-from bert_estimator import atomic_file
+from bert_estimator import atomic_file, json_files, zip_files
 from bert_estimator.tpu.program import stablehlo
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 
@@ -94,18 +92,8 @@ def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
             f"{directory} does not hold a complete exported program: program.json, which is "
             "written last, is missing. Export the program (again)"
         )
-    with open(description_path, encoding="utf-8") as reader:
-        description = json.load(reader)
-    with open(os.path.join(directory, "step.stablehlo"), "rb") as reader:
-        text = stablehlo.from_portable(reader.read())
-    layout = [
-        StateVariable(**{**variable, "shape": tuple(variable["shape"])})
-        for variable in description["state"]
-    ]
-    inputs = description["inputs"]
-    lowered = LoweredStep(
-        text, 1 + len(inputs), description["num_outputs"], layout, description["order"]
-    )
+    lowered, inputs, num_cores, batch_size = _description(directory, description_path)
+    layout = lowered.state
     state_path = os.path.join(directory, "state.npz")
     values = _arrays(state_path)
     missing = [variable.name for variable in layout if variable.name not in values]
@@ -114,15 +102,61 @@ def load(directory: str, batches_path: str | None = None) -> ExportedProgram:
             f"{state_path} lacks {missing}, which program.json lists: export the program again"
         )
     state = [_typed(values[v.name], stablehlo.dtype(v.dtype)) for v in layout]
+    for variable, value in zip(layout, state, strict=True):
+        if value.shape != variable.shape:
+            raise ValueError(
+                f"{state_path}: {variable.name} has the shape {list(value.shape)}, but "
+                f"program.json says {list(variable.shape)}: export the program again"
+            )
     path = batches_path or os.path.join(directory, "batches.npz")
     return ExportedProgram(
         lowered=lowered,
-        num_cores=description["num_cores"],
-        batch_size=description["batch_size"],
+        num_cores=num_cores,
+        batch_size=batch_size,
         inputs=inputs,
         state=state,
-        batches=_batches(path, inputs, lowered, description["num_cores"]),
+        batches=_batches(path, inputs, lowered, num_cores),
     )
+
+
+def _description(directory, path):
+    """Returns (`LoweredStep`, names of its inputs, number of cores, batch size)."""
+    values = json_files.read(path)
+    num_cores, batch_size, num_outputs = (
+        json_files.field(values, name, int, path)
+        for name in ("num_cores", "batch_size", "num_outputs")
+    )
+    inputs, order, state = (
+        json_files.items(json_files.field(values, name, list, path), kind, f"{path}: {name}")
+        for name, kind in (("inputs", str), ("order", int), ("state", dict))
+    )
+    layout = [_state_variable(variable, path) for variable in state]
+    step_path = os.path.join(directory, "step.stablehlo")
+    with open(step_path, "rb") as reader:
+        artifact = reader.read()
+    try:
+        text = stablehlo.from_portable(artifact)
+        parameters = stablehlo.parameters(text)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise ValueError(
+            f"{step_path} is not a program, or is truncated or damaged ({error}): export it again"
+        ) from None
+    fits = len(parameters) == 1 + len(inputs) + len(order) and num_outputs > 0 and num_cores > 0
+    if not fits or not all(0 <= number < len(layout) for number in order):
+        raise ValueError(f"{path} does not describe the program beside it: export it again")
+    lowered = LoweredStep(text, 1 + len(inputs), num_outputs, layout, order)
+    return lowered, inputs, num_cores, batch_size
+
+
+def _state_variable(values, path):
+    name, dtype = (json_files.field(values, key, str, path) for key in ("name", "dtype"))
+    shape = json_files.items(json_files.field(values, "shape", list, path), int, f"{path}: shape")
+    try:
+        stablehlo.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"{path}: {name} has the unknown dtype {dtype!r}") from None
+    trainable = json_files.field(values, "trainable", bool, path)
+    return StateVariable(name, tuple(shape), dtype, trainable)
 
 
 def _batches(path, inputs, lowered, num_cores):
@@ -156,12 +190,13 @@ def _arrays(path):
         which do not name the path.
     """
     try:
-        with open(path, "rb") as reader:
+        with zip_files.opened(path) as archive, open(path, "rb") as reader:
+            zip_files.check(archive, archive.namelist(), os.path.dirname(path) or ".")
             return dict(np.load(reader))
-    except (zipfile.BadZipFile, zlib.error, EOFError, TypeError, ValueError) as error:
+    except zip_files.ZipError as error:
         raise ValueError(
             f"{path} is not an npz file, or is truncated or damaged ({error}): write it again"
-        ) from error
+        ) from None
 
 
 def _typed(array, dtype):

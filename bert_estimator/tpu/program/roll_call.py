@@ -14,6 +14,8 @@ import socket
 import time
 from collections.abc import Sequence
 
+from bert_estimator import json_files
+
 # While hosts are missing, a log line says so this often.
 LOG_SECS = 15
 _RETRY_SECS = 0.5
@@ -63,8 +65,8 @@ class Connection:
         if not data:
             return None
         *lines, self._unread = (self._unread + data).split(b"\n")
-        messages = [json.loads(line) for line in lines]
-        if len(self._unread) > _LONGEST_LINE or not all(isinstance(m, dict) for m in messages):
+        messages = [json_files.parse(line, "a message of a roll call") for line in lines]
+        if len(self._unread) > _LONGEST_LINE:
             raise ValueError("not a message of a roll call")
         return messages
 

@@ -98,8 +98,8 @@ def test_the_masters_of_a_session_name_cores(set_config, tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ('{"cluster":', ValueError, r"TF_CONFIG='{\"cluster\":' is not JSON: Expecting value"),
-        ('["a:1"]', ValueError, r"TF_CONFIG='\[\"a:1\"\]' is not a JSON object"),
+        ('{"cluster":', ValueError, "TF_CONFIG: is not JSON: Expecting value"),
+        ('["a:1"]', ValueError, "TF_CONFIG: must be an object, not "),
         ('{"cluster": ["a:1"]}', TypeError, r"`cluster` must be a dictionary .*, not \['a:1'\]"),
         (
             '{"cluster": {"chief": "a:1"}}',

@@ -1,0 +1,76 @@
+"""Paths that strangers choose: names inside files, patterns, and what no file system can hold."""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+
+# TensorFlow takes the paths of checkpoints for patterns when it restores or deletes them.
+_PATTERN = re.compile(r"[\[\]*?\\]")
+
+
+def check_arguments(argv: Sequence[str]) -> None:
+    """Checks the words of a command line, before anything is done with them.
+
+    Raises:
+      ValueError: a word is not UTF-8, or holds a NUL; the message shows it.
+    """
+    for word in argv:
+        if "\0" in word:
+            raise ValueError(f"the argument {word!r} holds a NUL character; leave it out")
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the argument {word!a} is not UTF-8; rename the file, or correct the argument"
+            ) from None
+
+
+def check_no_pattern(path: str) -> None:
+    """Checks that TensorFlow does not take a path for a pattern.
+
+    Raises:
+      ValueError: the path has one of the characters of patterns.
+    """
+    found = _PATTERN.search(os.fspath(path))
+    if found:
+        raise ValueError(
+            f"has the character {found[0]}, with which TensorFlow takes the path of a checkpoint "
+            "for a pattern and does not find it again; choose a path without any of [ ] * ? \\"
+        )
+
+
+def matches(pattern: str) -> list[str]:
+    """Returns the files that a pattern matches, sorted; a file of exactly this name comes first.
+
+    So a file whose name has the characters of patterns can be named too.
+    """
+    if os.path.isfile(pattern):
+        return [pattern]
+    return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+
+
+def inside(directory: str, name: str) -> str:
+    """Returns the path of a file that another file of the directory names.
+
+    Symbolic links may not lead out of the directory either. In a cache of Hugging Face's hub, the
+    files of `snapshots/<commit>` may be links into `blobs`.
+
+    Args:
+      directory: the directory of both files.
+      name: the name, a path relative to the directory.
+
+    Raises:
+      ValueError: the path would leave the directory; the message shows the name.
+    """
+    parts = re.split(r"[/\\]", name)
+    if not name or ".." in parts or "" in parts or ":" in parts[0] or "\0" in name:
+        raise ValueError(f"the name {name!r} is not the name of a file in the same directory")
+    path = os.path.join(directory, name)
+    real, home = os.path.realpath(path), os.path.realpath(directory)
+    allowed = [home]
+    if os.path.basename(os.path.dirname(home)) == "snapshots":
+        allowed.append(os.path.join(os.path.dirname(os.path.dirname(home)), "blobs"))
+    if real == home or not any(os.path.commonpath([real, f]) == f for f in allowed):
+        raise ValueError(f"the name {name!r} is a link that leads out of the directory, to {real}")
+    return path

@@ -1,0 +1,144 @@
+"""An exported model's directory: found, opened and checked, whatever lies in it."""
+
+import dataclasses
+import os
+from typing import Any
+
+from bert_estimator import json_files, paths, tokenization
+from bert_estimator.choices import TASK_KINDS
+
+_EXPORTS = "export"  # the directory of a run's exported models
+_REGRESSION = TASK_KINDS[-1]
+_LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
+# What `Features.batch` gives.
+_FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTask:
+    """Says how text becomes ids, and what the outputs mean: the task.json of an exported model.
+
+    Attributes:
+      kind: "classification", "multi_label" or "regression".
+      labels: the labels in the order of the outputs' columns; empty for regression.
+      is_pair: whether the task is about pairs of texts.
+      vocab_file: path of the vocabulary.
+      do_lower_case: whether text is lower-cased.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    is_pair: bool
+    vocab_file: str
+    do_lower_case: bool
+
+    def open_tokenizer(self) -> tokenization.Tokenizer:
+        """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
+        return tokenization.open_tokenizer(self.vocab_file, self.do_lower_case)
+
+
+def find(path: str) -> str:
+    """Returns the directory of the exported model that a path means; see `Predictor`.
+
+    Raises:
+      ValueError: the path does not hold an exported model, or TensorFlow cannot open it.
+    """
+    try:
+        paths.check_no_pattern(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    for folder in (path, os.path.join(path, _EXPORTS)):
+        if _is_saved_model(folder):
+            return folder
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        numbers = [n for n in names if n.isdecimal() and _is_saved_model(os.path.join(folder, n))]
+        if numbers:
+            return os.path.join(folder, max(numbers, key=int))
+    raise ValueError(
+        f"{path} does not hold an exported model: neither it nor its {_EXPORTS}/ has a "
+        "saved_model.pb, or a numbered directory with a saved_model.pb. Export a model: "
+        "run_classifier.py --do_export"
+    )
+
+
+def read_task(export_dir: str) -> TextTask:
+    """Reads the task of an exported model.
+
+    Raises:
+      ValueError: task.json or the vocabulary is missing, or task.json is damaged; the message names
+        the file.
+    """
+    extra = os.path.join(export_dir, "assets.extra")
+    path = os.path.join(extra, "task.json")
+    if not os.path.isfile(path):
+        raise ValueError(
+            f"{path} is missing, which says how text becomes ids. Export the model with "
+            "run_classifier.py --do_export"
+        )
+    values = json_files.read(path)
+    kind, name = (json_files.field(values, key, str, path) for key in ("kind", "vocab_file"))
+    is_pair, lower = (json_files.field(values, k, bool, path) for k in ("is_pair", "do_lower_case"))
+    labels = json_files.field(values, "labels", list, path)
+    json_files.items(labels, str, f"{path}: labels")
+    if kind not in TASK_KINDS:
+        raise ValueError(f"{path}: kind must be one of {', '.join(TASK_KINDS)}, not {kind!r}")
+    if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
+        raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
+    try:
+        vocab_file = paths.inside(extra, name)
+    except ValueError as error:
+        raise ValueError(f"{path}: vocab_file: {error}") from None
+    if not os.path.isfile(vocab_file):
+        raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
+    return TextTask(kind, tuple(labels), is_pair, vocab_file, lower)
+
+
+def open_session(
+    export_dir: str, task: TextTask
+) -> tuple[Any, dict[str, str], dict[str, str], int]:
+    """Loads an exported model into a session.
+
+    Returns:
+      (a `tf.Session`; feature name -> name of its tensor; output name -> name of its tensor; the
+      length of a sequence in tokens).
+
+    Raises:
+      ValueError: the SavedModel is damaged, or is not a classifier of the task.
+    """
+    # TensorFlow takes seconds to load; a wrong directory has been reported before.
+    import tensorflow.compat.v1 as tf
+
+    session = tf.Session(graph=tf.Graph())
+    try:
+        with session.graph.as_default():
+            meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
+        signature = meta_graph.signature_def["serving_default"]
+        length = _check_signature(signature, task)
+    except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
+        session.close()
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise ValueError(
+            f"{export_dir}: the exported model cannot be used: {reason[0]}. Export it again"
+        ) from None
+    inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
+    outputs = {name: tensor.name for name, tensor in signature.outputs.items()}
+    return session, inputs, outputs, length
+
+
+def _check_signature(signature, task):
+    """Returns the length of a sequence of a signature that fits a task."""
+    outputs = ("logits",) if task.kind == _REGRESSION else ("logits", "probabilities")
+    if not set(signature.inputs) <= set(_FEATURES) or set(signature.outputs) != set(outputs):
+        raise ValueError("its signature serving_default has other inputs or outputs")
+    for name in outputs:
+        sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
+        if sizes != [-1, len(task.labels) or 1]:
+            raise ValueError(f"{name} has the shape {sizes}, which does not fit task.json's labels")
+    length = signature.inputs["input_ids"].tensor_shape.dim[1].size
+    if length < _LEAST_TOKENS:
+        raise ValueError(f"its sequences have {length} tokens")
+    return length
+
+
+def _is_saved_model(folder):
+    return os.path.isfile(os.path.join(folder, "saved_model.pb"))

@@ -1,0 +1,102 @@
+"""Zip archives that may come from strangers: names, sizes and damages are checked first."""
+
+import contextlib
+import errno
+import lzma
+import os
+import re
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+
+# Weights hardly shrink, and vocabularies to a third: a model unpacks to less than this many times
+# its archive. Constant weights shrink to a thousandth, which small models of tests have.
+MOST_RATIO = 100
+_ALWAYS_ALLOWED_BYTES = 1 << 28
+
+# Python's zipfile and numpy raise all of these for damaged archives.
+_DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+class ZipError(ValueError):
+    """An archive is damaged, or holds what is not unpacked; the message names it."""
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[zipfile.ZipFile]:
+    """Opens an archive; an error of the `with` block that damage leads to becomes a ZipError.
+
+    Raises:
+      ZipError: the archive is damaged.
+      OSError: the file cannot be read, or what is unpacked cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except ZipError:
+        raise
+    except _DAMAGES as error:
+        raise ZipError(f"{path}: the archive cannot be read: {str(error) or repr(error)}") from None
+    except OSError as error:
+        # A bad place to seek to, and bzip2's errors, which have no number, are damage.
+        if error.errno not in (None, errno.EINVAL):
+            raise
+        raise ZipError(f"{path}: the archive cannot be read: {error}") from None
+
+
+def check(archive: zipfile.ZipFile, names: Iterable[str], folder: str) -> None:
+    """Checks the members of an archive before they are unpacked.
+
+    Args:
+      archive: the archive, opened.
+      names: the names of the members to unpack.
+      folder: the directory to unpack into.
+
+    Raises:
+      ZipError: a name leads out of the directory or occurs twice, a member is a symbolic link, or
+        the members are larger than MOST_RATIO times the archive or than the free space.
+    """
+    path, names = str(archive.filename), list(names)
+    seen = set()
+    for name in names:
+        parts = re.split(r"[/\\]", name)
+        if not parts[0] or ".." in parts or "\\" in name or ":" in parts[0]:
+            raise ZipError(
+                f"{path}: holds {name!r}, a name that leads out of the directory that the archive "
+                "is unpacked into. Do not use this archive, or unpack it yourself"
+            )
+        if name in seen:
+            raise ZipError(f"{path}: holds {name!r} twice")
+        seen.add(name)
+        if stat.S_ISLNK(archive.getinfo(name).external_attr >> 16):
+            raise ZipError(f"{path}: {name!r} is a symbolic link, not a file; unpack it yourself")
+    size = sum(archive.getinfo(name).file_size for name in names)
+    most = max(_ALWAYS_ALLOWED_BYTES, MOST_RATIO * os.path.getsize(path))
+    if size > most:
+        raise ZipError(
+            f"{path}: unpacks to {size} bytes, more than {MOST_RATIO} times its size, as no model "
+            "does. If you trust it, unpack it yourself"
+        )
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise ZipError(
+            f"{path}: unpacks to {size} bytes, but {folder} has {free} bytes of free space; make "
+            "space, or set TMPDIR to a directory that has more"
+        )

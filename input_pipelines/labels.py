@@ -1,0 +1,104 @@
+"""Labels as files spell them: cells become names or numbers, or errors that say where."""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bert_estimator import json_files
+from input_pipelines.table_files import TableError
+
+_WHOLE = re.compile(r"-?\d{1,15}")
+_KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def name_of(value: Any, place: str) -> str:
+    """Returns the name of a label: a text without the spaces around it, or a JSON value's spelling.
+
+    Args:
+      value: a cell.
+      place: file and line, for the message.
+
+    Raises:
+      TableError: the cell is null, an object, a list, or a number that is not finite.
+    """
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        value = int(value)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    raise TableError(
+        f"{place}: the label is {json_files.shown(value)}; it must be a text, a number, true or "
+        "false"
+    )
+
+
+def names_of(value: Any, place: str) -> list[str]:
+    """Returns the names of several labels, or of 0: a JSON list, or a cell with commas in between.
+
+    Raises:
+      TableError: as `name_of` does.
+    """
+    parts = value if isinstance(value, list) else name_of(value, place).split(",")
+    return [name for name in (name_of(part, place) for part in parts) if name]
+
+
+def number_of(value: Any, place: str) -> float:
+    """Returns the number of a label; raises TableError if it is not a number of float32."""
+    try:
+        is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
+        number = float(value) if is_number and "_" not in str(value) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        shown = repr(value) if isinstance(value, str) else json_files.shown(value)
+        raise TableError(f"{place}: the label is {shown}; it must be a number")
+    return number
+
+
+def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False) -> tuple[str, ...]:
+    """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
+
+    Args:
+      path: the file, for messages.
+      cells: (line, cell) of each row.
+      several: whether a cell may have several labels.
+
+    Raises:
+      TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
+        `true` and `"true"`; or there are not at least two labels (one if `several`). The message
+        names file and line.
+    """
+    first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
+    first_line = 0
+    for line, value in cells:
+        first_line = first_line or line
+        place = f"{path}:{line}"
+        is_list = several and isinstance(value, list)
+        for part in value if is_list else [value]:
+            is_text_of_several = several and not is_list
+            names = names_of(part, place) if is_text_of_several else [name_of(part, place)]
+            for name in names:
+                kind = _KINDS[type(part)]
+                before, first = first_uses.setdefault(name, (kind, line))
+                if before != kind:
+                    raise TableError(
+                        f"{place}: the label {name} is {kind}, but in line {first} it is {before}; "
+                        "spell each label in one way"
+                    )
+    names = [name for name in first_uses if name]
+    if not names:
+        raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")
+    if len(names) == 1 and not several:
+        raise TableError(
+            f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
+            "rows, so that there is nothing to learn; give examples of at least two labels"
+        )
+    if all(map(_WHOLE.fullmatch, names)):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))

@@ -1,0 +1,98 @@
+"""Every command of the project, called within the tests' process, each with arguments that work."""
+
+import contextlib
+import functools
+import importlib
+import io
+import shutil
+from unittest import mock
+
+from absl import flags
+from fixtures import DATA
+from scripts import CLASSIFIER, PRETRAINING
+
+TEXT = "w1 w2 w3\nw4 w5\n\nw6 w7 w8\nw9 w1\n\nw2 w3\nw5 w8\n"
+
+
+def _with_absl(name):
+    """Returns the main function of a command whose flags are absl's, which are global."""
+    module = importlib.import_module(f"input_pipelines.{name}")
+
+    def main(argv):
+        values = flags.FlagValues()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(flags, "FLAGS", values))
+            for kind in ("string", "integer", "float", "enum", "bool"):
+                define = getattr(flags, f"DEFINE_{kind}")
+                define = functools.partial(define, flag_values=values)
+                stack.enter_context(mock.patch.object(flags, f"DEFINE_{kind}", define))
+            module.define_flags()
+            return module.main(argv)
+
+    return main
+
+
+def _main_of(module, skip=0):
+    return lambda argv: importlib.import_module(module).main(argv[skip:])
+
+
+MAINS = {
+    "pretraining": PRETRAINING.module.main,
+    "classifier": CLASSIFIER.module.main,
+    "vocabulary": _with_absl("create_vocabulary"),
+    "records": _with_absl("create_pretraining_data"),
+    "convert": _main_of("bert_estimator.interchange.__main__"),
+    "predict": _main_of("bert_estimator.serving.predictor"),
+    "legacy": _main_of("bert_estimator.legacy.__main__"),
+    "run_program": _main_of("bert_estimator.tpu.program.run_program", skip=1),
+}
+
+
+def write_inputs(folder):
+    """Writes what the arguments of `arguments` name."""
+    for script in (PRETRAINING, CLASSIFIER):
+        path = folder / script.module.__name__
+        path.mkdir()
+        script.write_data(path)
+    (folder / "text.txt").write_text(TEXT)
+    shutil.copyfile(folder / "run_pretraining" / "vocab.txt", folder / "vocab.txt")
+    for model in ("hf_classifier", "tf1"):
+        shutil.copytree(DATA / model, folder / model)
+    (folder / "script.py").write_text("print('runs')\n")
+
+
+def arguments(command, folder, output):
+    """Returns arguments with which a command works, except for models that a test has to export.
+
+    Args:
+      command: a key of MAINS.
+      folder: where `write_inputs` wrote.
+      output: a path to write to, which does not exist.
+    """
+    return {
+        "pretraining": lambda: PRETRAINING.flags(folder / "run_pretraining", output),
+        "classifier": lambda: CLASSIFIER.flags(folder / "run_classifier", output),
+        "vocabulary": lambda: [
+            f"--input_file={folder}/text.txt", f"--vocab_file={output}", "--vocab_size=40",
+        ],
+        "records": lambda: [
+            f"--input_file={folder}/text.txt", f"--output_file={output}",
+            f"--vocab_file={folder}/vocab.txt", "--max_seq_length=16",
+            "--max_predictions_per_seq=4",
+        ],
+        "convert": lambda: [f"{folder}/hf_classifier", str(output)],
+        "predict": lambda: [f"{folder}/exported"],
+        "legacy": lambda: [f"{folder}/script.py"],
+        "run_program": lambda: [f"{folder}/program"],
+    }[command]()  # fmt: skip
+
+
+def call(command, argv):
+    """Calls a command; returns (exit code, what it printed on stderr)."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = MAINS[command]([command, *argv])
+        except SystemExit as end:  # of argparse
+            code = end.code
+    return code, err.getvalue()
