@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # no test finds what an earlier run compiled
 
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.step import step_graph

@@ -24,6 +24,7 @@ class CoreMesh:
       whole: the `jax.sharding.Sharding` of arrays that every core holds in full.
       rows: the `jax.sharding.Sharding` of arrays whose rows (the first axis) are divided among the
         replicas.
+      key: what meshes have in common that lay out the same cores in the same way.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class CoreMesh:
         self._rules = sharding
         self._mesh = jax.sharding.Mesh(grid, ("replica", "core"))
         self._options = devices.compiler_options(cores)
+        self.key = (tuple(cores), cores_per_replica, tuple(map(tuple, sharding)))
         self.whole = self._sharding()
         self.rows = self._sharding("replica")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator.tpu.program import devices, stablehlo
+from bert_estimator.tpu.program import devices, kept_programs, stablehlo
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
 
@@ -18,6 +18,9 @@ from bert_estimator.tpu.program.lowered_step import LoweredStep
 # chunks are on a device at a time, so their batches must not take much of its memory.
 _MOST_STEPS = 16
 _MOST_BYTES = 2**26
+
+# The loops of this process. They are compiled when they first run.
+LOOPS = kept_programs.KeptPrograms()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +67,11 @@ class DeviceLoop:
         self._mesh = mesh
         self._batch = mesh.whole if same_batch else mesh.rows
         self._state = mesh.of_state(lowered.state)
-        parameters = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
-        batch_bytes = sum(np.prod(shape) * dtype.itemsize for shape, dtype in parameters)
-        self.most_steps = int(max(1, min(loop_length, _MOST_STEPS, _MOST_BYTES // batch_bytes)))
-        self._loop = mesh.jit(
-            _one_core_loop(lowered.one_core(), ends_at_nan, num_last, gather=mesh.num_hosts > 1),
-            lowered.state,
-            inputs=[None, None, 0, None if same_batch else 0],
-            # A host can only read the arrays of its own cores, but the host functions get the rows
-            # of all cores: with several hosts, the loop gathers them.
-            outputs=[None, None, 1 if mesh.num_hosts == 1 else None, 0],
+        self._loop, batch_bytes = LOOPS.get(
+            (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last),
+            lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last),
         )
+        self.most_steps = int(max(1, min(loop_length, _MOST_STEPS, _MOST_BYTES // batch_bytes)))
         self._replica_ids = mesh.replica_ids()
         self._going = self._mesh.put(np.array(True), mesh.whole)
 
@@ -106,6 +103,22 @@ class DeviceLoop:
                 batches + padding,
             )
         return state, Chunk(count, outputs, last)
+
+
+def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last):
+    """Returns the loop, which the cores of a mesh compile when they first run it, and how many
+    bytes the batch of a step has."""
+    kept_programs.keep_on_disk()
+    parameters = stablehlo.parameters(lowered.text)[: lowered.num_inputs]
+    loop = mesh.jit(
+        _one_core_loop(lowered.one_core(), ends_at_nan, num_last, gather=mesh.num_hosts > 1),
+        lowered.state,
+        inputs=[None, None, 0, None if same_batch else 0],
+        # A host can only read the arrays of its own cores, but the host functions get the rows
+        # of all cores: with several hosts, the loop gathers them.
+        outputs=[None, None, 1 if mesh.num_hosts == 1 else None, 0],
+    )
+    return loop, sum(np.prod(shape) * dtype.itemsize for shape, dtype in parameters)
 
 
 def _one_core_loop(step, ends_at_nan, num_last, gather):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from bert_estimator.tpu.program import devices, stablehlo
+from bert_estimator.tpu.program import devices, kept_programs, stablehlo
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 
 
@@ -42,6 +42,11 @@ class LoweredStep:
     num_outputs: int
     state: list[StateVariable]
     order: list[int]
+
+    def key(self) -> tuple:
+        """Returns what equal steps have in common, and only equal steps."""
+        text = kept_programs.digest(self.text)
+        return text, self.num_inputs, self.num_outputs, tuple(self.state), tuple(self.order)
 
     def one_core(self) -> Callable:
         """Returns the step as a function of one core's arrays, which jax can trace.

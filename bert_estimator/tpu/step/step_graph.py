@@ -7,6 +7,7 @@ function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
@@ -17,11 +18,20 @@ from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
+from bert_estimator.tpu.program import kept_programs
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
-from bert_estimator.tpu.step import initial_values, lowering_error, variable_versions
+from bert_estimator.tpu.step import (
+    function_names,
+    initial_values,
+    lowering_error,
+    variable_versions,
+)
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
+
+# The steps that this process lowered: (text, order), as in `LoweredStep`.
+LOWERED = kept_programs.KeptPrograms()
 
 
 def check_tensorflow() -> None:
@@ -162,8 +172,9 @@ class StepGraph:
         variable_of = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]
         graph_def, handles = self._with_open_ends(present, inputs, variable_of)
+        given = (graph_def, inputs, outputs, after, variable_of, handles)
         try:
-            text, order = _lowered(graph_def, inputs, outputs, after, variable_of, handles)
+            text, order = LOWERED.get(_key(*given), lambda: _lowered(*given))
         except (ValueError, tf.errors.OpError) as error:
             raise lowering_error.explained(error, self._graph) from error
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
@@ -222,6 +233,7 @@ class StepGraph:
         del graph_def.node[:]
         graph_def.node.extend(nodes)
         graph_def.library.function.extend(library.rewritten.values())
+        function_names.name_by_contents(graph_def)
         return graph_def, {**{name: name for name in variable_of}, **copies}
 
     def _fill_in_defaults(self, nodes):
@@ -241,6 +253,15 @@ def _default_of(tensor):
         return None
     value = tensor_util.constant_value(tensor.op.inputs[0])
     return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
+
+
+def _key(graph_def, inputs, outputs, after, variable_of, handles):
+    """Returns what calls of `_lowered` have in common that lower the same step."""
+    tensors = [(t.name, t.dtype, t.shape.as_list()) for t in inputs]
+    variables = [(name, v.dtype, v.shape.as_list()) for name, v in variable_of.items()]
+    others = [[each.name for each in [*outputs, *after]], len(outputs), handles]
+    graph = graph_def.SerializeToString(deterministic=True)
+    return kept_programs.digest(graph, repr([tensors, variables, *others]))
 
 
 def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
@@ -287,6 +308,8 @@ def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
             text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
         number_of = {name: number for number, name in enumerate(variable_of)}
         numbers = {id(v.handle): number_of[handles[name]] for name, v in stand_ins.items()}
+    # The name has a number that no other function of this process has.
+    text = re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
     return text, [numbers[id(handle)] for handle in captured]
 
 
