@@ -1,6 +1,7 @@
 """What a run chooses by name. TensorFlow is not imported here, so that flags can list the names."""
 
-# The keys of `optimization.OPTIMIZERS`, in the order in which help and errors list them.
+# The optimizers' names, in the order in which help and errors list them. The dict
+# `optimization.OPTIMIZERS` has their classes, in the same order.
 OPTIMIZERS = ("lamb", "adamw", "lars", "adafactor")
 
 # How many cores one copy of a model may be split over.

@@ -83,12 +83,15 @@ class UpdateRule:
         optimizer = optimization.create_optimizer(
             self.optimizer, self._rate_by_name(rate), **self.optimizer_options
         )
-        # The report is about the weights before the update, even if no gradient needs the sums.
+        # What reads the weights and is reported is computed before the update: list it here. (The
+        # norm of the gradients need not be listed, because the update depends on it.)
         with tf.control_dependencies([step, loss, *sums.values()]):
             train_op = optimizer.apply_gradients(
                 zip(gradients, variables, strict=True), global_step=global_step
             )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
+        # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log
+        # lines and metrics.jsonl get the floats among the tensors that have one value.
         host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
         # Reports number steps from 1, like log lines and checkpoints.
         host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])

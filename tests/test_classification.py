@@ -107,7 +107,7 @@ def test_predictions(kind):
 
 
 def train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
-    """Runs one training step; returns (loss, report, gradient norm, weights after it)."""
+    """Runs one training step; returns (loss, report, weights after it)."""
     rule = update.UpdateRule(
         "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
     )

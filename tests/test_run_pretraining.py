@@ -19,6 +19,7 @@ from tiny_run import pretraining_flags as command
 import run_pretraining
 from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs import pretraining_config
@@ -73,7 +74,7 @@ def main(arguments):
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
         (
             ["--optimizer=lam"],
-            "--optimizer=lam: must be one of lamb, adamw, lars, adafactor; did you mean lamb?",
+            f"--optimizer=lam: must be one of {', '.join(OPTIMIZERS)}; did you mean lamb?",
         ),
         (
             ["--optimizer=lars", "--bfloat16_first_moments"],

@@ -33,15 +33,19 @@ class FlagError(ValueError):
     """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
 
-def field(default: Any, text: str, **metadata: Any) -> Any:
+def field(default: Any, text: str, is_setting: bool = True, may_differ: bool = False) -> Any:
     """Returns a dataclass field that is a flag of the same name and type.
 
     Args:
       default: value of the flag if it is not given.
       text: the flag's help.
-      **metadata: further entries of the field's metadata.
+      is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
+        something else than a run, such as --compile_only, is not a setting.
+      may_differ: whether a run may be resumed with another value: the flag does not change the
+        numbers of a step, but how long the run is, where it runs, or what it reports.
     """
-    return dataclasses.field(default=default, metadata={"help": text, **metadata})
+    metadata = {"help": text, "is_setting": is_setting, "may_differ": may_differ}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def of(config_class: type) -> list[dataclasses.Field]:

@@ -21,19 +21,6 @@ from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
 
-# A run may be resumed with other values of these flags: they say how long it trains, how often it
-# reports and where it runs, and do not change the numbers of a step.
-_MAY_DIFFER = frozenset(
-    [
-        "output_dir", "do_train", "do_eval", "num_train_steps", "num_train_epochs",
-        "max_eval_steps", "eval_batch_size", "eval_input_file", "save_checkpoints_steps",
-        "iterations_per_loop", "do_predict", "do_export", "predict_batch_size", "eval_file",
-        "predict_file", "num_seeds", "keep_best_checkpoint", "early_stopping_patience",
-        "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
-    ]
-)  # fmt: skip
-
-
 # The files that `RunDirectory.write_network` makes.
 NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
 
@@ -71,7 +58,7 @@ class RunDirectory:
         first step, because a flag was wrong, does not stand in the way of the corrected command.
 
         Args:
-          settings: dict of flag name -> resolved value.
+          settings: dict of flag name -> resolved value of the flags that may not differ.
           records: digest of the training records, or None if it is not known yet.
           records_flag: the flag that names the records, for the message.
 
@@ -84,7 +71,7 @@ class RunDirectory:
         before = recorded_settings(self.path)
         settings = json_files.parse(json.dumps(settings), "the settings")
         for name, value in settings.items():
-            if name in _MAY_DIFFER or before.get(name, value) == value:
+            if before.get(name, value) == value:
                 continue
             if name == "init_checkpoint" and self._is_same_path(before[name], value):
                 continue

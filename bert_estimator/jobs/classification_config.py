@@ -32,7 +32,9 @@ class ClassificationConfig(JobConfig):
     BATCH_SIZES: ClassVar[tuple[str, ...]] = (*JobConfig.BATCH_SIZES, "predict_batch_size")
 
     output_dir: str = flags.field(
-        "runs/classifier", "Write checkpoints, events, metrics and curves into this directory."
+        "runs/classifier",
+        "Write checkpoints, events, metrics and curves into this directory.",
+        may_differ=True,
     )
     task_name: str | None = flags.field(
         None, f"Choose one of {', '.join((*TASK_NAMES, *EMBEDDED_TASKS))}."
@@ -44,9 +46,11 @@ class ClassificationConfig(JobConfig):
     train_file: str | None = flags.field(
         None, "Train on your own examples: a .tsv, .csv or .jsonl file."
     )
-    eval_file: str | None = flags.field(None, "Evaluate on the examples of such a file.")
+    eval_file: str | None = flags.field(
+        None, "Evaluate on the examples of such a file.", may_differ=True
+    )
     predict_file: str | None = flags.field(
-        None, "Predict for the examples of such a file; it needs no labels."
+        None, "Predict for the examples of such a file; it needs no labels.", may_differ=True
     )
     text_a_column: str | None = flags.field(
         None, "Name the column of the text, or give its number from 1 (no header)."
@@ -64,22 +68,28 @@ class ClassificationConfig(JobConfig):
     class_weights: str | None = flags.field(
         None, "Weight the labels in the loss: numbers, comma-separated."
     )
-    predict_batch_size: int = flags.field(8, "Predict global batches of this many examples.")
-    num_train_epochs: float = flags.field(3.0, "Pass this many times over the training examples.")
+    predict_batch_size: int = flags.field(
+        8, "Predict global batches of this many examples.", may_differ=True
+    )
+    num_train_epochs: float = flags.field(
+        3.0, "Pass this many times over the training examples.", may_differ=True
+    )
     warmup_proportion: float = flags.field(0.1, "Warm up linearly for this share of the training.")
     layerwise_lr_decay: float = flags.field(
         1.0, "Multiply the learning rate by this factor from each layer to the layer below it."
     )
-    do_predict: bool = flags.field(False, "Predict, into test_results.tsv.")
-    do_export: bool = flags.field(False, "Export a SavedModel, into export/.")
+    do_predict: bool = flags.field(False, "Predict, into test_results.tsv.", may_differ=True)
+    do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)
     keep_best_checkpoint: bool = flags.field(
-        False, "Evaluate at every checkpoint; end with the best checkpoint."
+        False, "Evaluate at every checkpoint; end with the best checkpoint.", may_differ=True
     )
     early_stopping_patience: int = flags.field(
-        0, "End after this many checkpoints in a row that are not better; 0: never."
+        0,
+        "End after this many checkpoints in a row that are not better; 0: never.",
+        may_differ=True,
     )
     num_seeds: int = flags.field(
-        1, "Run this many seeds, from --random_seed on; print median and spread."
+        1, "Run this many seeds, from --random_seed on; print median and spread.", may_differ=True
     )
 
     def evaluates(self) -> bool:

@@ -65,7 +65,7 @@ class FineTuning:
         if config.do_train:
             names = ("data_dir", "train_file")
             flag = next((name for name in names if getattr(config, name)), "task_name")
-            directory.check_config(config.settings(), self._task.digest(), flag)
+            directory.check_config(config.settings_to_go_on(), self._task.digest(), flag)
         self._run = Run(config, directory, _estimator(config, self._data, master))
         if not config.do_train:
             flags.check(

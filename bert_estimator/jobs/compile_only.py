@@ -186,10 +186,12 @@ def _changes(config, replicas, times_too_big):
     if not config.recompute:
         changes.append([("--recompute", {"recompute": True})])
     if config.optimizer != "adafactor":
-        options = dict.fromkeys(
-            config.OPTIMIZER_FLAGS, False
-        )  # Adafactor does not have these flags
-        changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **options})])
+        unknown_to_it = {
+            name: getattr(type(config), name)
+            for name, optimizers in config.OPTIMIZER_FLAGS.items()
+            if "adafactor" not in optimizers
+        }
+        changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **unknown_to_it})])
     share = config.train_batch_size // replicas
     rows = min(config.micro_batch_size or share, share)
     sizes = []

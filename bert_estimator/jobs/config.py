@@ -36,7 +36,9 @@ class JobConfig:
     OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     output_dir: str = flags.field(
-        "runs/here", "Write checkpoints, events, metrics and curves into this directory."
+        "runs/here",
+        "Write checkpoints, events, metrics and curves into this directory.",
+        may_differ=True,
     )
     bert_config_file: str | None = flags.field(
         None, "Build this network: a bert_config.json, or the config.json of transformers."
@@ -50,30 +52,38 @@ class JobConfig:
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables.",
     )
-    do_train: bool = flags.field(None, "Train. If no flag says what to do, train and evaluate.")
-    do_eval: bool = flags.field(None, "Evaluate.")
+    do_train: bool = flags.field(
+        None, "Train. If no flag says what to do, train and evaluate.", may_differ=True
+    )
+    do_eval: bool = flags.field(None, "Evaluate.", may_differ=True)
     train_batch_size: int = flags.field(32, "Train on global batches of this many examples.")
     eval_batch_size: int = flags.field(
         8,
         "Evaluate on global batches of this many examples; by default at least one on each core.",
+        may_differ=True,
     )
     learning_rate: float = flags.field(5e-5, "Set the peak learning rate.")
-    save_checkpoints_steps: int = flags.field(1000, "Set the number of steps between checkpoints.")
+    save_checkpoints_steps: int = flags.field(
+        1000, "Set the number of steps between checkpoints.", may_differ=True
+    )
     iterations_per_loop: int = flags.field(
-        1000, "Set the number of steps between visits of hooks, checkpoints and logs."
+        1000,
+        "Set the number of steps between visits of hooks, checkpoints and logs.",
+        may_differ=True,
     )
     use_tpu: bool = flags.field(
-        False, "Follow the rules of TPUs, and run on a TPU if one is found."
+        False, "Follow the rules of TPUs, and run on a TPU if one is found.", may_differ=True
     )
     tpu_name: str | None = flags.field(
         None,
         "Run on local, gpu or rehearse:N; by default on $TPU_NAME, or on a TPU if one is found.",
+        may_differ=True,
     )
     num_tpu_cores: int | None = flags.field(
-        None, "Expect this many cores; by default all that are found."
+        None, "Expect this many cores; by default all that are found.", may_differ=True
     )
     num_cores_per_replica: int = flags.field(
-        1, "Split each copy of the model over this many cores."
+        1, "Split each copy of the model over this many cores.", may_differ=True
     )
     precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
     optimizer: str = flags.field(None, f"Choose one of {', '.join(OPTIMIZERS)}.")
@@ -115,16 +125,17 @@ class JobConfig:
     embedded: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Returns flag name -> value of the flags that say how to train, for config.json."""
+        """Returns flag name -> value of the flags that say how to run, for config.json."""
         return {
             field.name: getattr(self, field.name)
             for field in flags.of(type(self))
-            if field.metadata.get("is_setting", True)
+            if field.metadata["is_setting"]
         }
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes."""
-        return self.settings()
+        may_differ = {each.name for each in flags.of(type(self)) if each.metadata["may_differ"]}
+        return {name: value for name, value in self.settings().items() if name not in may_differ}
 
     def directory_to_write(self) -> str:
         """Returns where this process writes the files of the run. The chief of several hosts writes
@@ -214,10 +225,11 @@ class JobConfig:
         flags.check_choice("precision", self.precision, PRECISIONS)
         flags.check_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name, optimizers in self.OPTIMIZER_FLAGS.items():
+            value = getattr(self, name)
             flags.check(
-                self.optimizer in optimizers or not getattr(self, name),
+                self.optimizer in optimizers or value == getattr(type(self), name),
                 name,
-                True,
+                value,
                 f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}",
             )
         seed = self.random_seed

@@ -14,8 +14,8 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.tpu.program import devices, hosts, roll_call
 from bert_estimator.tpu.step import step_graph
 
-_STEPS_A_SUMMARY = 10
-_MOST_STEPS_A_LOG_LINE = 100
+_STEPS_PER_SUMMARY = 10
+_MAX_STEPS_PER_LOG = 100
 
 
 def read_bert_config(config: JobConfig) -> BertConfig:
@@ -142,12 +142,12 @@ def make(
             model_dir=config.output_dir,
             tf_random_seed=config.random_seed,
             save_checkpoints_steps=config.save_checkpoints_steps,
-            log_step_count_steps=min(_MOST_STEPS_A_LOG_LINE, config.iterations_per_loop),
+            log_step_count_steps=min(_MAX_STEPS_PER_LOG, config.iterations_per_loop),
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=config.iterations_per_loop,
                 num_shards=shards,
                 num_cores_per_replica=per_replica,
-                experimental_host_call_every_n_steps=_STEPS_A_SUMMARY,
+                experimental_host_call_every_n_steps=_STEPS_PER_SUMMARY,
             ),
         ),
         params={},

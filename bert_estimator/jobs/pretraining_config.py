@@ -31,7 +31,9 @@ class PretrainingConfig(JobConfig):
     }
 
     output_dir: str = flags.field(
-        "runs/pretraining", "Write checkpoints, events, metrics and curves into this directory."
+        "runs/pretraining",
+        "Write checkpoints, events, metrics and curves into this directory.",
+        may_differ=True,
     )
     input_file: str | None = flags.field(
         None,
@@ -39,19 +41,24 @@ class PretrainingConfig(JobConfig):
         "{max_seq_length} in a name stands for the length of the stage.",
     )
     eval_input_file: str | None = flags.field(
-        None, "Evaluate on these records; by default on the records of --input_file."
+        None,
+        "Evaluate on these records; by default on the records of --input_file.",
+        may_differ=True,
     )
     vocab_file: str | None = flags.field(
         None,
         "Keep this vocabulary with the run; by default the vocabulary beside the records, which "
         "records made by google-research/bert do not have.",
+        may_differ=True,
     )
     max_predictions_per_seq: int = flags.field(
         20, "Predict at most this many masked positions of a sequence."
     )
-    num_train_steps: int = flags.field(100000, "End training at this global step.")
+    num_train_steps: int = flags.field(100000, "End training at this global step.", may_differ=True)
     num_warmup_steps: int = flags.field(10000, "Warm up linearly over this many steps.")
-    max_eval_steps: int = flags.field(100, "Evaluate on at most this many batches.")
+    max_eval_steps: int = flags.field(
+        100, "Evaluate on at most this many batches.", may_differ=True
+    )
     learning_rate_decay_power: float = flags.field(
         1.0, "Decay the learning rate with this power; 1 is linear."
     )
@@ -92,7 +99,7 @@ class PretrainingConfig(JobConfig):
         return {name: value for name, value in given.items() if value}
 
     def settings(self) -> dict[str, Any]:
-        """Returns flag name -> value of the flags that say how to train, and the network's sizes.
+        """Returns flag name -> value of the flags that say how to run, and the network's sizes.
 
         If the run starts from the stage before it, `init_checkpoint` is a path relative to
         --output_dir, so that the directories of a recipe can be moved together.
@@ -104,8 +111,7 @@ class PretrainingConfig(JobConfig):
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes."""
-        settings = self.settings()
-        del settings["vocab_file"]  # a run may get its vocabulary at any time
+        settings = super().settings_to_go_on()
         if not self.do_train:
             del settings["input_file"]  # google-research/bert evaluates on the records of this flag
         return settings

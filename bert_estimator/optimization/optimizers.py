@@ -218,7 +218,7 @@ class AdafactorOptimizer(ChainOptimizer):
         )
 
 
-# By the names of `bert_estimator.choices.OPTIMIZERS`.
+# The classes of the names in `bert_estimator.choices.OPTIMIZERS`, in the same order.
 OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
     "lamb": LAMBOptimizer,
     "adamw": AdamWeightDecayOptimizer,

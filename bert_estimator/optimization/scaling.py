@@ -90,13 +90,16 @@ class AddDecayedWeights:
 
 
 class ScaleByTrustRatio:
-    """Scales the update u of a variable w by ||w|| / ||u||, so that it moves w by a fixed share.
+    """Scales the update u of a variable w by ||w|| / ||u||: it becomes as long as w.
 
-    This is the layer-wise adaptation of LAMB and LARS (You et al., 2020, algorithms 1 and 2). The
-    norms are float32 L2 norms over the whole tensor: for a matrix, the Frobenius norm. The paper's
-    phi is the identity, because the published runs do not name bounds for it. The ratio is 1 if
-    either norm is zero: a tensor that starts at zero must be able to leave zero. If a norm is not
-    finite, the variable becomes not finite, and checks for NaN find it.
+    The learning rate, which comes after it, is then the share of w that a step changes. This is the
+    layer-wise adaptation of LAMB and LARS (You et al., 2020, algorithms 1 and 2). The norms are
+    float32 L2 norms over the whole tensor: for a matrix, the Frobenius norm. The paper allows
+    bounds on ||w|| (its function phi), but its runs do not name any, so there are none here.
+
+    The ratio is 1 if either norm is zero: a tensor that starts at zero must be able to leave zero.
+    If a norm is not finite, the variable becomes not finite, and checks for NaN find it. (Squares
+    of finite numbers overflow, too.)
 
     The piece leaves the ratio in `parameter.trust_ratio`, unless the variable is excluded.
     """
@@ -122,6 +125,8 @@ class ScaleByTrustRatio:
         ratio = tf.where(
             either_is_zero, tf.ones([]), tf.math.divide_no_nan(weight_norm, update_norm)
         )
+        # A finite norm divided by infinity is zero, which would hide that the update overflowed.
+        ratio = tf.where(tf.math.is_inf(update_norm), update_norm, ratio)
         parameter.trust_ratio = ratio
         return ratio * update
 

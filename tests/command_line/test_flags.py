@@ -10,7 +10,7 @@ from bert_estimator.command_line import flags
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Common:
     learning_rate: float = flags.field(5e-5, "Set the rate.")
-    train_batch_size: int = flags.field(32, "Set the batch.", is_setting=False)
+    train_batch_size: int = flags.field(32, "Set the batch.", is_setting=False, may_differ=True)
     not_a_flag: str = "value"
 
 
@@ -44,8 +44,8 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
     assert "Set another batch." in values.get_help()
     metadata = {field.name: dict(field.metadata) for field in flags.of(Common)}
     assert metadata == {
-        "learning_rate": {"help": "Set the rate."},
-        "train_batch_size": {"help": "Set the batch.", "is_setting": False},
+        "learning_rate": {"help": "Set the rate.", "is_setting": True, "may_differ": False},
+        "train_batch_size": {"help": "Set the batch.", "is_setting": False, "may_differ": True},
     }
 
 

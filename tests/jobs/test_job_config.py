@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from bert_estimator import provenance
+from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.config import JobConfig, read_command_line
@@ -63,11 +64,20 @@ def test_defaults_are_those_of_google_research_bert():
     }
 
 
-def test_settings_leave_out_what_does_not_change_the_training():
+def test_settings_leave_out_flags_that_ask_for_something_else_than_a_run():
     settings, _ = read_command_line(JobConfig, ["script", "--learning_rate=1"])
     kept = JobConfig(**settings).settings()
     assert settings == {**kept, "compile_only": False, "tpu_topology": None, "suggest": False}
     assert kept["learning_rate"] == 1.0
+
+
+def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
+    config = JobConfig(**GOOD)
+    assert config.settings().keys() - config.settings_to_go_on().keys() == {
+        "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
+        "iterations_per_loop", "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
+    }  # fmt: skip
+    assert config.settings_to_go_on()["learning_rate"] == 1e-4
 
 
 def test_a_configuration_is_frozen():
@@ -118,7 +128,7 @@ def test_good_values_pass(tmp_path):
             {"precision": "bfloat"},
             "--precision=bfloat: must be one of float32, bfloat16; did you mean bfloat16?",
         ),
-        ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of lamb, adamw, lars, adafactor"),
+        ({"optimizer": "sgd"}, f"--optimizer=sgd: must be one of {', '.join(OPTIMIZERS)}"),
         ({"random_seed": -1}, "--random_seed=-1: must be from 0 to 2147483647"),
         ({"random_seed": 2**31}, "--random_seed=2147483648: must be from 0 to 2147483647"),
         ({"micro_batch_size": 5}, "--micro_batch_size=5: must divide --train_batch_size=32"),

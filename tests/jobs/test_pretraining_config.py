@@ -102,7 +102,7 @@ def test_a_run_may_be_moved_and_its_directory_be_written_otherwise(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     _, second = stages("moved", "--recipe=lamb_76min")
     pathlib.Path("moved/stage_2/model.ckpt-0.index").touch()
-    RunDirectory(second.output_dir).check_config(second.settings())
+    RunDirectory(second.output_dir).check_config(second.settings_to_go_on())
     assert "--init_checkpoint=moved/stage_1/model.ckpt-7037 " in second.described()
 
 

@@ -8,6 +8,7 @@ import optimizer_steps
 import pytest
 
 from bert_estimator import choices, optimization
+from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
@@ -385,10 +386,21 @@ def test_options_are_passed_on():
 
 
 def test_an_unknown_name_is_refused_and_the_known_names_listed():
-    message = r"^name='adam': must be one of lamb, adamw, lars, adafactor\.$"
+    message = r"^name='adam': must be one of {}\.$".format(", ".join(choices.OPTIMIZERS))
     with pytest.raises(ValueError, match=message):
         create_optimizer("adam", 0.1)
 
 
 def test_the_package_exports_what_it_says():
     assert all(hasattr(optimization, name) for name in optimization.__all__)
+    assert {each.__name__ for each in OPTIMIZERS.values()} <= set(optimization.__all__)
+
+
+@pytest.mark.parametrize("flag", PretrainingConfig.OPTIMIZER_FLAGS)
+def test_a_flag_of_some_optimizers_is_an_argument_of_each(flag):
+    config = PretrainingConfig(**{flag: True})
+    for name in PretrainingConfig.OPTIMIZER_FLAGS[flag]:
+        create_optimizer(name, 0.1, **config.optimizer_options())
+    for name in set(OPTIMIZERS) - set(PretrainingConfig.OPTIMIZER_FLAGS[flag]) - {"adamw"}:
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            create_optimizer(name, 0.1, **config.optimizer_options())

@@ -155,6 +155,13 @@ def test_an_update_that_is_not_finite_stays_so(bad):
     assert not np.isfinite(found).all()
 
 
+@pytest.mark.parametrize(("value", "update"), [(1.0, 1e30), (1e30, 1.0), (1e30, 1e30)])
+def test_a_norm_that_overflows_is_not_hidden(value, update):
+    found, ratio = optimizer_steps.apply_piece(ScaleByTrustRatio([]), [value] * 2, [update] * 2)
+    assert ratio == np.inf
+    assert not np.isfinite(found).any()
+
+
 def test_trust_ratio_names_the_argument_of_a_bad_pattern():
     with pytest.raises(ValueError, match=r"exclude_from_layer_adaptation: '\['"):
         ScaleByTrustRatio(["["])

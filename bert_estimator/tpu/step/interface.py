@@ -12,7 +12,8 @@ class LoopResult(NamedTuple):
 
     Attributes:
       losses: list of floats, the loss of each step that was run.
-      scalars: dict of name -> float, the one-value host_call tensors of the last step.
+      scalars: dict of name -> float, the one-value float tensors of the host_call at the
+        last step.
       summary: the serialized v1 summaries of the last step; None if summaries are not due.
     """
 

@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 class LogListener(tf.train.SessionRunHook):
     """A hook that has a function called with every log record of training.
 
-    A record is a dict. Its keys are step, loss, the one-value tensors of a host_call that has a
-    dict, steps_per_sec, examples_per_sec, `<unit>_per_sec`, input_wait (the share of the time that
-    steps waited for input, 0 to 1), and eta_secs (only if the last step is known).
+    A record is a dict. Its keys are step, loss, the one-value float tensors of a host_call that has
+    a dict, steps_per_sec, examples_per_sec, `<unit>_per_sec`, input_wait (the share of the time
+    that steps waited for input, 0 to 1), and eta_secs (only if the last step is known).
 
     Args:
       function: function of a record.
