@@ -211,6 +211,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "num_warmup_steps": 10000,
         "save_checkpoints_steps": 1000,
         "iterations_per_loop": 1000,
+        "log_every_secs": 10.0,
         "max_eval_steps": 100,
         "use_tpu": False,
         "tpu_name": None,

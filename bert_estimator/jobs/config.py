@@ -71,6 +71,12 @@ class JobConfig:
         "Set the number of steps between visits of hooks, checkpoints and logs.",
         may_differ=True,
     )
+    log_every_secs: float = flags.field(
+        10.0,
+        "Log a line whenever so many seconds have passed; 0: whenever a step is written to "
+        "metrics.jsonl.",
+        may_differ=True,
+    )
     use_tpu: bool = flags.field(
         False, "Follow the rules of TPUs, and run on a TPU if one is found.", may_differ=True
     )
@@ -219,6 +225,10 @@ class JobConfig:
             "num_cores_per_replica",
             per_replica,
             f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
+        )
+        secs = self.log_every_secs
+        flags.check(
+            0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
         )
         rate = self.learning_rate
         flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")

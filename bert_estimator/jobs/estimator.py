@@ -143,6 +143,7 @@ def make(
             tf_random_seed=config.random_seed,
             save_checkpoints_steps=config.save_checkpoints_steps,
             log_step_count_steps=min(_MAX_STEPS_PER_LOG, config.iterations_per_loop),
+            log_every_secs=config.log_every_secs or None,
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=config.iterations_per_loop,
                 num_shards=shards,

@@ -9,12 +9,13 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.checks import positive_int
-from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
+from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices, hosts
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import batch_axis as axes
 from bert_estimator.tpu.step import step_graph
+from bert_estimator.tpu.tpu_config import InputPipelineConfig
 from bert_estimator.tpu.verbs import interrupts, lowering
 from bert_estimator.tpu.warm_start import WarmStartSettings
 

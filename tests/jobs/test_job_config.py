@@ -47,6 +47,7 @@ def test_defaults_are_those_of_google_research_bert():
         "learning_rate": 5e-5,
         "save_checkpoints_steps": 1000,
         "iterations_per_loop": 1000,
+        "log_every_secs": 10.0,
         "use_tpu": False,
         "tpu_name": None,
         "num_tpu_cores": None,
@@ -75,7 +76,8 @@ def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
     config = JobConfig(**GOOD)
     assert config.settings().keys() - config.settings_to_go_on().keys() == {
         "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
-        "iterations_per_loop", "use_tpu", "tpu_name", "num_tpu_cores", "num_cores_per_replica",
+        "iterations_per_loop", "log_every_secs", "use_tpu", "tpu_name", "num_tpu_cores",
+        "num_cores_per_replica",
     }  # fmt: skip
     assert config.settings_to_go_on()["learning_rate"] == 1e-4
 
@@ -120,6 +122,8 @@ def test_good_values_pass(tmp_path):
         ({"save_checkpoints_steps": 0}, "--save_checkpoints_steps=0: must be positive"),
         ({"iterations_per_loop": -5}, "--iterations_per_loop=-5: must be positive"),
         ({"micro_batch_size": 0}, "--micro_batch_size=0: must be positive"),
+        ({"log_every_secs": -1.0}, "--log_every_secs=-1.0: must be 0 or a positive number"),
+        ({"log_every_secs": float("inf")}, "--log_every_secs=inf: must be 0 or a positive number"),
         ({"num_tpu_cores": -8}, "--num_tpu_cores=-8: must be positive"),
         ({"learning_rate": 0.0}, "--learning_rate=0.0: must be a positive number"),
         ({"learning_rate": float("nan")}, "--learning_rate=nan: must be a positive number"),

@@ -45,7 +45,10 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     assert estimator.model_dir == str(tmp_path)
     assert estimator.config.save_checkpoints_steps == 10
     assert estimator.config.tpu_config.iterations_per_loop == 500
-    assert estimator.config.log_step_count_steps == 100  # a line at least every 100 steps
+    assert estimator.config.log_step_count_steps == 100  # a record at least every 100 steps
+    assert estimator.config.log_every_secs == 10
+    estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
+    assert estimator.config.log_every_secs is None
     assert estimator.config.tf_random_seed == 1
 
 

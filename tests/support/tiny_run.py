@@ -108,6 +108,7 @@ def pretraining_flags(data, output_dir, **changes):
         "num_warmup_steps": 2,
         "save_checkpoints_steps": 4,
         "iterations_per_loop": 2,
+        "log_every_secs": 0,
         "use_tpu": True,
         "optimizer": "lamb",
         **changes,
@@ -129,6 +130,7 @@ def classifier_flags(data, output_dir, **changes):
         "num_train_epochs": 1,
         "save_checkpoints_steps": 4,
         "iterations_per_loop": 2,
+        "log_every_secs": 0,
         "use_tpu": True,
         **changes,
     }

@@ -116,7 +116,7 @@ def test_the_job_name_comes_from_the_environment(monkeypatch):
     [
         *["save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"],
         *["keep_checkpoint_max", "log_step_count_steps", "keep_checkpoint_every_n_hours"],
-        "session_creation_timeout_secs",
+        *["log_every_secs", "session_creation_timeout_secs"],
     ],
 )
 def test_run_config_names_the_number_that_is_wrong(name):

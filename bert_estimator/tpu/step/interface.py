@@ -56,11 +56,18 @@ class Step(Protocol):
         """Returns how many steps the loop after the global step `step` has."""
 
     def run_loop(
-        self, iterations: int, hook_run, interrupted: Callable[[], bool]
+        self, iterations: int, hook_run, visit: Callable[[LoopResult], bool]
     ) -> tuple[LoopResult, dict]:
         """Runs a loop of at most `iterations` steps.
 
-        It ends early if `interrupted()` becomes true, or at a loss that is not finite.
+        It ends early if `visit` asks for it, or at a loss that is not finite.
+
+        Args:
+          iterations: the number of steps.
+          hook_run: what the hooks want, a `HookRun`.
+          visit: function that is called again and again while the loop runs, also while it waits
+            for data, with the result of the steps that have ended. It returns whether to end the
+            loop.
 
         Returns:
           A `LoopResult`; and the values of `hook_run.fetches` after the loop, a dict by hook.

@@ -54,7 +54,7 @@ class LocalStep:
     def loop_length(self, step, stop_step):
         return 1
 
-    def run_loop(self, iterations, hook_run, interrupted):
+    def run_loop(self, iterations, hook_run, visit):
         fetches = [
             self._operation,
             self.spec.loss,

@@ -5,6 +5,7 @@ threads of their own. Hooks run between loops of steps, as they do on a TPU.
 """
 
 import contextlib
+import functools
 
 import tensorflow.compat.v1 as tf
 
@@ -65,8 +66,9 @@ class SessionStep:
     def loop_length(self, step, stop_step):
         return min(self._loop_length.get(), stop_step - step)
 
-    def run_loop(self, iterations, hook_run, interrupted):
-        losses, scalars, summary = [], {}, None
+    def run_loop(self, iterations, hook_run, visit):
+        result, summary = LoopResult([], {}, None), None
+        interrupted = functools.partial(visit, result)
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
         with self._loop_length.timed(iterations):
             for i in range(iterations):
@@ -78,11 +80,12 @@ class SessionStep:
                 else:
                     _, loss, scalars, sent = self._run(*batch)
                 self._host.send(sent)
-                losses.append(float(loss))
+                result.losses.append(float(loss))
+                result.scalars.update(scalar_values(scalars))
                 # If training has failed, the rest of the loop is not run.
                 if interrupted() or self._host.ends_training(loss):
                     break
-        result = LoopResult(losses, scalar_values(scalars), summary)
+        result = result._replace(summary=summary)
         return result, values_for_hooks(hook_run, self._session, self.element_of_step)
 
     def _run_last_step(self, batch, hook_run, due):

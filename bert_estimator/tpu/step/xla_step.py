@@ -6,6 +6,7 @@ waits for the chunks' results. The variables stay on the devices. The session th
 the variables that it needs.
 """
 
+import functools
 import math
 import time
 
@@ -56,7 +57,7 @@ class XlaStep:
         self._device_loop = None  # once started
         self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
         # The results of the chunks of the current loop; the thread of `self._chunks` writes them.
-        self._losses, self._last_scalars, self._last = [], {}, []
+        self._result, self._last = LoopResult([], {}, None), []
         self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
         self.waited_secs = 0.0
 
@@ -93,25 +94,26 @@ class XlaStep:
     def loop_length(self, step, stop_step):
         return min(self._loop_length.get(), stop_step - step)
 
-    def run_loop(self, iterations, hook_run, interrupted):
-        self._losses, self._last_scalars, summary = [], {}, None
+    def run_loop(self, iterations, hook_run, visit):
+        self._result, summary = LoopResult([], {}, None), None
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
         with self._loop_length.timed(iterations):
             with self._session.on_devices(self._device_loop.put_state) as state:
-                self._start_chunks(iterations, state, interrupted)
+                self._start_chunks(iterations, state, functools.partial(visit, self._result))
                 self._chunks.drain()
             self._session.bring(self._host.operations)
         # A histogram of values that are not finite fails. Its error would hide the loss's.
-        if due and self._losses and not self._host.ends_training(self._losses[-1]):
+        losses = self._result.losses
+        if due and losses and not self._host.ends_training(losses[-1]):
             summary = self._write_summaries()
-        result = LoopResult(self._losses, self._last_scalars, summary)
+        result = self._result._replace(summary=summary)
         return result, values_for_hooks(hook_run, self._session, self.element_of_step)
 
     def _write_summaries(self):
         """Returns the serialized summaries of the last step, with the values of core 0."""
         of_core_0 = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
         feed = {
-            self._model.loss_holder: self._losses[-1],
+            self._model.loss_holder: self._result.losses[-1],
             **self._model.summaries.feed(of_core_0),
         }
         return self._summaries.write(self._session, feed)
@@ -129,7 +131,8 @@ class XlaStep:
             # DeviceLoop does not run steps after a loss that is not finite. Several hosts must
             # start the same chunks, so they do not look at the loss here.
             alone = self._job.hosts.number == 1
-            if alone and self._losses and self._host.ends_training(self._losses[-1]):
+            losses = self._result.losses
+            if alone and losses and self._host.ends_training(losses[-1]):
                 return
 
     def _next_batches(self, number, interrupted):
@@ -184,9 +187,10 @@ class XlaStep:
         for i in range(count):
             values = iter([output[i] for output in outputs])
             loss = float(np.mean(next(values), dtype=np.float64))
-            self._last_scalars = {name: float(next(values)[0]) for name in self._host.scalars}
+            scalars = {name: float(next(values)[0]) for name in self._host.scalars}
             self._host.send([[next(values) for _ in range(n)] for n in self._sent_structure])
-            self._losses.append(loss)
+            self._result.scalars.update(scalars)
+            self._result.losses.append(loss)
 
     def _longest_loop(self):
         """Returns how many steps a loop may have.

@@ -10,7 +10,7 @@ from google.protobuf import message
 
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import checkpoints, ticker
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
@@ -64,15 +64,16 @@ def evaluate(
             run.graph.as_default(),
         ):
             run.step.start(run.session, steps)
-            losses = _run_steps(run, steps, interrupts)
+            loop = _EvaluationLoop(run, steps, interrupts)
+            loop.run()
             run.step.finish(run.session)
-            results = _results(run, losses)
+            results = _results(run, loop.losses)
             run.end()
     interrupts.raise_if_requested()
     tf.logging.info(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],
-        len(losses),
+        len(loop.losses),
         ", ".join(f"{k} = {v}" for k, v in results.items()),
     )
     if job.hosts.is_chief:
@@ -97,38 +98,62 @@ def _results(run, losses):
     return results
 
 
-def _run_steps(run, steps, interrupts):
+class _EvaluationLoop:
     """Runs the steps: under TPU rules all steps in one loop, otherwise a loop for each step.
 
-    Returns:
-      The list of the steps' losses.
+    Attributes:
+      losses: list of the losses of the loops that have ended.
     """
-    job, step, losses = run.job, run.step, []
-    length = steps if job.tpu_rules else 1
 
-    def interrupted():
-        # Several hosts must end together, so they do not end within a loop.
-        return job.hosts.number == 1 and interrupts.requested is not None
+    def __init__(self, run, steps, interrupts):
+        self._run, self._steps, self._interrupts = run, steps, interrupts
+        self.losses = []
+        self._num_in_loop = 0  # how many steps of the present loop have ended
+        self._time_so_far = ticker.so_far("Evaluating")
 
-    while (steps is None or len(losses) < steps) and not run.driver.stop_requested:
-        interrupts.raise_if_requested()
-        try:
-            result = run.around(
-                [step.spec.loss], lambda hook_run: step.run_loop(length, hook_run, interrupted)
-            )
-        except EndOfInput:
-            if job.tpu_rules:
-                raise tf.errors.OutOfRangeError(
-                    None,
-                    None,
-                    f"input_fn's data ended before the {steps} batches to evaluate. With "
-                    "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
-                ) from None
-            break
-        losses += result.losses
-    if not losses:
-        raise ValueError("input_fn gave no batch to evaluate")
-    return losses
+    def run(self):
+        """Evaluates all batches, and says by time how many are done."""
+        with ticker.every(self._run.job.config.log_every_secs, self._line):
+            while not self._is_finished():
+                self._interrupts.raise_if_requested()
+                try:
+                    self._one_loop()
+                except EndOfInput:
+                    self._check_data_may_end()
+                    break
+        if not self.losses:
+            raise ValueError("input_fn gave no batch to evaluate")
+
+    def _is_finished(self):
+        at_end = self._steps is not None and len(self.losses) >= self._steps
+        return at_end or self._run.driver.stop_requested
+
+    def _one_loop(self):
+        step, length = self._run.step, self._steps if self._run.job.tpu_rules else 1
+        result = self._run.around(
+            [step.spec.loss], lambda hook_run: step.run_loop(length, hook_run, self._visit)
+        )
+        self.losses += result.losses
+        self._num_in_loop = 0
+
+    def _visit(self, so_far):
+        """Returns whether to end a loop. Several hosts only end together, after a loop."""
+        self._num_in_loop = len(so_far.losses)
+        return self._run.job.hosts.number == 1 and self._interrupts.requested is not None
+
+    def _line(self):
+        of = f" of {self._steps}" if self._steps else ""
+        return f"{self._time_so_far()} {len(self.losses) + self._num_in_loop}{of} batches are done."
+
+    def _check_data_may_end(self):
+        """Raises OutOfRangeError under TPU rules, because the data must last until the end."""
+        if self._run.job.tpu_rules:
+            raise tf.errors.OutOfRangeError(
+                None,
+                None,
+                f"input_fn's data ended before the {self._steps} batches to evaluate. With "
+                "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
+            ) from None
 
 
 def read_events(pattern):

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import checkpoints, ticker
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -104,7 +104,9 @@ def opened_run(
       Exception: whatever input_fn, model_fn or a hook raised.
     """
     start_step = checkpoints.global_step_of(checkpoint)
-    built = BuiltStep(job, step_class, input_fn, start_step)
+    log_secs = job.config.log_every_secs
+    with ticker.every(log_secs, ticker.so_far("Building the model")):
+        built = BuiltStep(job, step_class, input_fn, start_step)
     step = built.step
     with built.building():
         if checkpoint is None:
@@ -117,7 +119,9 @@ def opened_run(
             checkpoints.check_restorable(checkpoint, tf.global_variables())
     with contextlib.ExitStack() as at_end:
         with built.graph.as_default():
-            session = at_end.enter_context(opened_session(job.config, step, checkpoint))
+            what = "Initializing" if checkpoint is None else "Restoring"
+            with ticker.every(log_secs, ticker.so_far(f"{what} the variables")):
+                session = at_end.enter_context(opened_session(job.config, step, checkpoint))
             at_end.callback(step.stop, session)
             session.run(init_ops)
             coordinator = _start_coordinator(session)

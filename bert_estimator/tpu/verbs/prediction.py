@@ -95,7 +95,7 @@ def _next_batch(run):
     step = run.step
     try:
         run.around(
-            step.spec.predictions, lambda hook_run: step.run_loop(1, hook_run, lambda: False)
+            step.spec.predictions, lambda hook_run: step.run_loop(1, hook_run, lambda so_far: False)
         )
     except EndOfInput:
         return None

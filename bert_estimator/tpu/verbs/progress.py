@@ -1,11 +1,21 @@
 """Shows the progress of training: log lines, a progress bar, rates and the time left."""
 
+import logging
 import math
 import sys
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu.verbs.ticker import format_secs
+
+# After this many seconds a step that has not ended is long; a training of more than a week may have
+# been asked for by mistake.
+_LONG_STEP_SECS = 60
+_LONG_TRAINING_SECS = 7 * 86400
 
 
 class LogListener(tf.train.SessionRunHook):
@@ -23,8 +33,30 @@ class LogListener(tf.train.SessionRunHook):
         self.after_log = function
 
 
+class _Reached(NamedTuple):
+    """Says when a step was reached, and with what.
+
+    Attributes:
+      step: the global step.
+      time: the time at its end, in seconds.
+      waited_secs: how many seconds steps had waited for input until then, or None.
+      loss: the loss of the step; None before the first step.
+      scalars: dict of name -> float, of the step.
+    """
+
+    step: int
+    time: float
+    waited_secs: float | None = 0.0
+    loss: float | None = None
+    scalars: Mapping[str, float] = types.MappingProxyType({})
+
+
 class Progress:
-    """Writes a log line every `log_step_count_steps`, and a progress bar if stderr is a terminal.
+    """Logs training: lines, the event file, `LogListener`s, and a bar if stderr is a terminal.
+
+    The event file and the listeners get a record at the first end of a loop after every
+    `log_step_count_steps`. So does the log, unless `log_every_secs` is given: then `line` gives
+    the lines, and `ticker.every` asks for them.
 
     Args:
       config: the `RunConfig`.
@@ -36,6 +68,7 @@ class Progress:
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
         self._every = config.log_step_count_steps
+        self._lines_by_time = bool(config.log_every_secs)
         self._units = {}  # name -> number in a step
         if batch_size:
             self._units["examples"] = batch_size
@@ -47,11 +80,30 @@ class Progress:
             tf.summary.FileWriterCache.get(config.model_dir) if config.model_dir else None
         )
         self._bar = _Bar() if sys.stderr.isatty() else None
+        self._in_hooks = False
+        self._warned = False
 
     def start(self, step: int) -> None:
-        self._start_step = self._logged_step = step
-        self._start_time = self._logged_time = time.perf_counter()
-        self._logged_wait = 0.0
+        now = _Reached(step, time.perf_counter())
+        self._start = self._recorded = self._shown = self._reached = now
+        self._busy_since = now.time
+
+    def before_loop(self) -> None:
+        """Takes notice that the hooks have ended and a loop begins."""
+        self._in_hooks, self._busy_since = False, time.perf_counter()
+
+    def within_loop(
+        self, step: int, loss: float, scalars: dict[str, float], waited_secs: float | None
+    ) -> None:
+        """Takes notice of a step that has ended, while its loop runs; see `after_loop`."""
+        if step > self._reached.step:
+            self._reach(step, loss, scalars, waited_secs)
+
+    def _reach(self, step, loss, scalars, waited_secs):
+        self._busy_since = time.perf_counter()
+        self._reached = _Reached(step, self._busy_since, waited_secs, loss, dict(scalars))
+        if self._bar:
+            self._bar.show(step, self._stop_step, loss, self._eta_secs(self._reached))
 
     def after_loop(
         self,
@@ -61,7 +113,7 @@ class Progress:
         waited_secs: float | None,
         last: bool = False,
     ) -> None:
-        """Updates the progress bar, and logs if a log line is due.
+        """Updates the progress bar, and logs if that is due.
 
         Args:
           step: the global step reached.
@@ -70,42 +122,79 @@ class Progress:
           waited_secs: how many seconds steps have waited for input in total, or None.
           last: whether this is the last step, which is always logged.
         """
-        now = time.perf_counter()
-        if self._bar:
-            self._bar.show(step, self._stop_step, loss, self._eta_secs(step, now))
-        if not self._every or step == self._logged_step:
+        self._in_hooks = True
+        self._reach(step, loss, scalars, waited_secs)
+        if not self._every or step == self._recorded.step:
             return
         # Intervals are counted in global steps, so that a resumed training logs the same steps.
-        if not last and step // self._every == self._logged_step // self._every:
+        due = last or step // self._every != self._recorded.step // self._every
+        if not due:
             return
-        secs = max(now - self._logged_time, 1e-9)
-        steps_per_sec = (step - self._logged_step) / secs
-        record = {"step": step, "loss": loss, **scalars, "steps_per_sec": steps_per_sec}
-        for unit, per_step in self._units.items():
-            record[f"{unit}_per_sec"] = steps_per_sec * per_step
-        if waited_secs is not None:
-            record["input_wait"] = min(1.0, (waited_secs - self._logged_wait) / secs)
-        if self._stop_step is not None:
-            record["eta_secs"] = self._eta_secs(step, now)
-        self._logged_step, self._logged_time, self._logged_wait = step, now, waited_secs
-        if self._bar:
-            self._bar.clear()
-        tf.logging.info("%s", format_record(record, self._stop_step))
+        record = self._record(self._recorded, self._reached)
+        self._recorded = self._reached
+        if last or not self._lines_by_time:
+            tf.logging.info("%s", self._line_of(self._reached))
         self._write_rates(record)
         for listener in self._listeners:
             listener.after_log(record)
 
+    def line(self) -> str:
+        """Returns a line that says how training goes on now; `ticker.every` asks for it."""
+        reached = self._reached  # the training's thread may replace it meanwhile
+        if reached.step > self._shown.step:
+            return self._line_of(reached)
+        secs = time.perf_counter() - self._busy_since
+        of = f"/{self._stop_step}" if self._stop_step else ""
+        if self._in_hooks:
+            return f"step {reached.step}{of}: the hooks have taken {format_secs(secs)} so far"
+        text = f"step {reached.step + 1}{of} has taken {format_secs(secs)} so far"
+        if reached.step == self._start.step:
+            text += ", compilation included"
+        if self._stop_step:
+            total = secs * (self._stop_step - reached.step)
+            if secs >= _LONG_STEP_SECS and total > _LONG_TRAINING_SECS:
+                text += f"; if every step took that long, training would take {format_secs(total)}"
+        return text
+
+    def _line_of(self, reached):
+        """Returns the line of a step, with the rates since the line before it."""
+        record = self._record(self._shown, reached)
+        self._shown = reached
+        eta = record.get("eta_secs") or 0
+        if eta > _LONG_TRAINING_SECS and not self._warned:
+            self._warned = True
+            tf.logging.warning(
+                "At this rate training ends in %s. Fewer steps, a smaller batch, shorter sequences "
+                "or a smaller network take less time, as do faster cores.",
+                format_secs(eta),
+            )
+        return format_record(record, self._stop_step)
+
+    def _record(self, before, reached):
+        """Returns the record of a step, with the rates since the step `before`."""
+        secs = max(reached.time - before.time, 1e-9)
+        steps_per_sec = (reached.step - before.step) / secs
+        record = {"step": reached.step, "loss": reached.loss, **reached.scalars}
+        record["steps_per_sec"] = steps_per_sec
+        for unit, per_step in self._units.items():
+            record[f"{unit}_per_sec"] = steps_per_sec * per_step
+        if reached.waited_secs is not None:
+            record["input_wait"] = min(1.0, (reached.waited_secs - before.waited_secs) / secs)
+        if self._stop_step is not None:
+            record["eta_secs"] = self._eta_secs(reached)
+        return record
+
     def end(self) -> None:
         if self._bar:
-            self._bar.clear()
+            self._bar.end()
         if self._writer:
             self._writer.flush()
 
-    def _eta_secs(self, step, now):
-        done = step - self._start_step
+    def _eta_secs(self, reached):
+        done = reached.step - self._start.step
         if self._stop_step is None or not done:
             return None
-        return (now - self._start_time) / done * (self._stop_step - step)
+        return (reached.time - self._start.time) / done * (self._stop_step - reached.step)
 
     def _write_rates(self, record):
         if self._writer is None:
@@ -136,13 +225,6 @@ def format_record(record: dict, stop_step: int | None = None) -> str:
     return "  ".join(parts)
 
 
-def format_secs(secs: float) -> str:
-    """Returns seconds as `m:ss` or `h:mm:ss`."""
-    minutes, secs = divmod(round(secs), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
-
-
 def _round(value, digits):
     """Returns a number as text, with `digits` significant digits, or more before the point."""
     if not math.isfinite(value) or value == 0:
@@ -154,9 +236,27 @@ def _round(value, digits):
 
 
 class _Bar:
+    """Draws a line on a terminal again and again; log lines take its place.
+
+    It is a filter of TensorFlow's logger only to see that a line comes.
+    """
+
     _WIDTH = 30
+    _PAUSE_SECS = 0.1
+
+    def __init__(self):
+        self._drawn_at = -math.inf
+        tf.get_logger().addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._erase()
+        return True
 
     def show(self, step, stop_step, loss, eta_secs):
+        now = time.perf_counter()
+        if now - self._drawn_at < self._PAUSE_SECS:
+            return
+        self._drawn_at = now
         text = f"step {step}  loss {loss:.4f}"
         if stop_step:
             filled = int(self._WIDTH * step / stop_step)
@@ -166,6 +266,10 @@ class _Bar:
         sys.stderr.write("\r\x1b[K" + text)
         sys.stderr.flush()
 
-    def clear(self):
+    def end(self):
+        self._erase()
+        tf.get_logger().removeFilter(self)
+
+    def _erase(self):
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import checkpoints, ticker
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress
@@ -162,21 +162,28 @@ class _TrainingLoop:
     def run(self):
         """Trains, and ends the step and the hooks if nothing went wrong."""
         steps_to_go = None if self._stop_step is None else self._stop_step - self.now
-        self._step.start(self._run.session, steps_to_go)
+        log_secs = self._job.config.log_every_secs
+        with ticker.every(log_secs, ticker.so_far("Starting the step")):
+            self._step.start(self._run.session, steps_to_go)
         self._progress.start(self.now)
-        ended = self._is_finished()
-        while not ended:
-            try:
-                self._one_loop()
-            except EndOfInput:
-                self._check_data_may_end()
-                break
-            ended = self._is_finished()
+        with ticker.every(log_secs, self._progress.line):
+            self._run_loops()
         if self._last is not None:
             self._report(self._last, ended=True)
             tf.logging.info("Loss for final step: %s.", self._last.losses[-1])
         self._step.finish(self._run.session)
         self._run.end()
+
+    def _run_loops(self):
+        ended = self._is_finished()
+        while not ended:
+            self._progress.before_loop()
+            try:
+                self._one_loop()
+            except EndOfInput:
+                self._check_data_may_end()
+                return
+            ended = self._is_finished()
 
     def _is_finished(self):
         """Returns whether training ends here. All hosts get the same answer."""
@@ -194,7 +201,7 @@ class _TrainingLoop:
         fetches = [self._step.spec.train_op, self._step.spec.loss]
 
         def run_loop(hook_run):
-            result, hook_values = self._step.run_loop(length, hook_run, self._is_interrupted)
+            result, hook_values = self._step.run_loop(length, hook_run, self._visit)
             self._check_losses(result)
             self._advance(len(result.losses))
             if result.losses:
@@ -203,8 +210,16 @@ class _TrainingLoop:
 
         self._run.around(fetches, run_loop)
 
-    def _is_interrupted(self):
-        """Returns whether to end within a loop. Several hosts only end together, after a loop."""
+    def _visit(self, so_far):
+        """Shows how a loop goes on; returns whether to end it.
+
+        Several hosts only end together, after a loop.
+        """
+        if so_far.losses:
+            step = self.now + len(so_far.losses)
+            self._progress.within_loop(
+                step, so_far.losses[-1], so_far.scalars, self._step.waited_secs
+            )
         return self._job.hosts.number == 1 and self._interrupts.requested is not None
 
     def _check_losses(self, result):

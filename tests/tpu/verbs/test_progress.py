@@ -9,7 +9,8 @@ from toy import scalars
 
 from bert_estimator import tpu
 from bert_estimator.tpu.verbs import progress
-from bert_estimator.tpu.verbs.progress import LogListener, Progress, format_record, format_secs
+from bert_estimator.tpu.verbs.progress import LogListener, Progress, format_record
+from bert_estimator.tpu.verbs.ticker import format_secs
 
 
 @pytest.fixture
@@ -28,8 +29,10 @@ def records():
 
 @pytest.fixture
 def make(clock, records, tmp_path):
-    def make(every=100, batch_size=32, units=None, stop_step=1000, start=0):
-        config = tpu.RunConfig(model_dir=str(tmp_path), log_step_count_steps=every)
+    def make(every=100, batch_size=32, units=None, stop_step=1000, start=0, secs=None):
+        config = tpu.RunConfig(
+            model_dir=str(tmp_path), log_step_count_steps=every, log_every_secs=secs
+        )
         listeners = [tf.train.SessionRunHook(), LogListener(records.append)]
         with tf.Graph().as_default():
             made = Progress(config, batch_size, units, stop_step, listeners)
@@ -132,6 +135,63 @@ def test_a_record_as_a_line(make, clock, logged):
     ]
 
 
+def test_lines_by_time_leave_the_records_as_they_are(make, clock, records, logged):
+    shown = make(secs=10)
+    clock.now += 10
+    assert shown.line() == "step 1/1000 has taken 0:10 so far, compilation included"
+    clock.now += 10
+    shown.within_loop(40, 7.0, {"rate": 0.5}, waited_secs=4.0)
+    assert shown.line() == (
+        "step 40/1000  loss 7.0000  rate 0.5  2.000 steps/s  64.00 examples/s  input wait 20.0%  "
+        "ETA 8:00"
+    )
+    clock.now += 30
+    shown.within_loop(100, 6.0, {}, waited_secs=4.0)
+    shown.after_loop(100, 6.0, {"rate": 0.25}, waited_secs=4.0)
+    assert logged == []  # a step of the records does not make a line
+    assert shown.line().startswith("step 100/1000  loss 6.0000  rate 0.25  2.000 steps/s")
+    clock.now += 50
+    shown.after_loop(200, 5.0, {}, waited_secs=4.0, last=True)
+    assert [line.partition("  ETA")[0] for _, line in logged] == [
+        "step 200/1000  loss 5.0000  2.000 steps/s  64.00 examples/s  input wait 0.0%"
+    ]
+    rates = [(record["step"], record["steps_per_sec"]) for record in records]
+    assert rates == [(100, 2.0), (200, 2.0)]
+
+
+def test_a_line_says_what_takes_long(make, clock):
+    shown = make(secs=10, start=4)
+    clock.now += 3
+    shown.after_loop(6, 7.0, {}, waited_secs=0.0)
+    assert shown.line().startswith("step 6/1000  loss 7.0000")
+    clock.now += 10
+    assert shown.line() == "step 6/1000: the hooks have taken 0:10 so far"
+    shown.before_loop()
+    clock.now += 20
+    assert shown.line() == "step 7/1000 has taken 0:20 so far"
+
+
+def test_a_line_warns_of_a_training_of_years(make, clock, logged):
+    shown = make(secs=10, stop_step=100_000)
+    clock.now += 59
+    assert shown.line() == "step 1/100000 has taken 0:59 so far, compilation included"
+    clock.now += 1
+    assert shown.line().endswith("; if every step took that long, training would take 69 days")
+    clock.now += 40
+    shown.within_loop(1, 7.0, {}, waited_secs=0.0)
+    for _ in range(2):  # one warning is enough
+        clock.now += 100
+        shown.within_loop(shown._reached.step + 1, 7.0, {}, waited_secs=0.0)
+        assert shown.line().endswith("ETA 116 days")
+    assert logged == [
+        (
+            "WARNING",
+            "At this rate training ends in 116 days. Fewer steps, a smaller batch, shorter "
+            "sequences or a smaller network take less time, as do faster cores.",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -155,7 +215,7 @@ def test_numbers_have_five_significant_digits(value, text):
 @pytest.mark.parametrize(
     ("secs", "text"),
     [(0, "0:00"), (9.4, "0:09"), (59.6, "1:00"), (83, "1:23"), (3599, "59:59"), (3600, "1:00:00"),
-     (360000, "100:00:00")],
+     (172799, "48:00:00"), (172800, "2 days"), (864000000, "10,000 days")],
 )  # fmt: skip
 def test_times(secs, text):
     assert format_secs(secs) == text
@@ -169,7 +229,7 @@ class Terminal(io.StringIO):
 ERASE = "\r\x1b[K"
 
 
-def test_the_bar_on_a_terminal(make, clock, monkeypatch):
+def test_the_bar_on_a_terminal(make, clock, monkeypatch, logged):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     shown = make(every=500)
@@ -189,8 +249,25 @@ def test_the_bar_on_a_terminal(make, clock, monkeypatch):
 def test_the_bar_without_an_end_counts(make, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    make(stop_step=None).after_loop(7, 1.25, {}, 0.0)
+    shown = make(stop_step=None)
+    shown.after_loop(7, 1.25, {}, 0.0)
+    shown.after_loop(8, 1.0, {}, 0.0)  # at once, so it is not drawn
     assert terminal.getvalue() == f"{ERASE}step 7  loss 1.2500"
+    shown.end()
+
+
+def test_a_line_of_anything_else_takes_the_place_of_the_bar(make, clock, monkeypatch, logged):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    shown = make()
+    clock.now += 1
+    shown.after_loop(50, 1.0, {}, 0.0)
+    tf.logging.info("Saving")
+    assert terminal.getvalue().endswith(f"ETA 0:19{ERASE}")
+    shown.end()
+    drawn = terminal.getvalue()
+    tf.logging.info("Saved")
+    assert terminal.getvalue() == drawn
 
 
 def test_no_bar_elsewhere(make, clock, monkeypatch):

@@ -1,0 +1,63 @@
+"""Lines by time, from a thread, while a block runs."""
+
+import threading
+
+from bert_estimator.tpu.verbs import ticker
+
+
+def counting(name, enough):
+    """Returns a function of lines, and the event that is set when it has been called thrice."""
+    calls = []
+
+    def line():
+        calls.append(name)
+        if len(calls) >= 3:
+            enough.set()
+        return f"{name} {len(calls)}"
+
+    return line
+
+
+def test_a_block_logs_lines_until_it_ends(logged):
+    enough = threading.Event()
+    with ticker.every(0.001, counting("outer", enough)):
+        assert enough.wait(60)
+    assert logged[:3] == [("INFO", "outer 1"), ("INFO", "outer 2"), ("INFO", "outer 3")]
+    assert not [thread for thread in threading.enumerate() if thread.name == "ticker"]
+
+
+def test_only_the_innermost_block_speaks(logged):
+    outer, inner = threading.Event(), threading.Event()
+    with ticker.every(0.001, counting("outer", outer)):
+        assert outer.wait(60)
+        with ticker.every(0.001, counting("inner", inner)):
+            before = len([line for _, line in logged if "outer" in line])
+            assert inner.wait(60)
+            after = len([line for _, line in logged if "outer" in line])
+        assert after <= before + 1  # a line may have been on its way
+        outer.clear()
+        assert outer.wait(60)
+
+
+def test_nothing_is_said_without_an_interval_or_a_text(logged):
+    asked = threading.Event()
+    with ticker.every(None, lambda: "a line"), ticker.every(0.001, lambda: asked.set()):
+        assert asked.wait(60)
+    assert logged == []
+
+
+def test_an_error_ends_the_lines():
+    try:
+        with ticker.every(0.001, lambda: None):
+            raise KeyError("of the block")
+    except KeyError:
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "ticker"]
+
+
+def test_how_long_it_has_taken_so_far(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(ticker.time, "perf_counter", lambda: now[0])
+    line = ticker.so_far("Building the model")
+    now[0] = 183.2
+    assert line() == "Building the model: 1:23 so far."
