@@ -217,6 +217,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "tpu_name": None,
         "num_tpu_cores": None,
         "num_cores_per_replica": 1,
+        "host_wait_secs": 600.0,
         "precision": "float32",
         "optimizer": "adamw",
         "micro_batch_size": None,

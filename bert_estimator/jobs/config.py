@@ -91,6 +91,9 @@ class JobConfig:
     num_cores_per_replica: int = flags.field(
         1, "Split each copy of the model over this many cores.", may_differ=True
     )
+    host_wait_secs: float = flags.field(
+        600.0, "Wait so many seconds for the other hosts of TF_CONFIG to start.", may_differ=True
+    )
     precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
     optimizer: str = flags.field(None, f"Choose one of {', '.join(OPTIMIZERS)}.")
     micro_batch_size: int | None = flags.field(
@@ -114,11 +117,6 @@ class JobConfig:
     tpu_topology: str | None = flags.field(
         None,
         "Compile for this TPU, such as v3:32x32; it need not be there.",
-        is_setting=False,
-    )
-    host_wait_secs: float = flags.field(
-        600.0,
-        "Wait so many seconds for the other hosts of TF_CONFIG to start.",
         is_setting=False,
     )
     suggest: bool = flags.field(

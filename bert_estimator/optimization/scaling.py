@@ -95,7 +95,7 @@ class ScaleByTrustRatio:
     The learning rate, which comes after it, is then the share of w that a step changes. This is the
     layer-wise adaptation of LAMB and LARS (You et al., 2020, algorithms 1 and 2). The norms are
     float32 L2 norms over the whole tensor: for a matrix, the Frobenius norm. The paper allows
-    bounds on ||w|| (its function phi), but its runs do not name any, so there are none here.
+    bounds on ||w|| (its function phi), but its runs do not name any, so this piece has no bounds.
 
     The ratio is 1 if either norm is zero: a tensor that starts at zero must be able to leave zero.
     If a norm is not finite, the variable becomes not finite, and checks for NaN find it. (Squares

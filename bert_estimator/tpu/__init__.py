@@ -16,7 +16,7 @@ _MODULE_OF = {
     "Estimator": "base_estimator",
     "EstimatorSpec": "spec",
     "EvalSpec": "train_eval",
-    "ExportSavedModelApiVersion": "estimator",
+    "ExportSavedModelApiVersion": "serving",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
     "InputPipelineConfig": "tpu_config",

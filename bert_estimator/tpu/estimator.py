@@ -1,7 +1,6 @@
 """TPUEstimator: an Estimator that follows the TPU's rules, on TPU, GPU or CPU cores."""
 
 import dataclasses
-import enum
 from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -12,20 +11,13 @@ from bert_estimator.tpu.checks import positive_int
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.program import devices, hosts
+from bert_estimator.tpu.serving import ExportSavedModelApiVersion
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import batch_axis as axes
 from bert_estimator.tpu.step import step_graph
 from bert_estimator.tpu.tpu_config import InputPipelineConfig
 from bert_estimator.tpu.verbs import interrupts, lowering
 from bert_estimator.tpu.warm_start import WarmStartSettings
-
-
-class ExportSavedModelApiVersion(enum.IntEnum):
-    """Says who wraps a SavedModel's graph for TPUs: the estimator (V1) or the model_fn (V2)."""
-
-    V1 = 1
-    V2 = 2
-
 
 _RESERVED_PARAMS = ("batch_size", "context")
 _VERBS = {

@@ -6,6 +6,7 @@ from them.
 """
 
 import collections
+import enum
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -18,6 +19,14 @@ EvalOutput = model_utils.EvalOutput
 ExportOutput = model_utils.ExportOutput
 PredictOutput = model_utils.PredictOutput
 RegressionOutput = model_utils.RegressionOutput
+
+
+class ExportSavedModelApiVersion(enum.IntEnum):
+    """Says who wraps a SavedModel's graph for TPUs: the estimator (V1) or the model_fn (V2)."""
+
+    V1 = 1
+    V2 = 2
+
 
 # The names of tensors that are given without a name.
 _FEATURE, _RECEIVER, _LABEL = "feature", "input", "label"
