@@ -209,27 +209,7 @@ class JobConfig:
         Raises:
           FlagError: it names the flag, what is allowed, and what to do.
         """
-        for name in (
-            *self.BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop", "micro_batch_size",
-            "num_tpu_cores", "num_cores_per_replica",
-        ):  # fmt: skip
-            flags.check_positive(name, getattr(self, name))
-        for name in self.BATCH_SIZES:
-            value = getattr(self, name)
-            flags.check(value <= _GREATEST_BATCH, name, value, f"must be at most {_GREATEST_BATCH}")
-        per_replica = self.num_cores_per_replica
-        flags.check(
-            per_replica in CORES_PER_REPLICA,
-            "num_cores_per_replica",
-            per_replica,
-            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
-        )
-        secs = self.log_every_secs
-        flags.check(
-            0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
-        )
-        rate = self.learning_rate
-        flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
+        self._check_numbers()
         flags.check_choice("precision", self.precision, PRECISIONS)
         flags.check_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name, optimizers in self.OPTIMIZER_FLAGS.items():
@@ -240,10 +220,6 @@ class JobConfig:
                 value,
                 f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}",
             )
-        seed = self.random_seed
-        flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
-        wait = self.host_wait_secs
-        flags.check(0 < wait < float("inf"), "host_wait_secs", wait, "must be a positive number")
         self._check_cores()
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint
@@ -269,6 +245,33 @@ class JobConfig:
             f"nothing to do: {_enumerated(verbs)} off too; leave one of them on",
         )
         compile_only.check(self)
+
+    def _check_numbers(self):
+        for name in (
+            *self.BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop", "micro_batch_size",
+            "num_tpu_cores", "num_cores_per_replica",
+        ):  # fmt: skip
+            flags.check_positive(name, getattr(self, name))
+        for name in self.BATCH_SIZES:
+            value = getattr(self, name)
+            flags.check(value <= _GREATEST_BATCH, name, value, f"must be at most {_GREATEST_BATCH}")
+        per_replica = self.num_cores_per_replica
+        flags.check(
+            per_replica in CORES_PER_REPLICA,
+            "num_cores_per_replica",
+            per_replica,
+            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
+        )
+        secs = self.log_every_secs
+        flags.check(
+            0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
+        )
+        rate = self.learning_rate
+        flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
+        seed = self.random_seed
+        flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
+        wait = self.host_wait_secs
+        flags.check(0 < wait < float("inf"), "host_wait_secs", wait, "must be a positive number")
 
     def _check_cores(self):
         """Checks batches against --num_tpu_cores; the cores of a name are found later."""
