@@ -13,6 +13,10 @@ _TPU_ESTIMATOR = (
     "bert_estimator.tpu",
     "InputPipelineConfig RunConfig TPUConfig TPUEstimator TPUEstimatorSpec",
 )
+_REPLICATED = (
+    "bert_estimator.tpu.replicated",
+    "batch_parallel initialize_system replicate rewrite shard shutdown_system",
+)
 _ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum")
 _EARLY_STOPPING = (
     "bert_estimator.tpu.early_stopping",
@@ -91,7 +95,7 @@ MODULES = {
         ("bert_estimator.legacy.array_inputs", "numpy_input_fn pandas_input_fn"),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
-    "tensorflow.tpu": [_ACROSS_CORES, (V1 + ".tpu", "*")],
+    "tensorflow.tpu": [_ACROSS_CORES, _REPLICATED, (V1 + ".tpu", "*")],
     "tensorflow.distribute": [(V1 + ".distribute", "*")],
     "tensorflow.distribute.cluster_resolver": [
         ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
@@ -101,13 +105,10 @@ MODULES = {
     "tensorflow.contrib.tpu": [
         _TPU_ESTIMATOR,
         _ACROSS_CORES,
+        _REPLICATED,
         ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
         ("bert_estimator.legacy.checkpoints", "AsyncCheckpointSaverHook"),
-        (
-            V1 + ".tpu",
-            "batch_parallel bfloat16_scope core initialize_system outside_compilation replicate "
-            "rewrite shard shutdown_system",
-        ),
+        (V1 + ".tpu", "bfloat16_scope core outside_compilation"),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],
