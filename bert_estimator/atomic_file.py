@@ -1,4 +1,7 @@
-"""Files that are written completely or not at all: written beside their place, then moved there."""
+"""Files that are written completely or not at all: written beside their place, then moved there.
+
+What has been written survives a power loss.
+"""
 
 import contextlib
 import os
@@ -25,8 +28,22 @@ def writer(path: str, mode: str = "w") -> Iterator[IO]:
     try:
         with open(temporary, mode, **options) as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync(os.path.dirname(path) or ".")
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise
+
+
+def sync(path: str) -> None:
+    """Brings a file's contents, or a directory's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for directories.
+        with contextlib.suppress(OSError) if os.path.isdir(path) else contextlib.nullcontext():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

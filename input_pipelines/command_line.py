@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from absl import flags
 
-from bert_estimator import __version__
+from bert_estimator import __version__, disk_errors
 from bert_estimator.tpu import lock
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
@@ -34,9 +34,19 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
             raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
         print(create(flags.FLAGS))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1 if isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS) else 2
+        failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
+        print(f"{name}: {(failed and _of_disk(error)) or error}", file=sys.stderr)
+        return 1 if failed else 2
+    except Exception as error:
+        if (message := _of_disk(error)) is None:
+            raise
+        print(f"{name}: {message}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _of_disk(error):
+    return disk_errors.explanation(error, "then run the same command again.")
 
 
 @contextlib.contextmanager

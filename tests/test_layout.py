@@ -72,6 +72,7 @@ def test_modules_are_found():
 LEAVES = [
     "bert_estimator.atomic_file",
     "bert_estimator.choices",
+    "bert_estimator.disk_errors",
     "bert_estimator.errors",
     "bert_estimator.json_files",
     "bert_estimator.paths",

@@ -1,5 +1,6 @@
 """What the scripts print: TensorFlow's logger with short lines, and what ended a script."""
 
+import contextlib
 import logging
 import os
 import re
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_estimator import __version__
+from bert_estimator import __version__, disk_errors
 from bert_estimator.command_line import flags
 from bert_estimator.errors import ArgumentError
 from bert_estimator.tpu.program import hosts
@@ -99,7 +100,7 @@ def exit_code(
       after its message if the message explains the failure, else after its traceback.
     """
     try:
-        with hosts.explaining_errors():
+        with hosts.explaining_errors(), _quiet_event_files():
             body()
     except flags.FlagError as error:
         print(f"{script}: {error}", file=sys.stderr)
@@ -114,7 +115,9 @@ def exit_code(
         if type(error).__name__ == _LOCKED_OUT:
             print(f"{script}: {error}", file=sys.stderr)
             return 2
-        message = _explanation(error)
+        message = _explanation(error) or disk_errors.explanation(
+            error, "then run the same command again: it resumes from what was saved."
+        )
         if message is None:
             traceback.print_exc()
         else:
@@ -137,6 +140,25 @@ def leave(code: int) -> NoReturn:
     if any(thread.name in ("infeed", "outfeed", "closing") for thread in threading.enumerate()):
         os._exit(code)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _quiet_event_files():
+    """Leaves out the traceback of the thread that writes event files, as to a full disk.
+
+    The next write raises its error again.
+    """
+    before = threading.excepthook
+
+    def hook(args):
+        if type(args.thread).__name__ != "_EventLoggerThread":
+            before(args)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _explanation(error):

@@ -180,7 +180,10 @@ def check_writable_directory(name: str, path: str) -> None:
     except OSError as error:
         raise FlagError(f"--{name}={path}: cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise FlagError(f"--{name}={path}: is not writable by this user; choose another directory")
+        raise FlagError(
+            f"--{name}={path}: is not writable by this user; choose another directory. To evaluate "
+            "what it holds, name it with --init_checkpoint"
+        )
 
 
 def is_remote(path: str) -> bool:

@@ -68,12 +68,26 @@ class FineTuning:
             directory.check_config(config.settings_to_go_on(), self._task.digest(), flag)
         self._run = Run(config, directory, _estimator(config, self._data, master))
         if not config.do_train:
+            self._check_is_trained()
+
+    def _check_is_trained(self):
+        """Checks that there is a fine-tuned network to evaluate, here or in --init_checkpoint."""
+        config, elsewhere = self._config, self._run.only_reads_elsewhere()
+        if elsewhere:
             flags.check(
-                self._run.estimator.latest_checkpoint(),
-                "output_dir",
-                config.output_dir,
-                "holds no checkpoint of a fine-tuned network; train first",
+                tf.train.load_checkpoint(elsewhere).has_tensor("output_weights"),
+                "init_checkpoint",
+                config.init_checkpoint,
+                "holds a network that was not fine-tuned; add --do_train",
             )
+            return
+        flags.check(
+            self._run.estimator.latest_checkpoint(),
+            "output_dir",
+            config.output_dir,
+            "holds no checkpoint of a fine-tuned network; train first, or name the fine-tuned "
+            "network with --init_checkpoint",
+        )
 
     def run(self) -> dict[str, float]:
         """Trains, evaluates, predicts and exports, as the flags say; prints the results.

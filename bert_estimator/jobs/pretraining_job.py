@@ -100,7 +100,11 @@ class Pretraining:
         )
 
     def _evaluate(self):
-        results = self._run.estimator.evaluate(self._input_fn(False), steps=self._eval_steps())
+        results = self._run.estimator.evaluate(
+            self._input_fn(False),
+            steps=self._eval_steps(),
+            checkpoint_path=self._run.only_reads_elsewhere(),
+        )
         self._run.directory.add_evaluation({**results, **self._baseline})
 
     @functools.cached_property

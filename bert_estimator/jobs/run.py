@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bert_estimator import tpu
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import init_checkpoint, tpu
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
@@ -84,9 +86,29 @@ class Run:
         )
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
+    def only_reads_elsewhere(self) -> str | None:
+        """Returns the checkpoint that --init_checkpoint names, if it is the one to evaluate.
+
+        It is if the flags don't ask for training, and --output_dir does not have a checkpoint: so a
+        run in a directory that cannot be written is evaluated, with the results in --output_dir.
+        Returns None otherwise, or if the checkpoint lacks a global step, as published ones do.
+        """
+        config = self.config
+        if config.do_train or not config.is_given("init_checkpoint"):
+            return None
+        if not config.init_checkpoint or self.estimator.latest_checkpoint():
+            return None
+        prefix = init_checkpoint.open_source(config.init_checkpoint).checkpoint
+        if prefix is None or not tf.train.load_checkpoint(prefix).has_tensor("global_step"):
+            return None
+        return prefix
+
     def best(self) -> str | None:
-        """Returns the path of the best checkpoint if exports are to use it, else None."""
-        return delivered_best(self.config.output_dir)
+        """Returns the path of the best checkpoint if exports are to use it, else None.
+
+        If `only_reads_elsewhere` names a checkpoint, it is that one.
+        """
+        return self.only_reads_elsewhere() or delivered_best(self.config.output_dir)
 
     def export(
         self, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str]

@@ -9,7 +9,7 @@ from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
 from bert_estimator.tpu import early_stopping
-from bert_estimator.tpu.verbs import checkpoints, evaluation
+from bert_estimator.tpu.verbs import checkpoint_saver, evaluation
 
 
 class Told(tpu.Exporter):
@@ -176,7 +176,7 @@ class LossOfStep(Told):
 
 def killed_in(place, step, monkeypatch):
     """Has the next train_and_evaluate killed; returns its keywords."""
-    saver, event_writer = checkpoints.CheckpointSaver, evaluation._write_events
+    saver, event_writer = checkpoint_saver.CheckpointSaver, evaluation._write_events
     if place == "between checkpoint and evaluation":
 
         class Listens(tf.train.CheckpointSaverListener):

@@ -1,4 +1,4 @@
-"""Finds the checkpoint to start from, checks that it is complete, and writes new ones.
+"""Finds the checkpoint to start from, and checks that it is complete.
 
 `tf.train.Saver` writes a checkpoint as the files `model.ckpt-N.index`, `.data-*` and `.meta`, and
 lists the checkpoints in the state file `checkpoint`. It stores a checksum with every tensor. So
@@ -8,7 +8,6 @@ reading a checkpoint shows whether it was cut short, by a kill or a full disk.
 import collections
 import os
 import re
-import shutil
 
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
@@ -188,16 +187,6 @@ def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
         )
 
 
-def remove_leftovers(model_dir: str | None) -> None:
-    """Removes the files of a checkpoint that a killed process was writing."""
-    for name in tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ():
-        path = os.path.join(model_dir, name.rstrip("/"))
-        if re.fullmatch(rf"{BASENAME}-\d+_temp", os.path.basename(path)) and os.path.isdir(path):
-            shutil.rmtree(path, ignore_errors=True)
-        elif re.fullmatch(rf"{BASENAME}-\d+\..*\.tempstate\d+", os.path.basename(path)):
-            tf.io.gfile.remove(path)
-
-
 def ensure_saver(scaffold: tf.train.Scaffold, config) -> bool:
     """Adds a saver with upstream's settings to the graph if the model_fn did not make a saver.
 
@@ -225,66 +214,6 @@ def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
         objects = graph_view.ObjectGraphView(scaffold.saver).frozen_saveable_objects()
         return tf.train.Saver(objects, sharded=True)
     return scaffold.saver
-
-
-class CheckpointSaver(tf.train.CheckpointSaverHook):
-    """TensorFlow's saver hook, but it keeps good checkpoints safe.
-
-    - If a weight is not finite, it raises an error, so that the last good checkpoint stays.
-    - It does not write the checkpoint again from which training was restored. A kill during the
-      write would destroy the state that training resumes from.
-
-    Args:
-      config: the `RunConfig`.
-      scaffold: the `tf.train.Scaffold` that has the saver.
-      restored_step: the step of the checkpoint that training was restored from, or None.
-      listeners: list of `tf.train.CheckpointSaverListener`.
-      finite: a `FiniteCheck`.
-
-    Raises:
-      NonFiniteWeightsError: when saving, a weight is not finite.
-    """
-
-    def __init__(self, config, scaffold, restored_step, listeners, finite):
-        super().__init__(
-            config.model_dir,
-            save_secs=config.save_checkpoints_secs,
-            save_steps=config.save_checkpoints_steps,
-            scaffold=scaffold,
-            listeners=listeners,
-            save_graph_def=config.checkpoint_save_graph_def,
-        )
-        self._model_dir = config.model_dir
-        self._restored_step = restored_step
-        self._finite = finite
-
-    def _save(self, session, step):
-        if step == self._restored_step:
-            return False
-        bad = self._finite.names_of_bad(session)
-        if bad:
-            raise errors.NonFiniteWeightsError(
-                f"At step {step} these variables are not finite: {', '.join(bad)}. No checkpoint "
-                f"of it was written. {last_written(self._model_dir)} Lower the learning rate, "
-                "lengthen the warm-up, or look for bad records."
-            )
-        return super()._save(session, step)
-
-
-class FiniteCheck:
-    """Finds variables that are not finite. It must be made before the graph is finalized."""
-
-    _MOST_NAMES = 10
-
-    def __init__(self):
-        self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
-        self._finite = [tf.reduce_all(tf.math.is_finite(v)) for v in self._variables]
-
-    def names_of_bad(self, session: tf.Session) -> list[str]:
-        """Returns the names of the first ten variables with a value that is not finite."""
-        flags = session.run(self._finite)
-        names = [v.op.name for v, ok in zip(self._variables, flags, strict=True) if not ok]
-        return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
 
 
 def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints, ticker
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, ticker
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress
@@ -44,7 +44,7 @@ def train(
     """
     model_dir = job.config.model_dir
     if job.hosts.is_chief:
-        checkpoints.remove_leftovers(model_dir)
+        checkpoint_saver.remove_leftovers(model_dir)
     restored = checkpoints.newest_whole(model_dir)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
@@ -89,7 +89,7 @@ class _Observers:
         """Returns all hooks of a training, in the order of their visits."""
         spec = step.spec
         _summarize_loss(spec.loss)
-        self.finite = checkpoints.FiniteCheck()
+        self.finite = checkpoint_saver.FiniteCheck()
         callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = [*step.add_summaries(self._config), *self._savers(spec.scaffold, callers_hooks)]
         # A checkpoint of a step is written before the caller's hooks see the step.
@@ -110,7 +110,7 @@ class _Observers:
             return []
         restored_step = self._start_step if self._restored else None
         return [
-            checkpoints.CheckpointSaver(
+            checkpoint_saver.CheckpointSaver(
                 config, scaffold, restored_step, self._listeners, self.finite
             )
         ]
@@ -139,8 +139,11 @@ class _Observers:
         )
         try:
             yield progress
-        finally:
-            progress.end()
+        except BaseException:
+            with contextlib.suppress(Exception):  # The first error is the one to raise.
+                progress.end()
+            raise
+        progress.end()
 
 
 class _TrainingLoop:

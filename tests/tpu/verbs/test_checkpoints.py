@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from toy import (
@@ -34,6 +33,10 @@ def trained(tmp_path_factory):
 def folder(trained, tmp_path):
     """Returns a copy of the folder, for the test to damage."""
     return str(shutil.copytree(trained, tmp_path / "model"))
+
+
+def file_times(folder, step):
+    return os.stat(f"{folder}/model.ckpt-{step}.index").st_mtime_ns
 
 
 def cut(suffix, length):
@@ -348,98 +351,6 @@ def test_training_goes_on_from_the_one_before_and_replaces_the_damaged_one(folde
     assert visits.fetched == [(3, 3.0), (4, 4.0)]
     assert checkpoints.newest_whole(folder) == f"{folder}/model.ckpt-4"
     assert weight_at(folder, 4) == 4.0
-
-
-def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(folder):
-    kept = set(os.listdir(folder))
-    os.mkdir(f"{folder}/model.ckpt-6_temp")
-    files = [
-        "model.ckpt-6_temp/part-00000-of-00001.data-00000-of-00001",
-        "model.ckpt-6.data-00000-of-00001.tempstate123456789",
-        "model.ckpt-6.index.tempstate123",
-    ]
-    for name in files:
-        open(f"{folder}/{name}", "w").close()
-    os.mkdir(f"{folder}/mine_temp")
-    checkpoints.remove_leftovers(folder)
-    assert set(os.listdir(folder)) == kept | {"mine_temp"}
-    checkpoints.remove_leftovers(f"{folder}/absent")
-
-
-# Saving.
-
-
-def file_times(folder, step):
-    return os.stat(f"{folder}/model.ckpt-{step}.index").st_mtime_ns
-
-
-def test_the_restored_step_is_not_written_again(folder):
-    before = file_times(folder, 4)
-    make_estimator(folder, save_checkpoints_steps=2).train(input_fn, steps=4)
-    assert checkpoint_steps(folder) == [0, 2, 4, 6, 8]
-    assert file_times(folder, 4) == before
-
-
-@pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_number_kept_holds_over_restarts(tmp_path, keep):
-    written = [0]
-    for _ in range(3):
-        make_estimator(tmp_path, save_checkpoints_steps=2, keep_checkpoint_max=keep).train(
-            input_fn, steps=4
-        )
-        written += [written[-1] + 2, written[-1] + 4]
-        assert checkpoint_steps(tmp_path) == written[-keep:]
-        listed = tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths
-        assert [int(path.rsplit("-", 1)[1]) for path in listed] == written[-keep:]
-
-
-def test_0_keeps_all_over_restarts(tmp_path):
-    for _ in range(2):
-        make_estimator(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=0).train(
-            input_fn, steps=4
-        )
-    assert checkpoint_steps(tmp_path) == [0, 2, 4, 6, 8]
-    os.truncate(tmp_path / f"model.ckpt-8{DATA}", 1)
-    assert checkpoints.newest_whole(str(tmp_path)) == f"{tmp_path}/model.ckpt-6"
-
-
-def test_a_weight_that_is_not_finite_never_replaces_a_good_checkpoint(tmp_path):
-    def w_after(weight, features):
-        return tf.where(features["x"][0] > 4, np.inf, weight + 1)
-
-    estimator = make_estimator(tmp_path, make_model_fn(w_after=w_after), save_checkpoints_steps=2)
-    message = (
-        r"At step 6 these .* not finite: w\. No checkpoint of it was written\. The last "
-        rf"checkpoint, {tmp_path}/model\.ckpt-4, was written before\. Lower"
-    )
-    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
-        estimator.train(input_fn, steps=10)
-    assert checkpoint_steps(tmp_path) == [0, 2, 4]
-    assert weight_at(tmp_path, 4) == 4.0
-    assert estimator.latest_checkpoint() == f"{tmp_path}/model.ckpt-4"
-
-
-def test_weights_that_are_not_finite_from_the_start(tmp_path):
-    def fields(features, loss):
-        tf.get_variable("bad", initializer=np.float32(np.nan))
-        return {}
-
-    estimator = make_estimator(tmp_path, make_model_fn(fields), save_checkpoints_steps=2)
-    message = rf"At step 0 these .*: bad\. .* There is no checkpoint in {tmp_path} to go on from\."
-    with pytest.raises(tpu.NonFiniteWeightsError, match=message):
-        estimator.train(input_fn, steps=2)
-
-
-@pytest.mark.parametrize(("bad", "names"), [(3, "v00, v01, v02"), (12, "v08, v09, ...")])
-def test_variables_that_are_not_finite_are_named_up_to_ten(bad, names):
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.get_variable("step", initializer=1)
-        for n in range(15):
-            value = [1.0, np.nan if n % 2 else np.inf] if n < bad else [1.0, -1e38]
-            tf.get_variable(f"v{n:02}", initializer=tf.constant(value))
-        check = checkpoints.FiniteCheck()
-        session.run(tf.global_variables_initializer())
-        assert ", ".join(check.names_of_bad(session)[-3:]) == names
 
 
 # What fits.

@@ -1,0 +1,63 @@
+"""Says in a sentence what is wrong with a disk, and what to do about it."""
+
+import errno
+import os
+import re
+
+# What the kernel says -> what to do. TensorFlow's errors have the kernel's words at their end.
+_ADVICE = {
+    errno.ENOSPC: "Free space there",
+    errno.EDQUOT: "Free space there, or have the quota raised",
+    errno.EFBIG: "Raise the limit of the size of files (ulimit -f)",
+    errno.EROFS: "Mount the file system for writing again",
+    errno.EIO: "Have a look at the disk (dmesg)",
+    errno.ESTALE: "Mount the file system again",
+    errno.EACCES: "Give this user access to it",
+    errno.EPERM: "Give this user access to it",
+}
+_REASONS = {os.strerror(number): number for number in _ADVICE}
+_ABSENT = os.strerror(errno.ENOENT)
+_OF_TENSORFLOW = re.compile(rf"(\S+); ({'|'.join(map(re.escape, [*_REASONS, _ABSENT]))})")
+_OF_SAVER = re.compile(r"Parent directory of (\S+) doesn't exist, can't save")
+
+
+def explanation(error: BaseException, what_next: str) -> str | None:
+    """Returns what a disk did to end a program, as a sentence with what to do about it.
+
+    Args:
+      error: an OSError, or an error of TensorFlow.
+      what_next: the end of the sentence: what to do when the disk is well again.
+
+    Returns:
+      The sentence; None if the error is not a full, missing or broken disk's.
+    """
+    path, reason = _path_and_reason(error)
+    if reason == _ABSENT:
+        missing = _first_missing(path)
+        if missing is None:
+            return None
+        return (
+            f"{path} cannot be written: the directory {missing} is gone. Bring it back; {what_next}"
+        )
+    if reason not in _REASONS:
+        return None
+    return f"{path or 'A file'}: {reason}. {_ADVICE[_REASONS[reason]]}; {what_next}"
+
+
+def _path_and_reason(error):
+    if isinstance(error, OSError):
+        path = error.filename if isinstance(error.filename, str) else ""
+        return path, os.strerror(error.errno) if error.errno else None
+    found = _OF_TENSORFLOW.search(str(error))
+    if found:
+        return found.groups()
+    found = _OF_SAVER.search(str(error))
+    return (found[1], _ABSENT) if found else ("", None)
+
+
+def _first_missing(path):
+    """Returns the first directory above a path that does not exist, or None if all exist."""
+    missing, folder = None, os.path.dirname(os.path.abspath(path)) if path else os.sep
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        missing, folder = folder, os.path.dirname(folder)
+    return missing
