@@ -19,6 +19,7 @@ from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 
 CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
 SENTENCE_PIECE = "vocab.model"
+_PRETRAINING = "pretraining"  # a kind in task.json; this network does not have a classifier
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
 
 
@@ -78,8 +79,11 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
         key: json_files.field(task, key, kind, path, default=None)
         for key, kind in (("kind", str), ("do_lower_case", bool), ("max_seq_length", int))
     }
+    if values["kind"] == _PRETRAINING:
+        values["kind"] = None
     if values["kind"] not in (None, *KINDS):
-        raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, not {values['kind']!r}")
+        kinds = ", ".join((*KINDS, _PRETRAINING))
+        raise ValueError(f"{path}: kind must be one of {kinds}, not {values['kind']!r}")
     length = values["max_seq_length"]
     if length is not None and not 0 < length < 1 << 31:
         raise ValueError(f"{path}: max_seq_length must be positive, not {length}")
