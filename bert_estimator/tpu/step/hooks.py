@@ -1,6 +1,7 @@
 """Drives SessionRunHooks around loops of steps, as MonitoredSession does around a session.run."""
 
 import collections
+import contextlib
 import re
 
 import tensorflow.compat.v1 as tf
@@ -38,19 +39,14 @@ class HookDriver:
           ValueError: a hook looks up a tensor or an operation of the step itself.
         """
         for hook in self._hooks:
-            try:
+            with self._explaining(hook):
                 hook.begin()
-            except (KeyError, ValueError) as error:
-                # TensorFlow's message quotes the name that it did not find.
-                for name in re.findall(r"'([^' ]+)'", str(error)):
-                    if (element := self._element_of_step(name)) is not None:
-                        raise error_of_fetch(hook, element) from error
-                raise
 
     def after_create_session(self, session, coordinator):
         """A hook may ask the coordinator to stop: then no step is run."""
         for hook in self._hooks:
-            hook.after_create_session(session, coordinator)
+            with self._explaining(hook):
+                hook.after_create_session(session, coordinator)
         self.stop_requested |= coordinator.should_stop()
 
     def around(self, session, original_fetches, run_loop):
@@ -93,8 +89,26 @@ class HookDriver:
         return result
 
     def end(self, session):
+        """Calls the hooks' `end`.
+
+        Raises:
+          ValueError: a hook fetches a tensor or an operation of the step itself.
+        """
         for hook in self._hooks:
-            hook.end(session)
+            with self._explaining(hook):
+                hook.end(session)
+
+    @contextlib.contextmanager
+    def _explaining(self, hook):
+        """Raises an error that says so if the block fails at an element of the step itself."""
+        try:
+            yield
+        except (KeyError, ValueError, tf.errors.InvalidArgumentError) as error:
+            # TensorFlow's message quotes the name of the tensor or the operation.
+            for name in re.findall(r"""['"]([^'" ]+)['"]""", str(error)):
+                if (element := self._element_of_step(name)) is not None:
+                    raise error_of_fetch(hook, element) from error
+            raise
 
 
 def values_for_hooks(hook_run, session, element_of_step):

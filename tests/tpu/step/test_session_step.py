@@ -112,6 +112,30 @@ def test_a_name_of_the_step_in_a_hook_is_explained_and_another_is_not(tmp_path):
         make_estimator(tmp_path).train(input_fn, [watch], steps=2)
 
 
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("kind", ["logs", "ends"])
+def test_a_hook_with_a_tensor_of_the_step_is_explained(tmp_path, cores, verb, kind):
+    """The hook is made in model_fn: it fetches in its `before_run`, or in its `end`."""
+
+    def fields(features, loss):
+        hook = {
+            "logs": lambda: tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=1),
+            "ends": lambda: tf.train.FinalOpsHook(loss),
+        }[kind]()
+        hooks = ("training_hooks", "evaluation_hooks", "prediction_hooks")
+        return {"predictions": {"x": features["x"]}, **{name: [hook] for name in hooks}}
+
+    estimator = make_estimator(tmp_path, make_model_fn(fields), predict_batch_size=4)
+    calls = {
+        "train": lambda: estimator.train(input_fn, steps=1),
+        "evaluate": lambda: estimator.evaluate(input_fn, steps=1),
+        "predict": lambda: list(estimator.predict(ending_at(1))),
+    }
+    name = "(Logging|Final)(Tensor|Ops)Hook"
+    with pytest.raises(ValueError, match=f"The hook {name} fetches .*of the step.*host_call"):
+        calls[verb]()
+
+
 def test_a_hook_s_own_unfed_placeholder_is_another_error(tmp_path):
     class Asks(tf.train.SessionRunHook):
         def begin(self):
