@@ -12,6 +12,7 @@ import sys
 
 from absl import app, flags
 
+from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line
@@ -112,6 +113,7 @@ def command() -> None:
     """Runs the console command `bert-pretraining-data`."""
     define_flags()
     app.define_help_flags()
+    native_log.quiet()
     sys.exit(main(sys.argv))
 
 

@@ -11,6 +11,7 @@ import sys
 
 from absl import app, flags
 
+from bert_estimator import native_log
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
 from input_pipelines import command_line
@@ -77,6 +78,7 @@ def command() -> None:
     """Runs the console command `bert-vocabulary`."""
     define_flags()
     app.define_help_flags()
+    native_log.quiet()
     sys.exit(main(sys.argv))
 
 

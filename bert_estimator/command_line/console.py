@@ -18,7 +18,9 @@ from bert_estimator.tpu.program import hosts
 # Lines of TensorFlow that tell a user of a script nothing.
 _CHATTER = re.compile(
     r"Graph was finalized|Running local_init_op|Done running local_init_op|"
-    r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from"
+    r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from|"
+    r"Signatures (?:INCLUDED|EXCLUDED)|Assets (?:added|written)|No assets to|"
+    r"SavedModel written to|is deprecated and will be removed"
 )
 
 # What TensorFlow's parser says of a record whose features differ from the other records' features:
@@ -65,7 +67,6 @@ def main(
 
 def load_tensorflow() -> None:
     """Loads TensorFlow, which takes seconds, and sets its logger up."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
     set_up(tf.get_logger())

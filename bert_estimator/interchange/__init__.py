@@ -4,7 +4,15 @@
 `python -m bert_estimator.interchange SOURCE TARGET` converts one format to the other.
 """
 
-from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import Source
+import importlib
 
-__all__ = ["Source", "open_source"]
+# TensorFlow takes seconds to load, so the modules are loaded when a name is first used.
+_MODULE_OF = {"Source": "source", "open_source": "opening"}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name):
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ import dataclasses
 import os
 import sys
 
-from bert_estimator import __version__
+from bert_estimator import __version__, native_log
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 
@@ -27,7 +27,6 @@ def run(args: argparse.Namespace) -> None:
       FlagError: the source or the target cannot work.
     """
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
 
     from bert_estimator.interchange import conversion, weights_table
@@ -98,6 +97,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-convert`."""
+    native_log.quiet()
     console.leave(main(sys.argv))
 
 

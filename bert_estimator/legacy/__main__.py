@@ -5,6 +5,7 @@ import sys
 import types
 
 import bert_estimator.legacy
+from bert_estimator import native_log
 from bert_estimator.tpu import lock
 
 
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
+    native_log.quiet()
     sys.exit(main(sys.argv))
 
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import __version__, paths
+from bert_estimator import __version__, native_log, paths
 from bert_estimator.serving import exported_model, lines
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
@@ -225,7 +225,6 @@ def main(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv[1:])
     errors = 0
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
@@ -254,6 +253,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-predict`."""
+    native_log.quiet()
     sys.exit(main(sys.argv))
 
 

@@ -14,6 +14,7 @@ from bert_estimator.tpu.verbs import checkpoints, ticker
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
+from bert_estimator.tpu.verbs.progress import round_number
 
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
@@ -74,12 +75,18 @@ def evaluate(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],
         len(loop.losses),
-        ", ".join(f"{k} = {v}" for k, v in results.items()),
+        ", ".join(f"{name} = {_shown(value)}" for name, value in results.items()),
     )
     if job.hosts.is_chief:
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
             _write_events(eval_dir, results, path)
     return results
+
+
+def _shown(value):
+    """Returns a metric's value as text; a number that is not whole has five significant digits."""
+    is_float = isinstance(value, float | np.floating)
+    return round_number(float(value), 5) if is_float else str(value)
 
 
 def _check_metric_names(metrics):

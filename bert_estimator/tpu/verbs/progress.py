@@ -217,15 +217,15 @@ def format_record(record: dict, stop_step: int | None = None) -> str:
         if key == "input_wait":
             parts.append(f"input wait {value:.1%}")
         elif key.endswith("_per_sec"):
-            parts.append(f"{_round(value, 4)} {key[: -len('_per_sec')]}/s")
+            parts.append(f"{round_number(value, 4)} {key[: -len('_per_sec')]}/s")
         else:
-            parts.append(f"{key} {_round(value, 5)}")
+            parts.append(f"{key} {round_number(value, 5)}")
     if record.get("eta_secs") is not None:
         parts.append(f"ETA {format_secs(record['eta_secs'])}")
     return "  ".join(parts)
 
 
-def _round(value, digits):
+def round_number(value: float, digits: int) -> str:
     """Returns a number as text, with `digits` significant digits, or more before the point."""
     if not math.isfinite(value) or value == 0:
         return str(value)

@@ -117,9 +117,9 @@ class _Observers:
 
     def _log_start(self):
         tf.logging.info(
-            "Training from step %d (%s) to %s.",
+            "Training from step %d%s to %s.",
             self._start_step,
-            f"restored from {self._restored}" if self._restored else "new variables",
+            f" (restored from {self._restored})" if self._restored else "",
             "the end of the data" if self._stop_step is None else f"step {self._stop_step}",
         )
 

@@ -1,0 +1,80 @@
+"""Keeps the start-up messages of TensorFlow's C++ code out of the terminal.
+
+TensorFlow and libtpu print lines about oneDNN, CUDA and the processor before a program can set
+their log level, among them an error about a GPU that is not there. They tell a user of a command
+nothing.
+"""
+
+import os
+import re
+import select
+import signal
+import sys
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|"
+    # Information and warnings, in the two forms that TensorFlow has used.
+    rb"[IW]\d{4} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |"
+    rb"To enable the following instructions: |"
+    # Errors that are not: there is no GPU, or two parts of TensorFlow register the same.
+    rb".*(?:failed call to cuInit|Unable to register cu\w+ factory|oneDNN supports DT_\w+ only|"
+    rb"computation placer already registered)"
+)
+
+# A line that is not complete is passed on after this many seconds.
+_PATIENCE_SECS = 0.1
+
+
+def quiet() -> None:
+    """Leaves these lines out of stderr from now on, until the process ends.
+
+    The descriptor of stderr becomes a pipe, from which a process of its own passes on all other
+    lines. (A thread would lose what is written just before a crash.) `sys.stderr` still writes to
+    the terminal itself. Call this before TensorFlow is loaded, and before there are threads.
+
+    Nothing is left out if TF_CPP_MIN_LOG_LEVEL asks for the messages (0 or 1), or on Windows.
+    """
+    if os.environ.get(_LEVEL) in ("0", "1") or not hasattr(os, "fork"):
+        return
+    os.environ.setdefault(_LEVEL, "2")
+    try:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+    except (AttributeError, OSError):  # stderr is closed
+        return
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        try:
+            _be_the_filter(reader, terminal)
+        finally:
+            os._exit(0)
+    os.close(reader)
+    os.dup2(writer, 2)
+    os.close(writer)
+    encoding = sys.stderr.encoding
+    sys.stderr = os.fdopen(terminal, "w", 1, encoding, errors="backslashreplace")
+
+
+def _be_the_filter(reader, terminal):
+    """Passes lines on until all processes that write to the pipe have ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.dup2(terminal, 2)
+    os.dup2(reader, 0)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.close(1)
+    rest = b""
+    while True:
+        if rest and not select.select([0], [], [], _PATIENCE_SECS)[0]:
+            os.write(2, rest)
+            rest = b""
+        data = os.read(0, 1 << 16)
+        *lines, rest = (rest + data).split(b"\n")
+        kept = [line + b"\n" for line in lines if not _CHATTER.match(line)]
+        if not data and not _CHATTER.match(rest):
+            kept.append(rest)
+        os.write(2, b"".join(kept))
+        if not data:
+            return
