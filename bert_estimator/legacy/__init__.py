@@ -10,6 +10,7 @@ or, from code, before anything imports TensorFlow:
 `names.py` is the table of the names that scripts can import.
 """
 
+import logging
 import warnings
 
 
@@ -32,7 +33,18 @@ def install() -> None:
     # The user of this function knows that the script is old.
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     warnings.filterwarnings("ignore", r"`(tf\.layers|layer\.(apply|updates))", UserWarning)
+    _log_once(tf.get_logger())
     tf.disable_v2_behavior()
     strictness.relax()
     modules.put_back_moved_names()
     modules.put_in_place()
+
+
+def _log_once(logger):
+    """Silences TensorFlow's own log handlers while the root logger has handlers.
+
+    TensorFlow adds its handler only if the root logger does not have any. absl's `app.run` adds one
+    later, and each line was printed by both.
+    """
+    for handler in logger.handlers:
+        handler.addFilter(lambda record: not logging.getLogger().handlers)

@@ -94,6 +94,7 @@ def main(rest):
     }
     with tf.gfile.Open(helper.path(__file__), "w") as file:
         file.write(json.dumps(seen))
+    tf.logging.warning("This is said once.")
     sys.exit(7)
 
 if __name__ == "__main__":
@@ -117,6 +118,7 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
     done = start(tmp_path, SCRIPT, "--word=hello", "more")
     assert done.returncode == 7, done.stderr
     assert "deprecated" not in done.stderr
+    assert done.stderr.count("This is said once.") == 1
     seen = json.loads((tmp_path / "script.py.json").read_text())
     errors = seen.pop("errors")
     assert seen == {
