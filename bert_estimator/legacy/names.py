@@ -17,7 +17,7 @@ _REPLICATED = (
     "bert_estimator.tpu.replicated",
     "batch_parallel initialize_system replicate rewrite shard shutdown_system",
 )
-_ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum")
+_ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum outside_compilation")
 _EARLY_STOPPING = (
     "bert_estimator.tpu.early_stopping",
     "make_early_stopping_hook make_stop_at_checkpoint_step_hook stop_if_higher_hook "
@@ -108,7 +108,7 @@ MODULES = {
         _REPLICATED,
         ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
         ("bert_estimator.legacy.checkpoints", "AsyncCheckpointSaverHook"),
-        (V1 + ".tpu", "bfloat16_scope core outside_compilation"),
+        (V1 + ".tpu", "bfloat16_scope core"),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],

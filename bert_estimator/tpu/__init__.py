@@ -35,6 +35,7 @@ _MODULE_OF = {
     "WarmStartSettings": "warm_start",
     "cross_replica_sum": "replica",
     "num_replicas": "replica",
+    "outside_compilation": "replica",
     "replica_id": "replica",
     "train_and_evaluate": "train_eval",
 }

@@ -7,6 +7,7 @@ is the only replica: then the number of replicas is 1, and a sum over replicas i
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
@@ -22,6 +23,8 @@ class Replica:
       num_replicas: how many replicas there are.
       replica_id: this replica's number, an int32 scalar tensor.
       cross_replica_sum: function of a tensor that sums it over all replicas.
+      run_on_host: function of the operations that an `outside_compilation` builds; None means that
+        they run where the others do.
     """
 
     def __init__(
@@ -29,10 +32,12 @@ class Replica:
         num_replicas: int,
         replica_id: int | tf.Tensor,
         cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
+        run_on_host: Callable[[list[tf.Operation]], None] | None = None,
     ):
         self.num_replicas = num_replicas
         self.replica_id = replica_id
         self.cross_replica_sum = cross_replica_sum
+        self.run_on_host = run_on_host
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -85,6 +90,27 @@ def cross_replica_sum(
             )
     total = _replica().cross_replica_sum(x)
     return total if name is None else tf.identity(total, name)
+
+
+def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Builds a part of a model that runs on the host: Python functions, prints, summaries.
+
+    With use_tpu=True these run after each step, once for each core, with the core's tensors. Their
+    results cannot be used in the step on cores. With use_tpu=False this only calls `computation`.
+
+    Args:
+      computation: function of args and kwargs.
+
+    Returns:
+      What `computation` returned.
+    """
+    graph = tf.get_default_graph()
+    before = {operation.name for operation in graph.get_operations()}
+    returned = computation(*args, **kwargs)
+    if _replica().run_on_host is not None:
+        made = [each for each in graph.get_operations() if each.name not in before]
+        _replica().run_on_host(made)
+    return returned
 
 
 def place_on_cores(cores_per_replica: int) -> Callable[[tf.Operation], str]:

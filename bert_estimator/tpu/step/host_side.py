@@ -25,6 +25,8 @@ from bert_estimator.tpu.step.inputs import Inputs
 # when the session is closed.
 JOIN_SECS = 1
 
+_ON_CHIEF = ("host_call", "outside_compilation")  # host functions that have effects
+
 
 def static_inputs(job, input_fn: Callable, start_step: int) -> Inputs:
     """Calls an input_fn, and checks that a compiled program can take its batches.
@@ -176,7 +178,7 @@ class HostSide:
         """Hands the arrays of one step to the host functions: a list of arrays for each."""
         for feed, (function, _), sent in zip(self._outfeeds, self.functions, values, strict=True):
             every = self._host_call_every if function.name == "host_call" else 1
-            if function.name == "host_call" and not self._job.hosts.is_chief:
+            if function.name in _ON_CHIEF and not self._job.hosts.is_chief:
                 continue  # The chief gets the values of all cores, so only the chief writes.
             if self.step % every == 0:
                 feed.put(sent)

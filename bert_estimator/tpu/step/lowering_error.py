@@ -31,7 +31,8 @@ def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
         found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
         return RuntimeError(
             f"model_fn uses operations that XLA has no kernel for: {found}. On a TPU, Python code, "
-            "strings and files belong into input_fn, host_call or eval_metrics. Use other "
+            "strings and files belong into input_fn, host_call or eval_metrics; or into "
+            "tpu.outside_compilation, if the step does not use their results. Use other "
             "operations to compute on the TPU"
         )
     nodes = dict.fromkeys(_NODE.findall(text))

@@ -9,9 +9,10 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu import replica
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import initial_values, variable_versions
+from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -26,7 +27,9 @@ class SessionStep:
         self._job = job
         self._inputs = static_inputs(job, input_fn, start_step)
         features, labels, self._placeholders = self._inputs.placeholders()
-        spec = job.call_model_fn(features, labels)
+        on_host = []
+        with replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered():
+            spec = job.call_model_fn(features, labels)
         variables = [*tf.global_variables(), *tf.local_variables()]
         initial_values.check(variables, self._placeholders)
         self._host = HostSide(job, spec, self._placeholders, start_step)
@@ -39,6 +42,7 @@ class SessionStep:
             self.spec.loss,
             self._host.scalars,
             self._host.tensors,
+            outside_compilation.effects(on_host),
         ]
         if job.mode == ModeKeys.TRAIN:
             variable_versions.order(self._fetches)
@@ -78,7 +82,7 @@ class SessionStep:
                 if i == iterations - 1 and (due or hook_run.options is not None):
                     loss, scalars, sent, summary = self._run_last_step(batch, hook_run, due)
                 else:
-                    _, loss, scalars, sent = self._run(*batch)
+                    _, loss, scalars, sent, _ = self._run(*batch)
                 self._host.send(sent)
                 result.losses.append(float(loss))
                 result.scalars.update(scalar_values(scalars))
@@ -95,7 +99,7 @@ class SessionStep:
           (loss, scalars, list of arrays for each host function, serialized summaries or None).
         """
         tensors = self._summaries.tensors if due else []
-        (_, loss, scalars, sent), values = self._session.run(
+        (_, loss, scalars, sent, _), values = self._session.run(
             [self._fetches, tensors],
             dict(zip(self._placeholders, batch, strict=True)),
             hook_run.options,

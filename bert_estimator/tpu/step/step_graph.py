@@ -24,6 +24,7 @@ from bert_estimator.tpu.step import (
     function_names,
     initial_values,
     lowering_error,
+    outside_compilation,
     variable_versions,
 )
 
@@ -69,6 +70,7 @@ class StepGraph:
         self.inputs = []
         self.has_sums = False
         self.variables = None
+        self._on_host = []  # the operations of outside compilations
         self._outer = tf.get_default_graph()
         self._graph = tf2.__internal__.FuncGraph("step")
         # A variable's seed depends on its graph's seed. With the session's seed, the weights start
@@ -140,7 +142,21 @@ class StepGraph:
                 mode="CrossReplicaAndPartition",
             )
 
-        return replica.Replica(self.num_replicas, replica_id, cross_replica_sum)
+        return replica.Replica(
+            self.num_replicas, replica_id, cross_replica_sum, self._on_host.extend
+        )
+
+    def host_computation(self, num_runs: int) -> outside_compilation.HostComputation | None:
+        """Returns what outside compilations run on the host, or None. The current graph gets it.
+
+        Args:
+          num_runs: how many cores' tensors arrive for each step.
+        """
+        on_host = [operation for operation in self._on_host if operation.graph is self._graph]
+        if not outside_compilation.effects(on_host):
+            return None
+        outside_compilation.without_host(on_host)
+        return outside_compilation.HostComputation(self._graph, on_host, num_runs)
 
     def _groups(self):
         """Returns the groups of cores that sum with each other: the n-th cores of all replicas.
@@ -166,7 +182,9 @@ class StepGraph:
         with self._graph.as_default():
             outputs = [tf.identity(tensor) for tensor in outputs]  # An output may be an input.
         after = tf.nest.flatten(after) if after is not None else []
+        on_host = outside_compilation.effects(self._on_host)
         after = [getattr(each, "op", each) for each in after]
+        after = [operation for operation in after if operation not in on_host]
         results = [tensor.op for tensor in outputs]
         present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of = self._variables_in(present)

@@ -42,6 +42,9 @@ class XlaStep:
         self._model = CoreModel(job, self._inputs)
         placeholders = self._model.graph.inputs
         self._host = HostSide(job, self._model.spec, placeholders, start_step)
+        computation = self._model.graph.host_computation(1 if job.same_batch else job.num_replicas)
+        if computation is not None:
+            self._host.functions.append((computation, computation.operations))
         self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
         self.spec = host_spec(self._model.session_spec(), placeholders)
         self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)

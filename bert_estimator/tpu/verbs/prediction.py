@@ -182,11 +182,11 @@ def _padded(job, input_fn):
             )
             _check_labels(labels)
             leaves = tf.nest.flatten(features)
-            for leaf in leaves:
+            for path, leaf in named_leaves("features", features):
                 if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
                     raise ValueError(
-                        f"input_fn gives the feature {leaf}: with use_tpu=True every feature must "
-                        "be a dense tensor whose first dimension is the batch"
+                        f"{path}, which input_fn gives, is {leaf}: with use_tpu=True every feature "
+                        "must be a dense tensor whose first dimension is the batch"
                     )
             rows = tf.shape(leaves[0])[0]
             too_many = tf.debugging.assert_less_equal(
@@ -202,7 +202,7 @@ def _padded(job, input_fn):
 
             return tf.nest.map_structure(pad_rows, features), pad_rows(tf.ones([rows], tf.int32))
 
-        data = data.map(pad)
+        data = data.map(tf.autograph.experimental.do_not_convert(pad))
         if job.draws_per_step > 1:
             # The last step takes as many batches as the others. The missing ones are padding.
             empty = tf.nest.map_structure(
