@@ -214,6 +214,9 @@ class PretrainingConfig(JobConfig):
             flags.check_patterns(name, getattr(self, name))
 
 
+_DEFAULTS = {each.name: each.default for each in flags.of(PretrainingConfig)}
+
+
 def resolve(argv: list[str]) -> list[PretrainingConfig]:
     """Parses and checks a command line.
 
@@ -249,9 +252,23 @@ def _resolve_run(settings, sources):
             if sources[name] != provenance.FLAG:
                 settings[name], sources[name] = value, provenance.EMBEDDED
     settings["optimizer"] = settings["optimizer"] or "adamw"
+    _fit_warmup(settings, sources, embedded.FLAGS if use_embedded else _DEFAULTS)
     config = PretrainingConfig(**settings, embedded=use_embedded, sources=sources)
     config.check()
     return config
+
+
+def _fit_warmup(settings, sources, defaults):
+    """Shortens a warm-up that nobody asked for, if it is longer than the training.
+
+    Its share of the training is then the same as in the defaults.
+    """
+    steps, warmup = settings["num_train_steps"], settings["num_warmup_steps"]
+    if sources["num_warmup_steps"] != provenance.FLAG and 0 < steps <= warmup:
+        settings["num_warmup_steps"] = steps * warmup // defaults["num_train_steps"]
+        sources["num_warmup_steps"] = dataclasses.replace(
+            sources["num_warmup_steps"], scaled_from=warmup
+        )
 
 
 def _resolve_stages(settings, sources):

@@ -177,3 +177,26 @@ def test_each_stage_has_records_of_its_length(tmp_path):
 def test_refuses(tmp_path, flags, message):
     with pytest.raises(FlagError, match=message):
         stages(tmp_path, *flags)
+
+
+@pytest.mark.parametrize(
+    ("given", "warmup", "source"),
+    [
+        ([], 60, "embedded default"),
+        (["--num_train_steps=61"], 60, "embedded default"),
+        (["--num_train_steps=60"], 3, "embedded default, scaled from 60"),
+        (["--num_train_steps=8"], 0, "embedded default, scaled from 60"),
+        (["--num_train_steps=8", "--num_warmup_steps=7"], 7, "flag"),
+        (["--bert_config_file=FILE"], 10000, "default"),
+        (["--bert_config_file=FILE", "--num_train_steps=50"], 5, "default, scaled from 10000"),
+    ],
+)
+def test_a_default_warm_up_fits_into_a_short_training(tmp_path, given, warmup, source):
+    network = tmp_path / "bert_config.json"
+    network.write_text("{}")
+    if given[:1] == ["--bert_config_file=FILE"]:
+        given = [f"--bert_config_file={network}", f"--input_file={network}", *given[1:]]
+    (config,) = resolve(["script", f"--output_dir={tmp_path / 'run'}", *given])
+    assert config.num_warmup_steps == warmup
+    assert str(config.sources["num_warmup_steps"]) == source
+    assert Source.parse(source) == config.sources["num_warmup_steps"]
