@@ -148,6 +148,7 @@ ARROWS = {
         "bert_estimator.sharding",
         "bert_estimator.tpu",
     ],
+    "bert_estimator.command_line.config_file": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.curves": [],
     "bert_estimator.command_line.evaluated_steps": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.run_directory": [

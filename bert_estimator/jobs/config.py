@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from bert_estimator import provenance
 from bert_estimator.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import config_file, flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
 
@@ -35,6 +35,12 @@ class JobConfig:
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("train_batch_size", "eval_batch_size")
     OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
+    config: str | None = flags.field(
+        None,
+        "Take the flags of this JSON or YAML file, such as the config.json of a run that is to be "
+        "repeated. Flags on the command line come first.",
+        is_setting=False,
+    )
     output_dir: str = flags.field(
         "runs/here",
         "Write checkpoints, events, metrics and curves into this directory.",
@@ -309,6 +315,10 @@ def read_command_line(
     """
     values = flags.define(config_class)
     given = flags.parse(values, argv)
+    if path := values["config"].value:
+        # Of a flag that is given twice the last value counts: the command line's, not the file's.
+        values = flags.define(config_class)
+        given = flags.parse(values, [argv[0], *config_file.arguments(path), *argv[1:]])
     settings = {name: values[name].value for name in values}
     sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch

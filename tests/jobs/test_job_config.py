@@ -36,6 +36,7 @@ def test_defaults_are_those_of_google_research_bert():
     settings, sources = read_command_line(JobConfig, ["script"])
     assert set(sources.values()) == {provenance.DEFAULT}
     assert settings == {
+        "config": None,
         "output_dir": "runs/here",
         "bert_config_file": None,
         "init_checkpoint": None,
@@ -69,7 +70,8 @@ def test_defaults_are_those_of_google_research_bert():
 def test_settings_leave_out_flags_that_ask_for_something_else_than_a_run():
     settings, _ = read_command_line(JobConfig, ["script", "--learning_rate=1"])
     kept = JobConfig(**settings).settings()
-    assert settings == {**kept, "compile_only": False, "tpu_topology": None, "suggest": False}
+    others = {"config": None, "compile_only": False, "tpu_topology": None, "suggest": False}
+    assert settings == {**kept, **others}
     assert kept["learning_rate"] == 1.0
 
 

@@ -1,0 +1,70 @@
+"""--config: the flags of a file, which may be the config.json of a run that is to be repeated."""
+
+from typing import Any
+
+from bert_estimator import json_files, provenance
+from bert_estimator.command_line.flags import FlagError
+
+# Not taken from a run's config.json: the repeated run is a run of its own.
+_OF_ONE_RUN = ("output_dir",)
+
+
+def arguments(path: str) -> list[str]:
+    """Returns the flags of a file, as arguments of a command line.
+
+    Args:
+      path: a JSON file (YAML, if the name ends in .yaml or .yml) with an object of flag name ->
+        value; null leaves a flag out. Of the config.json of a run, the flags that the run's command
+        line gave are taken, without --output_dir.
+
+    Raises:
+      FlagError: the file is not there, or does not hold flags.
+    """
+    try:
+        values = _read(path)
+        if "flags" in values:
+            values = _of_run(values, path)
+        return [f"--{name}={_text(value, f'{path}: {name}')}" for name, value in values.items()]
+    except (OSError, json_files.JsonError) as error:
+        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
+        raise FlagError(f"--config: {reason}") from None
+
+
+def _read(path):
+    if not path.endswith((".yaml", ".yml")):
+        return _without_nulls(json_files.read(path))
+    try:
+        import yaml
+    except ImportError:
+        raise FlagError(
+            f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
+        ) from None
+    with open(path, "rb") as reader:
+        try:
+            values = yaml.safe_load(reader)
+        except (yaml.YAMLError, ValueError) as error:
+            raise json_files.JsonError(f"{path}: is not YAML: {error}") from None
+    return _without_nulls(json_files.check(values, dict, path))
+
+
+def _without_nulls(values):
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_run(config, path) -> dict[str, Any]:
+    """Returns the flags that the command line of a run gave, by its config.json."""
+    given = {}
+    for name, entry in json_files.field(config, "flags", dict, path).items():
+        json_files.check(entry, dict, f"{path}: flags: {name}")
+        is_given = entry.get("from") == str(provenance.FLAG)
+        if is_given and name not in _OF_ONE_RUN and entry.get("value") is not None:
+            given[name] = entry["value"]
+    return given
+
+
+def _text(value, what):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise json_files.JsonError(f"{what}: must be a string, a number, true or false")
+    return str(value)
