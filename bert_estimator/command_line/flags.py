@@ -66,10 +66,13 @@ def define(config_class: type) -> flags.FlagValues:
 def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
     """Parses a command line. Returns the set of names of the flags given.
 
+    absl's flag --flagfile names a file with further flags, which count at its place.
+
     Raises:
-      FlagError: an unknown flag (the nearest is suggested), a value that cannot be parsed, or a
-        positional argument.
+      FlagError: an unknown flag (the nearest is suggested), a value that cannot be parsed, a
+        positional argument, or a flag file that cannot be read.
     """
+    argv = [argv[0], *_with_flag_files(values, argv[1:])]
     try:
         paths.check_arguments(argv[1:])
     except ValueError as error:
@@ -89,6 +92,18 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
     for name in values:
         _check_size(name, values[name].value)
     return {name for name in values if values[name].present}
+
+
+def _with_flag_files(values, arguments):
+    """Returns the arguments with the lines of the files that --flagfile names in its place."""
+    try:
+        return values.read_flags_from_files(arguments, force_gnu=False)
+    except flags.CantOpenFlagFileError as error:
+        raise FlagError(f"--flagfile: cannot be read: {error.__context__}") from None
+    except UnicodeDecodeError as error:
+        raise FlagError(f"--flagfile: must be a text file in UTF-8: {error}") from None
+    except flags.Error as error:
+        raise FlagError(str(error)) from None
 
 
 def _check_size(name, value):

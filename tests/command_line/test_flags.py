@@ -86,6 +86,49 @@ def test_what_cannot_be_parsed(argument, message):
         flags.parse(defined(), ["script", argument])
 
 
+def test_flags_from_a_file(tmp_path):
+    file, inner = tmp_path / "flags.txt", tmp_path / "inner.txt"
+    inner.write_text("--do_eval\n")
+    file.write_text(
+        "# the flags of a run\n"
+        "// absl takes these comments too\n\n"
+        "--learning_rate=1e-3\n--train_batch_size=8\n--nouse_tpu\n--tpu_name=two words\n"
+        f"--flagfile={inner}\n"
+    )
+    # Of a flag that is given twice the last value counts, wherever it stands.
+    for arguments, size in (
+        ([f"--flagfile={file}"], 8),
+        (["--train_batch_size=16", f"--flagfile={file}"], 8),
+        ([f"--flagfile={file}", "--train_batch_size=16"], 16),
+    ):
+        values = defined()
+        given = flags.parse(values, ["script", *arguments])
+        assert given == {"learning_rate", "train_batch_size", "use_tpu", "do_eval", "tpu_name"}
+        assert values["train_batch_size"].value == size
+        assert (values["learning_rate"].value, values["use_tpu"].value) == (1e-3, False)
+        assert (values["tpu_name"].value, values["do_eval"].value) == ("two words", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"--learning_rat=1\n", r"^--learning_rat: no such flag; did you mean --learning_rate\?$"),
+        (b"--train_batch_size=8.5\n", r"^--train_batch_size=8.5: must be a whole number$"),
+        (b"--train_batch_size=9999999999\n", r"^--train_batch_size=9999999999: cannot be beyond"),
+        (b"word\n", r"^'word' is not a flag: flags are written --name=value$"),
+        (b"--tpu_name=\xff\n", r"^--flagfile: must be a text file in UTF-8: .* byte 0xff"),
+        (b"--tpu_name=\0\n", r"^the argument '--tpu_name=\\x00' holds a NUL character"),
+        (None, r"^--flagfile: cannot be read: .*No such file or directory: '.*flags.txt'$"),
+    ],
+)
+def test_wrong_flags_in_a_file(tmp_path, content, message):
+    file = tmp_path / "flags.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(flags.FlagError, match=message):
+        flags.parse(defined(), ["script", f"--flagfile={file}"])
+
+
 def test_patterns(tmp_path):
     for name in ("train-0", "train-1"):
         (tmp_path / name).write_text("")

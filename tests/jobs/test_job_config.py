@@ -3,10 +3,12 @@
 import dataclasses
 
 import pytest
+from scripts import CLASSIFIER, PRETRAINING
 
 from bert_estimator import provenance
 from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs import classification_config, pretraining_config
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.config import JobConfig, read_command_line
 
@@ -30,6 +32,25 @@ GOOD = dict(
     do_eval=True,
     sources={"eval_batch_size": provenance.FLAG},
 )
+
+
+@pytest.mark.parametrize(
+    ("script", "resolve"),
+    [(PRETRAINING, pretraining_config.resolve), (CLASSIFIER, classification_config.resolve)],
+    ids=["run_pretraining", "run_classifier"],
+)
+def test_a_file_of_flags_is_a_command_line(tmp_path, script, resolve):
+    script.write_data(tmp_path)
+    arguments = script.flags(tmp_path, tmp_path / "run", train_batch_size=24)
+    file = tmp_path / "flags.txt"
+    file.write_text("# a run\n" + "\n".join(arguments) + "\n")
+    (config,) = resolve([script.name, *arguments])
+    (from_file,) = resolve([script.name, f"--flagfile={file}"])
+    assert from_file == config
+    assert (config.train_batch_size, config.sources["use_tpu"]) == (24, provenance.FLAG)
+    file.write_text(file.read_text() + "--precision=fp16\n")
+    with pytest.raises(FlagError, match=r"^--precision=fp16: must be one of float32, bfloat16$"):
+        resolve([script.name, f"--flagfile={file}"])
 
 
 def test_defaults_are_those_of_google_research_bert():
