@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from absl import flags
 
-from bert_estimator import __version__, disk_errors
+from bert_estimator import __version__, disk_errors, paths
 from bert_estimator.tpu import lock
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
@@ -29,6 +29,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         print(f"bert-estimator {__version__}")
         return 0
     try:
+        paths.check_arguments(argv[1:])
         rest = flags.FLAGS(argv)[1:]
         if rest:
             raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")

@@ -15,7 +15,7 @@ import dataclasses
 import os
 import sys
 
-from bert_estimator import __version__, native_log
+from bert_estimator import __version__, native_log, paths
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 
@@ -26,6 +26,10 @@ def run(args: argparse.Namespace) -> None:
     Raises:
       FlagError: the source or the target cannot work.
     """
+    try:
+        paths.check_arguments([args.source, args.target])
+    except ValueError as error:
+        raise FlagError(str(error)) from None
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 

@@ -21,6 +21,7 @@ _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
     "task_kind",
 )  # fmt: skip
+_MOST_SEEDS = 1000
 _LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
 
 
@@ -111,6 +112,9 @@ class ClassificationConfig(JobConfig):
         for name in ("num_train_epochs", "num_seeds"):
             flags.check_positive(name, getattr(self, name))
         flags.check(
+            self.num_seeds <= _MOST_SEEDS, "num_seeds", self.num_seeds, f"at most {_MOST_SEEDS}"
+        )
+        flags.check(
             self.max_seq_length >= _LEAST_TOKENS,
             "max_seq_length",
             self.max_seq_length,
@@ -124,12 +128,13 @@ class ClassificationConfig(JobConfig):
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
         for name in ("train_file", "eval_file", "predict_file", "vocab_file"):
             flags.check_file(name, getattr(self, name))
-        weights = self.class_weights.split(",") if self.class_weights else ()
+        weights = self.class_weights.split(",") if self.class_weights else ("1",)
+        are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
         flags.check(
-            all(re.fullmatch(r"[0-9]*\.?[0-9]+", weight) for weight in weights),
+            are_numbers and any(map(float, weights)),
             "class_weights",
             self.class_weights,
-            "must be numbers, not below 0, with commas between them",
+            "must be numbers, not below 0 and not all 0, with commas between them",
         )
         if not self.embedded:
             for name in ("vocab_file", "bert_config_file"):

@@ -244,7 +244,11 @@ def num_train_steps(config: ClassificationConfig, task: TaskData) -> int:
 
     Examples that do not fill a last batch do not make a step.
     """
-    return int(len(task.train) / config.train_batch_size * config.num_train_epochs)
+    steps = len(task.train) / config.train_batch_size * config.num_train_epochs
+    epochs = config.num_train_epochs
+    rule = f"gives {steps:g} steps, more than {flags.GREATEST}"
+    flags.check(steps <= flags.GREATEST, "num_train_epochs", epochs, rule)
+    return int(steps)
 
 
 def _task_of(config, task):

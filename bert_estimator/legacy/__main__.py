@@ -5,7 +5,7 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import native_log
+from bert_estimator import native_log, paths
 from bert_estimator.tpu import lock
 
 
@@ -19,12 +19,14 @@ def main(argv: list[str]) -> int:
         return 2
     script = argv[1]
     try:
+        paths.check_arguments(argv[1:2])
         with open(script, "rb") as file:
             source = file.read()
-    except OSError as error:
-        print(f"python -m bert_estimator.legacy: can't open {script}: {error}", file=sys.stderr)
+        program = compile(source, script, "exec")
+    except (OSError, ValueError, SyntaxError) as error:
+        what = "is not Python" if isinstance(error, SyntaxError) else "can't open it"
+        print(f"python -m bert_estimator.legacy: {script}: {what}: {error}", file=sys.stderr)
         return 2
-    program = compile(source, script, "exec")
     sys.argv = argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     bert_estimator.legacy.install()

@@ -14,8 +14,11 @@ import time
 
 import numpy as np
 
+from bert_estimator import paths
 from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
+
+_MOST_STEPS = 1_000_000  # the losses of all of them are kept
 
 # FLOP/s of dense matrix products in bfloat16 (in float16 on GPUs without bfloat16), from NVIDIA's
 # data sheets. The keys are full names, because boards with the same chip differ.
@@ -112,9 +115,12 @@ def main(argv: list[str]) -> int:
         "--tpu_name", help=f"run on {devices.ALLOWED} (default: the fastest kind of device)"
     )
     arguments = parser.parse_args(argv)
-    if arguments.steps < 2:
-        parser.error(f"--steps={arguments.steps}: must be at least 2; the first is not timed")
+    if not 2 <= arguments.steps <= _MOST_STEPS:
+        parser.error(
+            f"--steps={arguments.steps}: must be from 2 to {_MOST_STEPS}; the first is not timed"
+        )
     try:
+        paths.check_arguments(argv)
         program = exported_program.load(arguments.directory, arguments.batches)
         cores = find_cores(arguments.tpu_name, program.num_cores)
     except (OSError, ValueError, RuntimeError) as error:
