@@ -1,5 +1,9 @@
 """The error of a library function's argument, which scripts report as the error of a flag."""
 
+import math
+
+GREATEST = 2**31 - 1  # of a whole number: steps are counted in 32 bits on cores
+
 
 class ArgumentError(ValueError):
     """The value of an argument cannot work.
@@ -15,3 +19,16 @@ class ArgumentError(ValueError):
 
     def __init__(self, argument: str, rule: str, value: object = None):
         super().__init__(f"{argument}: {rule}" if value is None else f"{argument}={value}: {rule}")
+
+
+def check_number(argument: str, value: object) -> None:
+    """Raises ArgumentError for a number that nothing can be counted or computed with.
+
+    Args:
+      argument: name of the argument.
+      value: its value; a value of another type than int and float passes.
+    """
+    if type(value) is int and abs(value) > GREATEST:
+        raise ArgumentError(argument, f"cannot be beyond {GREATEST}", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(argument, "must be a finite number", value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from absl import flags
 
-from bert_estimator import __version__, disk_errors, paths
+from bert_estimator import __version__, disk_errors, errors, paths
 from bert_estimator.tpu import lock
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
@@ -33,6 +33,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         rest = flags.FLAGS(argv)[1:]
         if rest:
             raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
+        _check_numbers(flags.FLAGS)
         print(create(flags.FLAGS))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
@@ -44,6 +45,14 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         print(f"{name}: {message}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_numbers(values):
+    for name in values:
+        try:
+            errors.check_number(name, values[name].value)
+        except errors.ArgumentError as error:
+            raise ValueError(f"--{error}") from None
 
 
 def _of_disk(error):

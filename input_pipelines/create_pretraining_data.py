@@ -88,6 +88,10 @@ def create(values: flags.FlagValues) -> str:
             raise FileNotFoundError(
                 f"--output_file: the directory of {path!r} does not exist. Create it first."
             )
+        if os.path.isdir(path) or not path:
+            raise ValueError(f"--output_file: {path!r} is not a file's name")
+    if len({os.path.realpath(path) for path in output_files}) < len(output_files):
+        raise ValueError("--output_file: a file is named twice; name each file once")
     with command_line.naming("vocab_file"):
         tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
 

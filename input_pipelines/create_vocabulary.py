@@ -50,6 +50,8 @@ def create(values: flags.FlagValues) -> str:
         raise FileNotFoundError(
             f"--vocab_file: the directory of {values.vocab_file!r} does not exist. Create it first."
         )
+    if os.path.isdir(values.vocab_file):
+        raise ValueError(f"--vocab_file={values.vocab_file}: is a directory; give a file's name")
     with command_line.naming("input_file"):
         documents = read_documents(find_files(values.input_file.split(",")))
     sentences = (sentence for document in documents for sentence in document)

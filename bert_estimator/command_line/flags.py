@@ -6,7 +6,6 @@ This module does not import TensorFlow, which takes seconds, so wrong flags are 
 import contextlib
 import dataclasses
 import difflib
-import math
 import os
 import re
 import typing
@@ -15,7 +14,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator import paths
+from bert_estimator import errors, paths
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -24,9 +23,6 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
 }
-
-
-GREATEST = 2**31 - 1  # of a flag with a whole number: steps are counted in 32 bits on cores
 
 
 class FlagError(ValueError):
@@ -90,7 +86,10 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
     if len(rest) > 1:
         raise FlagError(f"{rest[1]!r} is not a flag: flags are written --name=value")
     for name in values:
-        _check_size(name, values[name].value)
+        try:
+            errors.check_number(name, values[name].value)
+        except errors.ArgumentError as error:
+            raise FlagError(f"--{error}") from None
     return {name for name in values if values[name].present}
 
 
@@ -104,14 +103,6 @@ def _with_flag_files(values, arguments):
         raise FlagError(f"--flagfile: must be a text file in UTF-8: {error}") from None
     except flags.Error as error:
         raise FlagError(str(error)) from None
-
-
-def _check_size(name, value):
-    """Raises FlagError for a number that nothing can be counted or computed with."""
-    if type(value) is int:
-        check(abs(value) <= GREATEST, name, value, f"cannot be beyond {GREATEST}")
-    elif isinstance(value, float):
-        check(math.isfinite(value), name, value, "must be a finite number")
 
 
 def check(ok: Any, name: str, value: Any, rule: Any) -> None:

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import atomic_file, classification, tpu, update
 from bert_estimator.command_line import flags
+from bert_estimator.errors import GREATEST
 from bert_estimator.jobs import classification_data, compile_only, estimator
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.classification_config import ClassificationConfig
@@ -246,8 +247,8 @@ def num_train_steps(config: ClassificationConfig, task: TaskData) -> int:
     """
     steps = len(task.train) / config.train_batch_size * config.num_train_epochs
     epochs = config.num_train_epochs
-    rule = f"gives {steps:g} steps, more than {flags.GREATEST}"
-    flags.check(steps <= flags.GREATEST, "num_train_epochs", epochs, rule)
+    rule = f"gives {steps:g} steps, more than {GREATEST}"
+    flags.check(steps <= GREATEST, "num_train_epochs", epochs, rule)
     return int(steps)
 
 

@@ -14,6 +14,7 @@ from bert_estimator.command_line import config_file, flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
 
+_GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
 
 
@@ -273,7 +274,8 @@ class JobConfig:
             0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
         )
         rate = self.learning_rate
-        flags.check(0 < rate < float("inf"), "learning_rate", rate, "must be a positive number")
+        is_rate = 0 < rate <= _GREATEST_RATE
+        flags.check(is_rate, "learning_rate", rate, "must be a positive number of 32 bits")
         seed = self.random_seed
         flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
         wait = self.host_wait_secs
