@@ -17,6 +17,8 @@ from bert_estimator.tpu import lock
 from input_pipelines import command_line
 from input_pipelines.documents import find_files, read_documents
 
+_LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
+
 
 def define_flags() -> None:
     """Defines the flags of this command."""
@@ -50,8 +52,11 @@ def create(values: flags.FlagValues) -> str:
         raise FileNotFoundError(
             f"--vocab_file: the directory of {values.vocab_file!r} does not exist. Create it first."
         )
-    if os.path.isdir(values.vocab_file):
-        raise ValueError(f"--vocab_file={values.vocab_file}: is a directory; give a file's name")
+    if os.path.isdir(values.vocab_file) or not values.vocab_file:
+        raise ValueError(f"--vocab_file={values.vocab_file}: is not a file's name")
+    if not 0 < values.vocab_size <= _LARGEST:
+        rule = f"must be from 1 to {_LARGEST}"
+        raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
     with command_line.naming("input_file"):
         documents = read_documents(find_files(values.input_file.split(",")))
     sentences = (sentence for document in documents for sentence in document)

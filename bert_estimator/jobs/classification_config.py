@@ -111,9 +111,8 @@ class ClassificationConfig(JobConfig):
         super().check()
         for name in ("num_train_epochs", "num_seeds"):
             flags.check_positive(name, getattr(self, name))
-        flags.check(
-            self.num_seeds <= _MOST_SEEDS, "num_seeds", self.num_seeds, f"at most {_MOST_SEEDS}"
-        )
+        rule = f"must be at most {_MOST_SEEDS}"
+        flags.check(self.num_seeds <= _MOST_SEEDS, "num_seeds", self.num_seeds, rule)
         flags.check(
             self.max_seq_length >= _LEAST_TOKENS,
             "max_seq_length",

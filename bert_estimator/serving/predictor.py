@@ -16,6 +16,7 @@ before it writes the next line. No line ends the service.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -229,7 +230,10 @@ def main(argv: list[str]) -> int:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         paths.check_arguments(argv[1:])
-        with open(args.file, "rb") if args.file else sys.stdin.buffer as reader:
+        with contextlib.ExitStack() as stack:
+            reader = sys.stdin.buffer
+            if args.file:
+                reader = stack.enter_context(open(args.file, "rb"))
             predictor = Predictor(args.model, args.batch_size)
             errors = answer_lines(predictor, reader, sys.stdout)
         if errors:

@@ -284,7 +284,7 @@ def test_a_command_that_cannot_work(exported, tmp_path, capsys):
     assert "'nowhere' does not name a TPU" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_program.main([str(exported[0]), "--steps=1"])
-    assert "must be at least 2" in capsys.readouterr().err
+    assert "must be from 2 to 1000000" in capsys.readouterr().err
 
 
 def test_fewer_cores_than_the_program_is_for(exported, tmp_path, capsys):

@@ -1,0 +1,276 @@
+"""Arguments that cannot work, for every command: what is said of each, before anything is begun.
+
+A row is an argument that is added to arguments that work, and how the message goes on after the
+name of the command; a message that begins with ":" comes after the argument.
+"""
+
+import os
+
+import commands
+import pytest
+
+BAD_ARGUMENTS = {
+    "pretraining": [
+     ("--num_train_steps=1e3", ": must be a whole number"),
+     ("--num_train_steps=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--num_train_steps=-100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--num_train_steps=0", ": must be positive"),
+     ("--num_train_steps=", ": must be a whole number"),
+     ("--train_batch_size=1000000000000000000000000000000", ": cannot be beyond 2147483647"),
+     ("--train_batch_size=2147483647", ": must be at most 16777216"),
+     ("--train_batch_size=-8", ": must be positive"),
+     ("--train_batch_size=0", ": must be positive"),
+     ("--train_batch_size=8.5", ": must be a whole number"),
+     ("--eval_batch_size=16777217", ": must be at most 16777216"),
+     ("--eval_batch_size=x", ": must be a whole number"),
+     ("--iterations_per_loop=0", ": must be positive"),
+     ("--iterations_per_loop=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--save_checkpoints_steps=-1", ": must be positive"),
+     ("--save_checkpoints_steps=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--num_warmup_steps=-1", ": must be from 0 to --num_train_steps=10 exclusive"),
+     ("--num_warmup_steps=10", ": must be from 0 to --num_train_steps=10 exclusive"),
+     ("--num_warmup_steps=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--max_eval_steps=0", ": must be positive"),
+     ("--max_eval_steps=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--max_seq_length=-5", ": must be positive"),
+     ("--max_seq_length=17", ": cannot be more than the network's max_position_embeddings, w"),
+     ("--max_seq_length=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--max_predictions_per_seq=0", ": must be positive"),
+     ("--max_predictions_per_seq=17", ": cannot be more than --max_seq_length=16"),
+     ("--random_seed=-1", ": must be from 0 to 2147483647"),
+     ("--random_seed=2147483648", ": cannot be beyond 2147483647"),
+     ("--num_tpu_cores=0", ": must be positive"),
+     ("--num_tpu_cores=3", "--train_batch_size=8: must be a multiple of --num_tpu_cores=3"),
+     ("--num_tpu_cores=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--num_cores_per_replica=3", ": must be one of 1, 2, 4, 8, 16, 32, 64, 128"),
+     ("--num_cores_per_replica=0", ": must be positive"),
+     ("--num_cores_per_replica=256", ": must be one of 1, 2, 4, 8, 16, 32, 64, 128"),
+     ("--micro_batch_size=0", ": must be positive"),
+     ("--micro_batch_size=3", ": must divide --train_batch_size=8, or not be less"),
+     ("--micro_batch_size=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--stage=1", ": is for a recipe; add --recipe"),
+     ("--stage=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--learning_rate=nan", ": must be a finite number"),
+     ("--learning_rate=inf", ": must be a finite number"),
+     ("--learning_rate=-inf", ": must be a finite number"),
+     ("--learning_rate=1e400", "--learning_rate=inf: must be a finite number"),
+     ("--learning_rate=1e39", "--learning_rate=1e+39: must be a positive number of 32 bits"),
+     ("--learning_rate=0", "--learning_rate=0.0: must be a positive number of 32 bits"),
+     ("--learning_rate=-1", "--learning_rate=-1.0: must be a positive number of 32 bits"),
+     ("--learning_rate=fast", ": must be a number"),
+     ("--learning_rate_decay_power=nan", ": must be a finite number"),
+     ("--learning_rate_decay_power=0", "--learning_rate_decay_power=0.0: must be positive"),
+     ("--learning_rate_decay_power=inf", ": must be a finite number"),
+     ("--output_dir=a\x00b", "the argument '--output_dir=a\\x00b' holds a NUL character; lea"),
+     ("--output_dir=a\udce9b", "the argument '--output_dir=a\\udce9b' is not UTF-8; rename t"),
+     ("--output_dir=runs/[x]", ": has the character [, with which TensorFlow takes the path"),
+     ("--output_dir=runs/a*", ": has the character *, with which TensorFlow takes the path o"),
+     ("--output_dir=runs/a?", ": has the character ?, with which TensorFlow takes the path o"),
+     ("--output_dir=runs/a\\b", ": has the character \\, with which TensorFlow takes the pat"),
+     ("--output_dir=", ": cannot be made: No such file or directory"),
+     ("--output_dir=/dev/null", ": is a file, or below one; choose another directory"),
+     ("--output_dir=/dev/null/a", ": is a file, or below one; choose another directory"),
+     ("--output_dir=gs://a/b", ": must be a directory of this machine; a bucket can be mount"),
+     ("--output_dir=/proc/a", ": cannot be made: No such file or directory"),
+     ("--input_file=", ": is needed: --input_file and --bert_config_file go together. Withou"),
+     ("--input_file=a\x00b", "the argument '--input_file=a\\x00b' holds a NUL character; lea"),
+     ("--input_file=\udcff", "the argument '--input_file=\\udcff' is not UTF-8; rename the f"),
+     ("--input_file=none*", ": no file matches 'none*'; give record files or patterns"),
+     ("--input_file=/", ": no file matches '/'; give record files or patterns"),
+     ("--input_file=a,,b", ": no file matches 'a'; give record files or patterns"),
+     ("--input_file=[", ": no file matches '['; give record files or patterns"),
+     ("--eval_input_file=none", ": no file matches 'none'; give record files or patterns"),
+     ("--bert_config_file=", ": there is no such file"),
+     ("--bert_config_file=/", ": there is no such file"),
+     ("--bert_config_file=none", ": there is no such file"),
+     ("--init_checkpoint=none", ": there is no such checkpoint. Give the path without .index"),
+     ("--init_checkpoint=/dev/null", "--init_checkpoint: /dev/null: there is no such checkpo"),
+     ("--init_checkpoint=a\x00b", "the argument '--init_checkpoint=a\\x00b' holds a NUL char"),
+     ("--init_checkpoint=/", "--init_checkpoint: /: holds neither a TF1 checkpoint (*.index)"),
+     ("--vocab_file=none", ": there is no such file"),
+     ("--vocab_file=/", ": there is no such file"),
+     ("--tpu_name=nowhere", ": master='nowhere' does not name a TPU that this program can re"),
+     ("--tpu_name=rehearse:0", ": master='rehearse:0' does not name a TPU that this program"),
+     ("--tpu_name=rehearse:-1", ": master='rehearse:-1' does not name a TPU that this progra"),
+     ("--tpu_name=rehearse:100000000000000000000", ": master='rehearse:100000000000000000000"),
+     ("--tpu_name=rehearse:2000", ": master='rehearse:2000': there can be from 1 to 1024 vir"),
+     ("--tpu_name=rehearse:3", "--train_batch_size=8: must be a multiple of the 3 cores of -"),
+     ("--tpu_name=grpc://1.2.3.4:8470", ": master='grpc://1.2.3.4:8470' is the address of a"),
+     ("--precision=float64", ": must be one of float32, bfloat16; did you mean bfloat16?"),
+     ("--precision=", ": must be one of float32, bfloat16"),
+     ("--optimizer=sgd", ": must be one of lamb, adamw, lars, adafactor"),
+     ("--recipe=none", ": must be one of lamb_76min, lamb_76min_sqrt, lamb_32k, lamb_16k, la"),
+     ("--scale=2", ": is for a recipe; add --recipe"),
+     ("--use_tpu=maybe", ": must be true or false"),
+     ("--do_train=2", ": must be true or false"),
+     ("--unknown=1", "--unknown: no such flag; did you mean --init_checkpoint?"),
+     ("--num_train_step=1", "--num_train_step: no such flag; did you mean --num_train_steps?"),
+     ("x", "'x' is not a flag: flags are written --name=value"),
+     ("--tpu_topology=v3:8", ": goes with --compile_only; add it"),
+     ("--suggest", "--suggest=True: goes with --compile_only; add it"),
+     ("--compile_only", "--compile_only=True: needs --tpu_topology, what to compile for, suc"),
+     ("--export_program=/dev/null", ": is a file, or below one; choose another directory"),
+     ("--lamb_bias_correction=x", ": must be true or false"),
+    ],
+    "classifier": [
+     ("--num_seeds=0", ": must be positive"),
+     ("--num_seeds=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--num_seeds=1001", ": must be at most 1000"),
+     ("--num_train_epochs=0", "--num_train_epochs=0.0: must be positive"),
+     ("--num_train_epochs=nan", ": must be a finite number"),
+     ("--num_train_epochs=inf", ": must be a finite number"),
+     ("--num_train_epochs=1e300", "--num_train_epochs=1e+300: gives 8e+300 steps, more than"),
+     ("--num_train_epochs=1e12", "--num_train_epochs=1000000000000.0: gives 8e+12 steps, mor"),
+     ("--num_train_epochs=-1", "--num_train_epochs=-1.0: must be positive"),
+     ("--num_train_epochs=many", ": must be a number"),
+     ("--warmup_proportion=1.5", ": must be from 0 to 1"),
+     ("--warmup_proportion=nan", ": must be a finite number"),
+     ("--layerwise_lr_decay=-1", "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
+     ("--layerwise_lr_decay=inf", ": must be a finite number"),
+     ("--early_stopping_patience=-1", ": must not be negative"),
+     ("--early_stopping_patience=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--max_seq_length=4", ": must be at least 5: a pair of texts has three tokens besides"),
+     ("--max_seq_length=17", ": cannot be more than the network's max_position_embeddings, w"),
+     ("--predict_batch_size=0", ": must be positive"),
+     ("--predict_batch_size=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--class_weights=1", ": must be a number for each of the labels high, low"),
+     ("--class_weights=0,0", ": must be numbers, not below 0 and not all 0, with commas betw"),
+     ("--class_weights=1,", ": must be numbers, not below 0 and not all 0, with commas betwe"),
+     ("--class_weights=1,nan", ": must be numbers, not below 0 and not all 0, with commas be"),
+     ("--class_weights=1,1e5", ": must be numbers, not below 0 and not all 0, with commas be"),
+     ("--class_weights=1,-1", ": must be numbers, not below 0 and not all 0, with commas bet"),
+     ("--train_file=", ": there is no such file"),
+     ("--train_file=none", ": there is no such file"),
+     ("--train_file=/", ": there is no such file"),
+     ("--train_file=a\x00b", "the argument '--train_file=a\\x00b' holds a NUL character; lea"),
+     ("--train_file=\udcff.tsv", "the argument '--train_file=\\udcff.tsv' is not UTF-8; rena"),
+     ("--eval_file=none", ": there is no such file"),
+     ("--predict_file=none", ": there is no such file"),
+     ("--vocab_file=none", ": there is no such file"),
+     ("--vocab_file=/dev/null", ": there is no such file"),
+     ("--data_dir=none", "--task_name=None: must be one of cola, sst-2, mrpc, qqp, sts-b, mn"),
+     ("--task_name=none", "--train_file={folder}/run_classifier/train.tsv: --task_name=none"),
+     ("--task_name=mrpc", "--train_file={folder}/run_classifier/train.tsv: --task_name=mrpc"),
+     ("--task_kind=none", ": must be one of classification, multi_label, regression"),
+     ("--language=zh", ": is for XNLI; your own files have any; leave it out"),
+     ("--text_a_column=none", "--train_file: {folder}/run_classifier/train.tsv:2: has no col"),
+     ("--label_column=none", "--train_file: {folder}/run_classifier/train.tsv:2: has no colu"),
+     ("--text_a_column=9", "--train_file: {folder}/run_classifier/train.tsv: columns given b"),
+     ("--text_b_column=none", "--train_file: {folder}/run_classifier/train.tsv:2: has no col"),
+     ("--output_dir=[", ": has the character [, with which TensorFlow takes the path of a ch"),
+     ("--tpu_name=rehearse:3", "--train_batch_size=8: must be a multiple of the 3 cores of -"),
+     ("--train_batch_size=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--learning_rate=1e39", "--learning_rate=1e+39: must be a positive number of 32 bits"),
+     ("--init_checkpoint=/dev/null", "--init_checkpoint: /dev/null: there is no such checkpo"),
+     ("--do_predict", "--predict_file=None: is needed for --do_predict; or turn it off"),
+    ],
+    "vocabulary": [
+     ("--vocab_size=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--vocab_size=-1", ": must be from 1 to 10000000"),
+     ("--vocab_size=0", ": must be from 1 to 10000000"),
+     ("--vocab_size=x", "flag --vocab_size=x: invalid literal for int() with base 10: 'x'"),
+     ("--vocab_size=2147483647", ": must be from 1 to 10000000"),
+     ("--vocab_file=", ": is not a file's name"),
+     ("--vocab_file=/", ": is not a file's name"),
+     ("--vocab_file=none/v", "--vocab_file: the directory of 'none/v' does not exist. Create"),
+     ("--vocab_file=a\x00b", "the argument '--vocab_file=a\\x00b' holds a NUL character; lea"),
+     ("--vocab_file=\udcff", "the argument '--vocab_file=\\udcff' is not UTF-8; rename the f"),
+     ("--input_file=", "--input_file: no file matches ''. Give an existing file or glob."),
+     ("--input_file=none*", "--input_file: no file matches 'none*'. Give an existing file or"),
+     ("--input_file=/", "--input_file: no file matches '/'. Give an existing file or glob."),
+     ("--input_file=a\x00b", "the argument '--input_file=a\\x00b' holds a NUL character; lea"),
+     ("--model_type=x", "flag --model_type=x: value should be one of <wordpiece|unigram|bpe>"),
+     ("--model_type=bpe", "--vocab_file={output}: --model_type is bpe. Give the name of a Se"),
+     ("--do_lower_case=2", "flag --do_lower_case=2: ('Non-boolean argument to boolean flag',"),
+     ("more", "unknown arguments: more; flags are --name=value"),
+    ],
+    "records": [
+     ("--max_seq_length=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--max_seq_length=4", "--max_seq_length is 4; it must be at least 5."),
+     ("--max_predictions_per_seq=0", "--max_predictions_per_seq is 0; it must be from 1 to m"),
+     ("--max_predictions_per_seq=17", "--max_predictions_per_seq is 17; it must be from 1 to"),
+     ("--dupe_factor=0", "--dupe_factor is 0; it must be at least 1."),
+     ("--dupe_factor=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--masked_lm_prob=nan", ": must be a finite number"),
+     ("--masked_lm_prob=inf", ": must be a finite number"),
+     ("--masked_lm_prob=0", "--masked_lm_prob is 0.0; it must be above 0 and at most 1."),
+     ("--masked_lm_prob=2", "--masked_lm_prob is 2.0; it must be above 0 and at most 1."),
+     ("--short_seq_prob=nan", ": must be a finite number"),
+     ("--short_seq_prob=-1", "--short_seq_prob is -1.0; it must be from 0 to 1."),
+     ("--random_seed=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--output_file=", "--output_file: '' is not a file's name"),
+     ("--output_file=/", "--output_file: '/' is not a file's name"),
+     ("--output_file=none/a", "--output_file: the directory of 'none/a' does not exist. Crea"),
+     ("--output_file=a,a", "--output_file: a file is named twice; name each file once"),
+     ("--output_file=a\x00b", "the argument '--output_file=a\\x00b' holds a NUL character; l"),
+     ("--input_file=none", "--input_file: no file matches 'none'. Give an existing file or g"),
+     ("--input_file=\udcff", "the argument '--input_file=\\udcff' is not UTF-8; rename the f"),
+     ("--vocab_file=none", "[Errno 2] No such file or directory: 'none'"),
+     ("--vocab_file=/", "[Errno 21] Is a directory: '/'"),
+     ("--vocab_file=/dev/null", "--vocab_file: /dev/null: its 0 lines lack [PAD], [UNK], [CL"),
+     ("--vocab_file=", "[Errno 2] No such file or directory: ''"),
+     ("more", "unknown arguments: more; flags are --name=value"),
+    ],
+    "predict": [
+     ("--batch_size=0", "batch_size=0: must be from 1 to 65536"),
+     ("--batch_size=x", "argument --batch_size: invalid int value: 'x'"),
+     ("--batch_size=100000000000000000000", "batch_size=100000000000000000000: must be from"),
+     ("none", "[Errno 2] No such file or directory: 'none'"),
+     ("a\x00b", "the argument 'a\\x00b' holds a NUL character; leave it out"),
+    ],
+    "run_program": [
+     ("--steps=1", ": must be from 2 to 1000000; the first is not timed"),
+     ("--steps=x", "argument --steps: invalid int value: 'x'"),
+     ("--steps=100000000000000000000", ": must be from 2 to 1000000; the first is not timed"),
+     ("--batches=none", "{folder}/program does not hold a complete exported program: program"),
+     ("--tpu_name=a\x00b", "the argument '--tpu_name=a\\x00b' holds a NUL character; leave i"),
+    ],
+    "convert": [
+     ("--to=x", "argument --to: invalid choice: 'x' (choose from 'tf1', 'hf')"),
+     ("--checkpoint=best", "{folder}/hf_classifier: is not the directory of a run, so that t"),
+     ("--bert_config_file=none", "[Errno 2] No such file or directory: 'none'"),
+     ("--vocab_file=none", "[Errno 2] No such file or directory: 'none'"),
+     ("more", "unrecognized arguments: more"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    commands.write_inputs(folder)
+    return folder
+
+
+def message_of(err):
+    """Returns the message on the last line, without the name of the command."""
+    return err.splitlines()[-1].split(": ", 1)[1].removeprefix("error: ")
+
+
+def test_all_commands_are_here():
+    assert len({(c, a) for c, rows in BAD_ARGUMENTS.items() for a, _ in rows}) >= 200
+    assert {*BAD_ARGUMENTS, "legacy"} == set(commands.MAINS)
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "message"),
+    [
+        pytest.param(command, argument, message, id=ascii(f"{command} {argument}"))
+        for command, rows in BAD_ARGUMENTS.items()
+        for argument, message in rows
+    ],
+)
+def test_a_bad_argument(inputs, tmp_path, monkeypatch, request, command, argument, message):
+    if argument.startswith("--tpu_name=rehearse"):
+        request.getfixturevalue("xla_runtime")
+    monkeypatch.chdir(tmp_path)
+    output = tmp_path / "output"
+    argv = [*commands.arguments(command, inputs, output), argument]
+    code, err = commands.call(command, argv)
+    assert (code, "Traceback" in err) == (2, False), err
+    expected = message.format(folder=inputs, output=output)
+    assert message_of(err).startswith(argument + expected if expected[0] == ":" else expected)
+    # Nothing stands in the way of the right command: nothing was trained or made.
+    written = {name for _, _, names in os.walk(tmp_path) for name in names}
+    assert written <= {"config.json", "bert_config.json", "task.json", "vocab.txt", "metrics.jsonl"}
+    assert not written or "--init_checkpoint" in argument
