@@ -1,6 +1,6 @@
 """Batches of a fine-tuning task's features, for training, evaluation and prediction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ from input_pipelines.pretraining_input import deployment, prefetched
 
 
 def input_fn_builder(
-    features: Features, is_training: bool, random_seed: int = 0
+    features: Features,
+    is_training: bool,
+    random_seed: int = 0,
+    skipped: Sequence[tuple[int, int]] = (),
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -24,6 +27,7 @@ def input_fn_builder(
       features: the examples.
       is_training: True for training, False for evaluation and prediction.
       random_seed: seed of the order of training.
+      skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `Features.batch` describes,
@@ -43,6 +47,7 @@ def input_fn_builder(
             random_seed if is_training else None,
             invocation,
             num_invocations,
+            skipped,
         )
 
         def read(batch_number: np.int64) -> list[np.ndarray]:

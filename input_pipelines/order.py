@@ -7,6 +7,7 @@ over the smallest sufficient power of two is applied until the result is the num
 """
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class BatchOrder:
         seed: int | None = None,
         invocation: int = 0,
         num_invocations: int = 1,
+        skipped: Sequence[tuple[int, int]] = (),
     ):
         """Sets the records and the batches.
 
@@ -42,7 +44,10 @@ class BatchOrder:
           seed: seed of the order of training; None means one pass in the records' own order.
           invocation: number of this pipeline, from 0; a global batch has a batch of each pipeline.
           num_invocations: number of pipelines.
+          skipped: (batch number, number of batches) pairs. From this batch number on, so many
+            batches of the order are left out; the numbers of several pairs add up.
         """
+        self._skipped = tuple(skipped)
         self._num_records = num_records
         self._batch_size = batch_size
         self._seed = seed
@@ -58,6 +63,7 @@ class BatchOrder:
         if self._seed is None:
             numbers = self._places(np.array([batch_number]))[0]
             return np.where(numbers < self._num_records, numbers, -1)
+        batch_number += sum(number for first, number in self._skipped if batch_number >= first)
         block_number, in_block = divmod(batch_number, self._block_size)
         if block_number != self._block_number:
             batches = block_number * self._block_size + np.arange(self._block_size)

@@ -3,7 +3,7 @@
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ def input_fn_builder(
     precision: str = "float32",
     vocab_size: int | None = None,
     type_vocab_size: int | None = None,
+    skipped: Sequence[tuple[int, int]] = (),
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -45,6 +46,7 @@ def input_fn_builder(
       precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
       type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
+      skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
 
     Returns:
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
@@ -74,6 +76,7 @@ def input_fn_builder(
             random_seed if is_training else None,
             invocation,
             num_invocations,
+            skipped,
         )
         features = PretrainingFeatures(
             max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size

@@ -1,5 +1,6 @@
 """Fine-tuning: the runs of run_classifier.py, which train, evaluate, predict and export."""
 
+import functools
 import itertools
 import json
 import os
@@ -121,7 +122,7 @@ class FineTuning:
                 config.output_dir, self._evaluate_newest, config.early_stopping_patience
             )
         self._run.train(
-            self._input_fn(self._task.train, is_training=True),
+            functools.partial(_input_fn, config, self._task.train, True),
             num_train_steps(config, self._task),
             "num_train_epochs",
             best_checkpoint,
@@ -189,8 +190,8 @@ class FineTuning:
             assets_extra={task["vocab_file"]: self._task.vocab_file, "task.json": task_file},
         )
 
-    def _input_fn(self, features, is_training=False):
-        return _input_fn(self._config, features, is_training)
+    def _input_fn(self, features):
+        return _input_fn(self._config, features, is_training=False)
 
     def _evaluate(self, checkpoint=None):
         """Evaluates on all files of the task.
@@ -272,8 +273,9 @@ def _task_of(config, task):
     }
 
 
-def _input_fn(config, features, is_training):
-    return classification_input.input_fn_builder(features, is_training, config.random_seed)
+def _input_fn(config, features, is_training, skipped=()):
+    seed = config.random_seed
+    return classification_input.input_fn_builder(features, is_training, seed, skipped)
 
 
 def _estimator(config, data, master=""):

@@ -98,6 +98,12 @@ class JobConfig:
     num_cores_per_replica: int = flags.field(
         1, "Split each copy of the model over this many cores.", may_differ=True
     )
+    max_rollbacks: int = flags.field(
+        0,
+        "Skip batches after a loss or weight that is not finite: go back to the newest checkpoint, "
+        "and leave out the batches since then, at most so many times; 0: end with an error.",
+        may_differ=True,
+    )
     host_wait_secs: float = flags.field(
         600.0, "Wait so many seconds for the other hosts of TF_CONFIG to start.", may_differ=True
     )
@@ -278,6 +284,15 @@ class JobConfig:
         flags.check(is_rate, "learning_rate", rate, "must be a positive number of 32 bits")
         seed = self.random_seed
         flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
+        flags.check(
+            self.max_rollbacks >= 0, "max_rollbacks", self.max_rollbacks, "must not be negative"
+        )
+        flags.check(
+            not self.max_rollbacks or flags.find_hosts().number == 1,
+            "max_rollbacks",
+            self.max_rollbacks,
+            "is for one host, but TF_CONFIG names several; leave it out",
+        )
         wait = self.host_wait_secs
         flags.check(0 < wait < float("inf"), "host_wait_secs", wait, "must be a positive number")
 

@@ -14,7 +14,6 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.tpu.program import devices, hosts, roll_call
 from bert_estimator.tpu.step import step_graph
 
-_STEPS_PER_SUMMARY = 10
 _MAX_STEPS_PER_LOG = 100
 
 
@@ -135,6 +134,8 @@ def make(
     per_replica, shards = config.num_cores_per_replica, None
     if config.num_tpu_cores:
         shards = config.num_tpu_cores // per_replica
+    # Event files do not grow faster than the log.
+    steps_per_log = min(_MAX_STEPS_PER_LOG, config.iterations_per_loop)
     return tpu.TPUEstimator(
         model_fn=model_fn,
         config=tpu.RunConfig(
@@ -142,13 +143,13 @@ def make(
             model_dir=config.output_dir,
             tf_random_seed=config.random_seed,
             save_checkpoints_steps=config.save_checkpoints_steps,
-            log_step_count_steps=min(_MAX_STEPS_PER_LOG, config.iterations_per_loop),
+            log_step_count_steps=steps_per_log,
             log_every_secs=config.log_every_secs or None,
             tpu_config=tpu.TPUConfig(
                 iterations_per_loop=config.iterations_per_loop,
                 num_shards=shards,
                 num_cores_per_replica=per_replica,
-                experimental_host_call_every_n_steps=_STEPS_PER_SUMMARY,
+                experimental_host_call_every_n_steps=steps_per_log,
             ),
         ),
         params={},

@@ -80,13 +80,14 @@ class Pretraining:
             run.directory.forget_metrics_after(start_step)
             if config.do_eval and start_step == 0:
                 self._evaluate()
-            run.train(self._input_fn(True), config.num_train_steps, "num_train_steps")
+            input_fn = functools.partial(self._input_fn, True)
+            run.train(input_fn, config.num_train_steps, "num_train_steps")
         if config.do_eval:
             self._evaluate()
             print(_held_out(run.directory.evaluations()))
         print(run.summary())
 
-    def _input_fn(self, is_training):
+    def _input_fn(self, is_training, skipped=()):
         config = self.config
         return pretraining_input.input_fn_builder(
             self._data.train_files if is_training else self._data.eval_files,
@@ -97,6 +98,7 @@ class Pretraining:
             precision=config.precision,
             vocab_size=self._bert_config.vocab_size,
             type_vocab_size=self._bert_config.type_vocab_size,
+            skipped=skipped,
         )
 
     def _evaluate(self):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -12,6 +12,7 @@ from bert_estimator import init_checkpoint, tpu
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
 
 
@@ -48,7 +49,7 @@ class Run:
 
     def train(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: Callable[[Sequence[tuple[int, int]]], Callable[..., Any]],
         num_train_steps: int,
         length_flag: str,
         best_checkpoint: BestCheckpoint | None = None,
@@ -58,7 +59,8 @@ class Run:
         If training is complete already, it says so and returns.
 
         Args:
-          input_fn: what to train on.
+          input_fn: function of the batches to skip, as `order.BatchOrder` takes them, that returns
+            the input_fn to train on.
           num_train_steps: the global step that training ends at.
           length_flag: the flag to raise for a longer training, for the message.
           best_checkpoint: `BestCheckpoint` that evaluates at every checkpoint and may end training,
@@ -78,13 +80,34 @@ class Run:
             )
             return
         start = time.perf_counter()
-        self.estimator.train(
-            input_fn,
-            hooks=[tpu.LogListener(self.directory.add_metrics)],
-            max_steps=num_train_steps,
-            saving_listeners=[best_checkpoint] if best_checkpoint is not None else [],
-        )
+        rollbacks = Rollbacks(self.directory.path, self.config.max_rollbacks)
+        if start_step == 0:
+            rollbacks.begin()
+        listeners = [best_checkpoint] if best_checkpoint is not None else []
+        while not self._train_or_roll_back(input_fn, num_train_steps, listeners, rollbacks):
+            self.directory.forget_metrics_after(self.estimator.global_step())
         print(f"Training took {time.perf_counter() - start:.0f} s.")
+
+    def _train_or_roll_back(self, input_fn, num_train_steps, listeners, rollbacks):
+        """Trains to the end; returns False if it rolled back instead, and is to be called again."""
+        try:
+            self.estimator.train(
+                input_fn(tuple(rollbacks.skipped)),
+                hooks=[tpu.LogListener(self.directory.add_metrics)],
+                max_steps=num_train_steps,
+                saving_listeners=listeners,
+            )
+        except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
+            step = self.estimator.global_step()
+            if not rollbacks.add(step, error.step):
+                raise
+            print(
+                f"{error}\nRolling back to step {step}, and skipping {error.step - step} batches "
+                f"(rollback {len(rollbacks.skipped)} of at most {self.config.max_rollbacks}).",
+                flush=True,
+            )
+            return False
+        return True
 
     def only_reads_elsewhere(self) -> str | None:
         """Returns the checkpoint that --init_checkpoint names, if it is the one to evaluate.

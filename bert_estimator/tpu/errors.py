@@ -8,13 +8,29 @@ import tensorflow.compat.v1 as tf
 
 
 class NanLossDuringTrainingError(tf.train.NanLossDuringTrainingError):
-    """The loss of a training step is not a finite number."""
+    """The loss of a training step is not a finite number.
+
+    Attributes:
+      step: the global step after that training step.
+    """
+
+    def __init__(self, message: str, step: int | None = None):
+        super().__init__(message)
+        self.step = step
 
     __str__ = RuntimeError.__str__  # TensorFlow's class always prints the same text.
 
 
 class NonFiniteWeightsError(RuntimeError):
-    """A weight is not a finite number, so the last good checkpoint was not replaced."""
+    """A weight is not a finite number, so the last good checkpoint was not replaced.
+
+    Attributes:
+      step: the global step at which the weight was seen.
+    """
+
+    def __init__(self, message: str, step: int | None = None):
+        super().__init__(message)
+        self.step = step
 
 
 class NoWholeCheckpointError(ValueError):

@@ -114,3 +114,17 @@ def test_one_pass_is_filled_up_with_padding():
     assert [order.num_batches for order in orders] == [2, 2]
     found = [[order.record_numbers(n).tolist() for order in orders] for n in range(2)]
     assert found == [[[0, 1], [2, 3]], [[4, 5], [6, -1]]]
+
+
+def test_batches_that_are_skipped():
+    def numbers(batch_numbers, skipped=()):
+        order = BatchOrder(1000, 8, seed=3, skipped=skipped)
+        return [order.record_numbers(number).tolist() for number in batch_numbers]
+
+    whole = numbers(range(1500))
+    assert numbers(range(10), [(4, 3)]) == whole[:4] + whole[7:13]
+    assert numbers(range(10), [(4, 3), (4, 2), (6, 1000)]) == [
+        *whole[:4], *whole[9:11], *whole[1011:1015],
+    ]  # fmt: skip
+    # A training that resumes reads the same.
+    assert numbers(range(5, 10), [(4, 3)]) == numbers(range(10), [(4, 3)])[5:]

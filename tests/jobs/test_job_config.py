@@ -75,6 +75,7 @@ def test_defaults_are_those_of_google_research_bert():
         "num_tpu_cores": None,
         "num_cores_per_replica": 1,
         "host_wait_secs": 600.0,
+        "max_rollbacks": 0,
         "precision": "float32",
         "optimizer": None,
         "micro_batch_size": None,
@@ -101,7 +102,7 @@ def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
     assert config.settings().keys() - config.settings_to_go_on().keys() == {
         "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
         "iterations_per_loop", "log_every_secs", "use_tpu", "tpu_name", "num_tpu_cores",
-        "num_cores_per_replica", "host_wait_secs",
+        "num_cores_per_replica", "host_wait_secs", "max_rollbacks",
     }  # fmt: skip
     assert config.settings_to_go_on()["learning_rate"] == 1e-4
 

@@ -73,7 +73,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             raise errors.NonFiniteWeightsError(
                 f"At step {step} these variables are not finite: {', '.join(bad)}. No checkpoint "
                 f"of it was written. {checkpoints.last_written(self._model_dir)} Lower the "
-                "learning rate, lengthen the warm-up, or look for bad records."
+                "learning rate, lengthen the warm-up, or look for bad records.",
+                int(step),
             )
         try:
             return super()._save(session, step)

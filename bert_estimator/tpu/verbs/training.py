@@ -230,13 +230,15 @@ class _TrainingLoop:
         not_finite = [i for i, loss in enumerate(result.losses) if not np.isfinite(loss)]
         if not not_finite:
             return
+        failed_step = self.now + not_finite[0] + 1
         scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
-            f"The loss of step {self.now + not_finite[0] + 1} is {result.losses[-1]}{scalars}. "
+            f"The loss of step {failed_step} is {result.losses[-1]}{scalars}. "
             f"Variables that are not finite after it: {', '.join(bad_variables) or 'none'}. "
             f"{checkpoints.last_written(self._job.config.model_dir)} Lower the "
-            "learning rate, lengthen the warm-up, or look for bad records."
+            "learning rate, lengthen the warm-up, or look for bad records.",
+            failed_step,
         )
 
     def _check_data_may_end(self):

@@ -1,0 +1,144 @@
+"""Training that goes on without the batches whose loss is not finite."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from scripts import CLASSIFIER, PRETRAINING, write_data
+from tiny_run import metrics_of, steps_of, training_metrics, variables_of
+
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.rollbacks import Rollbacks
+
+
+def test_rollbacks_are_kept_and_bounded(tmp_path):
+    rollbacks = Rollbacks(str(tmp_path), 2)
+    assert rollbacks.add(4, 7)
+    assert not rollbacks.add(8, 8)  # nothing would be skipped
+    assert Rollbacks(str(tmp_path), 2).skipped == [(4, 3)]
+    assert rollbacks.add(4, 6)
+    assert not rollbacks.add(8, 9)
+    again = Rollbacks(str(tmp_path), 3)
+    assert again.skipped == [(4, 3), (4, 2)]
+    assert again.add(8, 9)
+    again.begin()
+    assert Rollbacks(str(tmp_path), 0).skipped == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"rollbacks": 1}', '{"rollbacks": [{"step": "1", "skipped": 1}]}']
+)
+def test_a_file_that_cannot_be_read(tmp_path, content):
+    (tmp_path / "rollbacks.json").write_text(content)
+    with pytest.raises(FlagError, match=r"rollbacks\.json cannot be read .* put back a copy"):
+        Rollbacks(str(tmp_path), 1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory)
+
+
+LOCAL, SESSION, CORES = {"use_tpu": False}, {}, {"tpu_name": "rehearse:2"}
+
+
+@pytest.fixture
+def run(request, data, tmp_path):
+    """Trains on data whose loss at step 7 is infinite; checkpoints are written every 4 steps."""
+
+    def run(script, name, runtime, **changes):
+        if runtime is CORES:
+            request.getfixturevalue("xla_runtime")
+        path = data[script.name]
+        flags = script.flags(
+            path,
+            tmp_path / name,
+            **{**script.steps(12), **script.spoil(path), **runtime, **changes},
+        )
+        tf.summary.FileWriterCache.clear()
+        return script.main([*flags, "--do_train"])
+
+    return run
+
+
+def skipped_by(path):
+    entries = json.loads((path / "rollbacks.json").read_text())["rollbacks"]
+    return [(entry["step"], entry["skipped"]) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("script", "runtime"),
+    [
+        (PRETRAINING, SESSION),
+        *(
+            pytest.param(script, runtime, marks=pytest.mark.slow)
+            for script in (PRETRAINING, CLASSIFIER)
+            for runtime in (LOCAL, SESSION, CORES)
+        ),
+    ],
+)
+def test_a_run_goes_on_without_the_batches_and_resumes_exactly(
+    run, script, runtime, tmp_path, monkeypatch, capsys
+):
+    assert run(script, "whole", runtime, max_rollbacks=2) == 0
+    out = capsys.readouterr().out
+    assert "Rolling back to step 4, and skipping 3 batches (rollback 1 of at most 2)." in out
+    assert steps_of(tmp_path / "whole") == [0, 4, 8, 12]
+    # Fine-tuning's records come again in the second epoch.
+    skipped = [(4, 3)] if script is PRETRAINING else [(4, 3), (8, 2)]
+    assert skipped_by(tmp_path / "whole") == skipped
+    logged = [record["step"] for record in training_metrics(tmp_path / "whole")]
+    assert logged == sorted(set(logged))
+
+    class Killed(BaseException):
+        pass
+
+    def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
+        add_metrics(self, record)
+        if record["step"] == 10:
+            raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RunDirectory, "add_metrics", add_metrics)
+        run(script, "killed", runtime, max_rollbacks=2)
+    assert run(script, "killed", runtime, max_rollbacks=0) == 0  # It has rolled back.
+    found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert training_metrics(tmp_path / "killed") == training_metrics(tmp_path / "whole")
+
+
+def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsys):
+    """The data is not at fault: each attempt fails."""
+    assert run(PRETRAINING, "run", SESSION, learning_rate=1e30, max_rollbacks=2) == 1
+    out, err = capsys.readouterr()
+    assert out.count("Rolling back to step 0") == 2
+    assert err.splitlines()[-1].startswith("run_pretraining.py: error: ")
+    assert "Lower the learning rate" in err.splitlines()[-1]
+    assert steps_of(tmp_path / "run") == [0]
+    assert all(record["step"] > 0 for record in metrics_of(tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "lars", "adafactor"])
+@pytest.mark.parametrize("rate", [1e4, 1e20, 3e38])
+@pytest.mark.parametrize("runtime", [LOCAL, SESSION, CORES])
+def test_no_checkpoint_holds_what_is_not_finite(
+    request, data, tmp_path, capsys, optimizer, rate, runtime
+):
+    if runtime is CORES:
+        request.getfixturevalue("xla_runtime")
+    changes = {"learning_rate": rate, "optimizer": optimizer, "num_warmup_steps": 0, **runtime}
+    changes |= {"save_checkpoints_steps": 1, "iterations_per_loop": 1, "do_train": True}
+    flags = PRETRAINING.flags(data[PRETRAINING.name], tmp_path / "run", **changes)
+    tf.summary.FileWriterCache.clear()
+    if PRETRAINING.main(flags) != 0:
+        assert "Lower the learning rate" in capsys.readouterr().err.splitlines()[-1]
+    for name in os.listdir(tmp_path / "run"):
+        if name.endswith(".index"):
+            step = int(name[len("model.ckpt-") : -len(".index")])
+            for variable, value in variables_of(tmp_path / "run", step).items():
+                assert np.all(np.isfinite(value)), (step, variable)
