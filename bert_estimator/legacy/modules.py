@@ -3,12 +3,13 @@
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
 from typing import Any
 
-from bert_estimator.legacy import names
+from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.removed import REMOVED
 
 
@@ -25,8 +26,8 @@ class LegacyModule(types.ModuleType):
             return importlib.import_module(path)
         try:
             value = look_up(canonical(self.__name__), name)
-        except NotInTable:
-            if name.startswith("__"):
+        except NotInTable as error:
+            if name.startswith("__") or wheel.INSTALL in str(error):
                 raise
             raise AttributeError(_why_missing(path), name=name, obj=self) from None
         setattr(self, name, value)
@@ -39,9 +40,11 @@ class LegacyModule(types.ModuleType):
 def canonical(path: str) -> str:
     """Returns the table's name for a module path; tensorflow.compat.v1.X becomes tensorflow.X."""
     prefix = "tensorflow.compat.v1"
+    if path.startswith("tensorflow.compat.v2.compat"):
+        path = path.replace(".compat.v2", "", 1)
     if path == prefix or path.startswith(prefix + "."):
         path = "tensorflow" + path.removeprefix(prefix)
-    return names.PATHS.get(path, path)
+    return paths.PATHS.get(path, path)
 
 
 def look_up(module: str, name: str) -> Any:
@@ -56,6 +59,8 @@ def look_up(module: str, name: str) -> Any:
         for entry in given.split():
             old, _, new = entry.partition("=")
             if old == name:
+                if wheel.lacks(home):
+                    raise NotInTable(f"{module}.{name} {wheel.INSTALL}")
                 return _member(home, new or old)
         if "*" in given.split() and not name.startswith("_"):
             try:
@@ -122,12 +127,12 @@ def _why_missing(path):
 
 def _packages():
     """Returns every module path of the table, and the packages that contain them."""
-    paths = set()
-    for path in [*names.MODULES, *names.PATHS]:
+    found = set()
+    for path in [*names.MODULES, *paths.PATHS]:
         parts = path.split(".")
-        paths.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
     # The table only has some members of these packages, which TensorFlow still has.
-    return paths - {
+    return found - {
         "tensorflow.python",
         "tensorflow.python.distribute",
         "tensorflow.python.layers",
@@ -138,6 +143,7 @@ def _packages():
 
 _PACKAGES = _packages()
 # Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
+_OLD_WHEEL = "tensorflow.python.estimator."  # tensorflow_estimator's place in TensorFlow 1.12
 _GONE = ("tensorflow.contrib.", "tensorflow_estimator.", "tensorflow.python.estimator.")
 
 
@@ -155,9 +161,19 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if isinstance(member, types.ModuleType):
                 # For example, `import tensorflow.gfile` imports the module tf.gfile.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
+        spec = wheel.spec_of(fullname, path)
+        if spec is not None:
+            return spec
+        if fullname.startswith(_OLD_WHEEL) and wheel.folder() is not None:
+            current = fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)
+            if importlib.util.find_spec(current) is not None:
+                member = importlib.import_module(current)
+                return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         known_as = canonical(fullname)
         if known_as in REMOVED or known_as.startswith(_GONE):
             # The error has no name=fullname, because `from a import b` swallows an error for a.b.
+            if wheel.lacks(fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)):
+                raise ModuleNotFoundError(f"{fullname} {wheel.INSTALL}")
             raise ModuleNotFoundError(_why_missing(fullname))
         return None
 

@@ -44,6 +44,36 @@ _LAYERS = (
         ("tensorflow.python.layers.layers", "*"),
     ]
 )
+_WHEEL = "tensorflow_estimator.python.estimator"
+_CANNED = [
+    (f"{_WHEEL}.canned.baseline", "BaselineClassifier BaselineEstimator BaselineRegressor"),
+    (f"{_WHEEL}.canned.dnn", "DNNClassifier DNNEstimator DNNRegressor"),
+    (
+        f"{_WHEEL}.canned.dnn_linear_combined",
+        "DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor",
+    ),
+    (f"{_WHEEL}.canned.linear", "LinearClassifier LinearEstimator LinearRegressor"),
+    (
+        f"{_WHEEL}.canned.parsing_utils",
+        "classifier_parse_example_spec regressor_parse_example_spec",
+    ),
+    (f"{_WHEEL}.head.base_head", "Head"),
+    (f"{_WHEEL}.head.binary_class_head", "BinaryClassHead"),
+    (f"{_WHEEL}.head.multi_class_head", "MultiClassHead"),
+    (f"{_WHEEL}.head.multi_head", "MultiHead"),
+    (f"{_WHEEL}.head.multi_label_head", "MultiLabelHead"),
+    (
+        f"{_WHEEL}.head.regression_head",
+        "LogisticRegressionHead PoissonRegressionHead RegressionHead",
+    ),
+]
+_EXPERIMENTAL = [
+    (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
+    (f"{_WHEEL}.canned.kmeans", "KMeans=KMeansClustering"),
+    (f"{_WHEEL}.canned.linear", "LinearSDCA linear_logit_fn_builder"),
+    (f"{_WHEEL}.canned.rnn", "RNNClassifier RNNEstimator"),
+    ("bert_estimator.legacy.canned", "call_logit_fn"),
+]
 _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
 
 # A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
@@ -57,6 +87,7 @@ MODULES = {
         ("bert_estimator.tpu.summary", "scalar histogram text"),
         (V2 + ".summary", "*"),
     ],
+    "tensorflow.compat.v2.keras": [("tf_keras", "* __internal__")],
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
     "tensorflow.layers": _LAYERS,
@@ -70,8 +101,15 @@ MODULES = {
         (
             "bert_estimator.tpu",
             "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
-            "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
+            "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate "
+            "EstimatorV2=Estimator _TPUEstimatorSpec=TPUEstimatorSpec",
         ),
+        (
+            "bert_estimator.legacy.canned",
+            "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
+            "_canned_estimator_api_gauge=API_GAUGE",
+        ),
+        *_CANNED,
         (
             V1 + ".train",
             "CheckpointSaverHook CheckpointSaverListener FeedFnHook FinalOpsHook "
@@ -80,7 +118,7 @@ MODULES = {
             "StopAtStepHook SummarySaverHook VocabInfo",
         ),
     ],
-    "tensorflow.estimator.experimental": [_EARLY_STOPPING, _SUPERVISED_INPUT],
+    "tensorflow.estimator.experimental": [_EARLY_STOPPING, _SUPERVISED_INPUT, *_EXPERIMENTAL],
     "tensorflow.estimator.export": [
         (
             "bert_estimator.tpu.serving",
@@ -143,7 +181,19 @@ MODULES = {
         ),
     ],
     "tensorflow.contrib.distributions": [(V1 + ".distributions", "*")],
-    "tensorflow.contrib.estimator": [_EARLY_STOPPING, _SUPERVISED_INPUT],
+    "tensorflow.contrib.estimator": [
+        _EARLY_STOPPING,
+        _SUPERVISED_INPUT,
+        ("bert_estimator.legacy.canned", "add_metrics call_logit_fn"),
+        (
+            "bert_estimator.legacy.contrib_estimator",
+            "binary_classification_head clip_gradients_by_norm logistic_regression_head "
+            "multi_class_head multi_head multi_label_head poisson_regression_head regression_head",
+        ),
+        (f"{_WHEEL}.canned.dnn", "DNNEstimator dnn_logit_fn_builder"),
+        (f"{_WHEEL}.canned.dnn_linear_combined", "DNNLinearCombinedEstimator"),
+        (f"{_WHEEL}.canned.linear", "LinearEstimator linear_logit_fn_builder"),
+    ],
     "tensorflow.contrib.framework": [
         (
             V1,
@@ -233,6 +283,9 @@ MODULES = {
         ("tensorflow.python.framework.tensor_util", "constant_value"),
     ],
     "tensorflow_estimator": [],
+    "tensorflow_estimator.python.estimator.estimator_export": [
+        ("bert_estimator.legacy.canned", "estimator_export"),
+    ],
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
@@ -263,81 +316,4 @@ MOVED = {
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],
     "tensorflow.python.pywrap_tensorflow": [(V1 + ".train", "NewCheckpointReader")],
-}
-
-# Further import paths -> the module of the table that they import.
-PATHS = {
-    "tensorflow_estimator.estimator": "tensorflow.estimator",
-    "tensorflow_estimator.estimator.experimental": "tensorflow.estimator.experimental",
-    "tensorflow_estimator.estimator.export": "tensorflow.estimator.export",
-    "tensorflow_estimator.estimator.tpu": "tensorflow.estimator.tpu",
-    "tensorflow.contrib.framework.python.framework": "tensorflow.contrib.framework",
-    "tensorflow.contrib.framework.python.ops": "tensorflow.contrib.framework",
-    "tensorflow.contrib.framework.python.ops.variables": "tensorflow.contrib.framework",
-    "tensorflow.contrib.layers.python.layers": "tensorflow.contrib.layers",
-    "tensorflow.contrib.layers.python.layers.layers": "tensorflow.contrib.layers",
-    "tensorflow.contrib.layers.python.layers.optimizers": "tensorflow.contrib.layers",
-    "tensorflow.contrib.summary.summary": "tensorflow.contrib.summary",
-    "tensorflow.contrib.summary.summary_ops": "tensorflow.contrib.summary",
-    "tensorflow.contrib.lookup.lookup_ops": "tensorflow.contrib.lookup",
-    "tensorflow.contrib.metrics.python.ops.metric_ops": "tensorflow.contrib.metrics",
-    **{
-        f"tensorflow.contrib.rnn.python.ops.{module}": "tensorflow.contrib.rnn"
-        for module in ("core_rnn", "core_rnn_cell", "rnn", "rnn_cell")
-    },
-    "tensorflow.contrib.slim.python.slim": "tensorflow.contrib.slim",
-    "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
-    "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
-    "tensorflow.contrib.training.python.training.training": "tensorflow.contrib.training",
-    "tensorflow.contrib.data.python.ops.batching": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.grouping": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.interleave_ops": "tensorflow.contrib.data",
-    "tensorflow.contrib.data.python.ops.shuffle_ops": "tensorflow.contrib.data",
-    **{
-        f"{package}.{module}": "tensorflow.estimator"
-        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
-        for module in (
-            "estimator",
-            "estimator_lib",
-            "exporter",
-            "model_fn",
-            "run_config",
-            "training",
-        )
-    },
-    "tensorflow.contrib.estimator.python.estimator.early_stopping": "tensorflow.contrib.estimator",
-    "tensorflow_estimator.python.estimator.early_stopping": "tensorflow.estimator.experimental",
-    **{
-        f"{package}.export.{module}": "tensorflow.estimator.export"
-        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
-        for module in ("export", "export_lib", "export_output")
-    },
-    **{
-        f"{package}.{module}": "tensorflow.contrib.tpu"
-        for package in (
-            "tensorflow.contrib.tpu.python.tpu",
-            "tensorflow.python.tpu",
-            "tensorflow_estimator.python.estimator.tpu",
-        )
-        for module in ("tpu_config", "tpu_context", "tpu_estimator")
-    },
-    "tensorflow.contrib.tpu.python.ops.tpu_ops": "tensorflow.contrib.tpu",
-    "tensorflow.python.tpu.async_checkpoint": "tensorflow.contrib.tpu",
-    **{
-        f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"
-        for module in (
-            "async_checkpoint",
-            "bfloat16",
-            "tpu",
-            "tpu_optimizer",
-            "tpu_sharding",
-            "training_loop",
-        )
-    },
-    **{
-        f"tensorflow.contrib.cluster_resolver.python.training.{module}": (
-            "tensorflow.contrib.cluster_resolver"
-        )
-        for module in ("cluster_resolver", "tpu_cluster_resolver")
-    },
 }

@@ -1,13 +1,6 @@
 """The names of TensorFlow 1 that are not supported, and what to use instead."""
 
-_READY_MADE = (
-    "BaselineClassifier BaselineEstimator BaselineRegressor BinaryClassHead BoostedTreesClassifier "
-    "BoostedTreesEstimator BoostedTreesRegressor DNNClassifier DNNEstimator "
-    "DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor "
-    "DNNRegressor Head LinearClassifier LinearEstimator LinearRegressor LogisticRegressionHead "
-    "MultiClassHead MultiHead MultiLabelHead PoissonRegressionHead RegressionHead "
-    "classifier_parse_example_spec regressor_parse_example_spec"
-)
+_BOOSTED_TREES = "BoostedTreesClassifier BoostedTreesEstimator BoostedTreesRegressor"
 
 _OLD_COLUMNS = (
     "bucketized_column crossed_column embedding_column input_from_feature_columns one_hot_column "
@@ -15,10 +8,7 @@ _OLD_COLUMNS = (
 )
 
 _NOT_OF_CONTRIB_ESTIMATOR = (
-    "DNNEstimator DNNLinearCombinedEstimator LinearEstimator RNNClassifier RNNEstimator "
-    "SavedModelEstimator TowerOptimizer add_metrics binary_classification_head "
-    "clip_gradients_by_norm forward_features logistic_regression_head multi_class_head "
-    "multi_head multi_label_head poisson_regression_head regression_head "
+    "RNNClassifier RNNEstimator SavedModelEstimator TowerOptimizer forward_features "
     "replicate_model_fn"
 )
 
@@ -122,12 +112,15 @@ REMOVED = {
     ),
     "tensorflow.contrib.tpu.keras_to_tpu_model": ("Keras on TPUs", "a model_fn"),
     **{
-        f"tensorflow.estimator.{name}": ("a ready-made model", "a model_fn of your own")
-        for name in _READY_MADE.split()
+        f"tensorflow.estimator.{name}": (
+            "gradient-boosted trees, which the last tensorflow-estimator does not have either",
+            "the tensorflow-decision-forests package, without this runner",
+        )
+        for name in _BOOSTED_TREES.split()
     },
-    "tensorflow.estimator.add_metrics": (
-        "metrics for a ready-made model",
-        "eval_metric_ops of the EstimatorSpec",
+    "tensorflow.estimator.tpu.experimental": (
+        "tables on the TPU's own embedding hardware",
+        "tf.nn.embedding_lookup of a variable",
     ),
     "tensorflow.keras.estimator": (
         "an Estimator of a Keras model",

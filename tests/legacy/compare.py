@@ -35,13 +35,15 @@ def compare(script, tf1_python, folder, record):
     replay.start_from(second, first, 0)
     replay.run(now, script, second, *flags)
     seen = replay.observe(first)
-    lines, largest = replay.differences(seen, replay.observe(second))
+    lines, largest = replay.differences(seen, replay.observe(second), replay.LOSSES.get(script))
     third, fourth = folder / "then_after_now", folder / "now_after_then"
     replay.start_from(third, second, 20)
     replay.start_from(fourth, first, 20)
     replay.run(then, script, third, *flags, *further)
     replay.run(now, script, fourth, *flags, *further)
-    more, largest_after = replay.differences(replay.observe(third), replay.observe(fourth))
+    more, largest_after = replay.differences(
+        replay.observe(third), replay.observe(fourth), replay.LOSSES.get(script)
+    )
     lines += [f"after the other's checkpoint: {line}" for line in more]
     print(
         f"{script}: {len(seen['losses'])} losses, {len(seen['results'])} results, "

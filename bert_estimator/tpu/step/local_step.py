@@ -44,11 +44,13 @@ class LocalStep:
         ]
 
     def host_session(self, session):
+        # As upstream, the data starts before hooks see the session: k-means draws its first
+        # clusters from it in a hook.
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
         return session
 
     def start(self, session, limit=None):
-        if self._inputs.initializer is not None:
-            session.run(self._inputs.initializer)
         self._session = session
 
     def loop_length(self, step, stop_step):

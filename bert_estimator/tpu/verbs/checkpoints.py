@@ -177,7 +177,7 @@ def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
         name, shape = name_and_shape(variable)
         if name not in shapes:
             problems.append(f"{name}: not in the checkpoint")
-        elif shapes[name] != shape:
+        elif not tf.TensorShape(shape).is_compatible_with(shapes[name]):
             problems.append(f"{name}: {shape} in the model, {shapes[name]} in the checkpoint")
     if problems:
         raise ValueError(
@@ -306,12 +306,13 @@ def _has_progress(prefix):
     return not name.endswith("-0") and any(each.startswith(f"{name}.") for each in names)
 
 
-def name_and_shape(variable: tf.Variable) -> tuple[str, list[int]]:
-    """Returns the name and shape of a variable in checkpoints.
+def name_and_shape(variable: tf.Variable) -> tuple[str, list[int | None] | None]:
+    """Returns the name and shape of a variable in checkpoints; None is an unknown shape.
 
     If it is a part of a partitioned variable, they are the whole variable's name and shape.
     """
     part = variable._get_save_slice_info()
     if part is not None:
         return part.full_name, list(part.full_shape)
-    return variable.op.name, variable.shape.as_list()
+    shape = variable.shape
+    return variable.op.name, None if shape.rank is None else shape.as_list()

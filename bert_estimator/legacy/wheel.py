@@ -1,0 +1,80 @@
+"""Imports modules of the tensorflow-estimator package on today's TensorFlow.
+
+The package's last release, 2.15, needs a TensorFlow that has tf.estimator. Its heads and canned
+estimators are imported from where it is installed. What lies beneath them (Estimator, RunConfig,
+EstimatorSpec, exports, training) comes from this project, by the table in `names.py`.
+"""
+
+import builtins
+import functools
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import types
+from collections.abc import Sequence
+from typing import Any
+
+PACKAGE = "tensorflow_estimator.python.estimator"
+INSTALL = "needs the tensorflow-estimator package: pip install 'bert-estimator[estimator]'"
+
+
+@functools.cache
+def folder() -> str | None:
+    """Returns the folder of the installed package's `PACKAGE`; None if it is not installed."""
+    try:
+        distribution = importlib.metadata.distribution("tensorflow-estimator")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return str(distribution.locate_file(PACKAGE.replace(".", "/")))
+
+
+def lacks(module: str) -> bool:
+    """Returns whether a module would come from the package, which is not installed."""
+    return module.startswith(PACKAGE + ".") and folder() is None
+
+
+def member(module: str, name: str) -> Any:
+    """Returns a name of a module of the package, as TensorFlow 1's programs see it.
+
+    Raises:
+      ImportError: the package is not installed, or the runner is not.
+    """
+    if folder() is None:
+        raise ImportError(f"{PACKAGE}.{module} {INSTALL}")
+    return getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
+
+
+def spec_of(name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """Returns how to import a module of the package; None if the package does not have it.
+
+    Args:
+      name: a module's full name.
+      path: the search path of the package that contains it.
+    """
+    if not name.startswith(PACKAGE + ".") or folder() is None:
+        return None
+    places = [folder()] if name.count(".") == PACKAGE.count(".") + 1 else path
+    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        spec.loader = _Loader(spec.loader.name, spec.loader.path)
+    return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module for which `import tensorflow` gives TensorFlow 2's names.
+
+    The package is written so: TensorFlow 1's names are `tf.compat.v1.X` in it.
+    """
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
+        super().exec_module(module)
+
+
+def _import(
+    name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+) -> types.ModuleType:
+    if name == "tensorflow" and level == 0 and not fromlist:
+        return importlib.import_module("tensorflow.compat.v2")
+    return builtins.__import__(name, globals, locals, fromlist, level)
