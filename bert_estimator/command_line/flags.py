@@ -68,9 +68,12 @@ def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:
       FlagError: an unknown flag (the nearest is suggested), a value that cannot be parsed, a
         positional argument, or a flag file that cannot be read.
     """
-    argv = [argv[0], *_with_flag_files(values, argv[1:])]
     try:
         paths.check_arguments(argv[1:])
+        argv = [argv[0], *_with_flag_files(values, argv[1:])]
+        paths.check_arguments(argv[1:])
+    except FlagError:
+        raise
     except ValueError as error:
         raise FlagError(str(error)) from None
     try:
