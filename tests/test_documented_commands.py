@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from test_docs import PAGES
+from test_docs import PAGES, old_script
 from tiny_run import bert_config, pairs
 
 import bert_estimator
@@ -43,6 +43,9 @@ RUN_HERE = [
         "python -m bert_estimator.legacy tests/legacy/scripts/bert_pretraining.py",
         "--num_train_steps=4 --num_warmup_steps=2 --max_eval_steps=2",
     ),
+    ("python -m bert_estimator.legacy old_script.py", ""),
+    ("sed -E", ""),  # makes new_script.py
+    ("python new_script.py", ""),
 ]
 # Commands that take minutes, or an environment of their own, and what runs them instead.
 VENV = "python3 -m venv .venv && . .venv/bin/activate &&"
@@ -66,7 +69,7 @@ def documented_commands():
     commands = {}
     for text in PAGES.values():
         text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\\n", "")
-        for line in re.findall(r"^    ((?:python3?|pip|mkdir)\b.*)$", text, re.MULTILINE):
+        for line in re.findall(r"^    ((?:python3?|pip|mkdir|sed)\b.*)$", text, re.MULTILINE):
             commands[re.sub(r"\s+", " ", line.strip())] = None
     return list(commands)
 
@@ -86,6 +89,7 @@ def workspace(tmp_path):
     """Makes a directory with the files that the docs speak of, and the scripts."""
     for script in ("run_pretraining.py", "run_classifier.py", "tests"):
         (tmp_path / script).symlink_to(ROOT / script)
+    (tmp_path / "old_script.py").write_text(old_script())
     (tmp_path / "corpus").mkdir()
     texts = [f"{a} {b}\n{b} {a}\n" for a, b, _ in pairs(40, 1)]
     (tmp_path / "corpus" / "a.txt").write_text("\n".join(texts[:20]))
