@@ -205,6 +205,9 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "do_eval": True,
         "train_batch_size": 32,
         "eval_batch_size": 8,
+        "eval_steps": None,
+        "keep_best_checkpoint": False,
+        "early_stopping_patience": 0,
         "learning_rate": 5e-5,
         "learning_rate_decay_power": 1.0,
         "num_train_steps": 100000,
@@ -330,10 +333,11 @@ def test_a_vocabulary_that_does_not_fit_is_refused(data, tmp_path, capsys):
 def test_initial_weights_come_from_a_checkpoint(data, finished, tmp_path, capsys):
     flags = {"init_checkpoint": f"{finished[0]}/model.ckpt-10", "precision": "bfloat16"}
     assert main([*command(data, tmp_path / "new", **flags), "--do_eval"]) == 0
-    assert "Held-out text at step 0: masked-LM loss" in capsys.readouterr().out
-    (at_start,) = metrics_of(tmp_path / "new")
+    # The checkpoint of another run is evaluated where it is, at its own step.
+    assert "Held-out text at step 10: masked-LM loss" in capsys.readouterr().out
+    (evaluated,) = metrics_of(tmp_path / "new")
     (at_end,) = [r for r in metrics_of(finished[0]) if "eval_loss" in r and r["step"] == 10]
-    assert at_start == {**at_end, "step": 0}
+    assert evaluated == at_end
     # The same through a training: after its first step, whose rate is 0, the weights are the same.
     assert main([*command(data, tmp_path / "new", **flags, num_train_steps=3), "--do_train"]) == 0
     trained, initial = variables_of(tmp_path / "new", 0), variables_of(finished[0], 10)
@@ -404,3 +408,38 @@ def test_two_hosts_equal_one(data, tmp_path):
     assert steps_of(tmp_path / "two") == [0, 10]
     for path in (tmp_path / "two", tmp_path / "two" / "host-1"):
         assert [record["step"] for record in metrics_of(path) if "eval_loss" in record] == [0, 10]
+
+
+def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, capsys):
+    flags = {"num_train_steps": 12, "save_checkpoints_steps": 2, "learning_rate": 2.0}
+    flags |= {"eval_steps": 4, "keep_best_checkpoint": True, "do_train": True, "do_eval": True}
+    assert main(command(data, tmp_path, **flags)) == 0
+    losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
+    assert list(losses) == [0, 4, 8, 12]
+    best = min((4, 8, 12), key=losses.get)
+    assert best != 12  # a rate of 2 leads nowhere
+    out = capsys.readouterr().out
+    assert f"Checkpoint: {tmp_path}/best/model.ckpt-{best}" in out
+    assert f"Held-out text at step {best}: " in out
+    assert main(command(data, tmp_path, **{**flags, "num_train_steps": 16})) == 0
+    losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
+    assert sorted(losses) == [0, 4, 8, 12, 16]
+
+
+def test_patience_ends_a_pretraining(data, tmp_path, capsys):
+    flags = {"num_train_steps": 20, "save_checkpoints_steps": 2, "learning_rate": 2.0}
+    flags |= {"early_stopping_patience": 2, "do_train": True}
+    assert main(command(data, tmp_path, **flags)) == 0
+    assert steps_of(tmp_path)[-1] < 20
+    assert main(command(data, tmp_path, **flags)) == 0
+    assert "Give a larger --early_stopping_patience to go on" in capsys.readouterr().out
+
+
+def test_several_hosts_do_not_evaluate_while_training(data, tmp_path, capsys, monkeypatch):
+    cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    flags = {"eval_steps": 4, "tpu_name": "rehearse:2", "do_train": True}
+    assert main(command(data, tmp_path, **flags)) == 2
+    message = "--eval_steps=4: needs one host, but TF_CONFIG names several"
+    assert message in capsys.readouterr().err

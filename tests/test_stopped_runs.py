@@ -227,7 +227,7 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
     ("script", "changes"),
     [
         (PRETRAINING, {"use_tpu": True, "precision": "bfloat16"}),
-        (PRETRAINING, {"use_tpu": False}),
+        (PRETRAINING, {"use_tpu": False, "keep_best_checkpoint": True}),
         (CLASSIFIER, {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True}),
     ],
     ids=["pretraining-tpu", "pretraining-local", "classifier"],

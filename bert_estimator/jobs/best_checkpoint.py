@@ -1,4 +1,4 @@
-"""Evaluates every checkpoint of a training, keeps the best one, and ends training early.
+"""Evaluates checkpoints while training goes on, keeps the best one, and ends training early.
 
 The training goes on after each evaluation with the same graph, session and data.
 
@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import evaluated_steps
 from bert_estimator.command_line.run_directory import NETWORK_FILES
+from bert_estimator.jobs.config import JobConfig
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):
@@ -27,25 +28,22 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     together with the files that describe its network.
 
     Args:
-      output_dir: the directory of the run.
+      config: the `JobConfig`. Its `eval_steps` says which checkpoints are evaluated, by default
+        all; the best one is copied if it `keeps_best`; training ends after
+        `early_stopping_patience` evaluations in a row without a better metric.
       evaluate: function without arguments that evaluates the newest checkpoint and returns (its
         metric, its path). A larger metric is better; NaN is worse than every number.
-      early_stopping_patience: training ends after this many evaluations in a row without a better
-        metric; 0: never.
 
     Raises:
       FlagError: best.json cannot be read.
     """
 
-    def __init__(
-        self,
-        output_dir: str,
-        evaluate: Callable[[], tuple[float, str]],
-        early_stopping_patience: int = 0,
-    ):
-        self._directory = os.path.join(output_dir, evaluated_steps.DIRECTORY)
+    def __init__(self, config: JobConfig, evaluate: Callable[[], tuple[float, str]]):
+        self._directory = os.path.join(config.output_dir, evaluated_steps.DIRECTORY)
         self._evaluate = evaluate
-        self._patience = early_stopping_patience
+        self._every = config.eval_steps or 1
+        self._keeps_best = config.keeps_best()
+        self._patience = config.early_stopping_patience
         self._values = evaluated_steps.read(self._directory)
 
     @property
@@ -76,13 +74,14 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         """Evaluates the checkpoint that was saved; returns whether training is to end."""
         del session
         step = int(global_step_value)
-        if not step or step in self._values:
+        # Which steps are due follows from the list, and so not from when a process was killed.
+        if step // self._every == max(self._values, default=0) // self._every:
             return self.exhausted
         value, checkpoint = self._evaluate()
         if math.isnan(value):  # a correlation with constant predictions
             value = -math.inf
         values = {**self._values, step: value}
-        if evaluated_steps.best_of(values) == step:
+        if self._keeps_best and evaluated_steps.best_of(values) == step:
             self._copy(checkpoint)
         self._values = values
         evaluated_steps.write(self._directory, self._values)

@@ -81,25 +81,13 @@ class ClassificationConfig(JobConfig):
     )
     do_predict: bool = flags.field(False, "Predict, into test_results.tsv.", may_differ=True)
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)
-    keep_best_checkpoint: bool = flags.field(
-        False, "Evaluate at every checkpoint; end with the best checkpoint.", may_differ=True
-    )
-    early_stopping_patience: int = flags.field(
-        0,
-        "End after this many checkpoints in a row that are not better; 0: never.",
-        may_differ=True,
-    )
     num_seeds: int = flags.field(
         1, "Run this many seeds, from --random_seed on; print median and spread.", may_differ=True
     )
 
     def evaluates(self) -> bool:
         """Returns whether the run evaluates, at its end or on the way."""
-        return self.do_eval or self.chooses_best()
-
-    def chooses_best(self) -> bool:
-        """Returns whether training evaluates at every checkpoint."""
-        return self.do_train and (self.keep_best_checkpoint or self.early_stopping_patience > 0)
+        return self.do_eval or self.evaluates_while_training()
 
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.
@@ -119,8 +107,6 @@ class ClassificationConfig(JobConfig):
             self.max_seq_length,
             f"must be at least {_LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         )
-        patience = self.early_stopping_patience
-        flags.check(patience >= 0, "early_stopping_patience", patience, "must not be negative")
         for name in ("layerwise_lr_decay", "warmup_proportion"):
             value = getattr(self, name)
             flags.check(0 <= value <= 1, name, value, "must be from 0 to 1")
@@ -173,8 +159,7 @@ class ClassificationConfig(JobConfig):
         else:
             needed = {"do_train": "train_file", "do_eval": "eval_file"}
             if self.do_train:
-                best = ("keep_best_checkpoint", "early_stopping_patience")
-                needed |= dict.fromkeys(best, "eval_file")
+                needed |= dict.fromkeys(self.EVALUATE_WHILE_TRAINING, "eval_file")
             needed["do_predict"] = "predict_file"
         for verb, name in needed.items():
             flags.check(

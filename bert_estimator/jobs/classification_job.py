@@ -117,10 +117,8 @@ class FineTuning:
         directory.write_config(config.settings(), config.sources, self._task.digest())
         directory.forget_metrics_after(self._run.estimator.global_step())
         best_checkpoint = None
-        if config.chooses_best():
-            best_checkpoint = BestCheckpoint(
-                config.output_dir, self._evaluate_newest, config.early_stopping_patience
-            )
+        if config.evaluates_while_training():
+            best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
         self._run.train(
             functools.partial(_input_fn, config, self._task.train, True),
             num_train_steps(config, self._task),

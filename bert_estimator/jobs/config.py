@@ -29,11 +29,15 @@ class JobConfig:
       embedded: whether no data was given, so that the text that comes with Python is used.
       VERBS: the flags that say what to do.
       BATCH_SIZES: the flags of global batches; training comes first.
+      EVALUATE_WHILE_TRAINING: the flags that ask for evaluations while training.
       OPTIMIZER_FLAGS: flag that only some optimizers have -> names of these optimizers.
     """
 
     VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")
     BATCH_SIZES: ClassVar[tuple[str, ...]] = ("train_batch_size", "eval_batch_size")
+    EVALUATE_WHILE_TRAINING: ClassVar[tuple[str, ...]] = (
+        "eval_steps", "keep_best_checkpoint", "early_stopping_patience"
+    )  # fmt: skip
     OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     config: str | None = flags.field(
@@ -64,6 +68,21 @@ class JobConfig:
     )
     do_eval: bool = flags.field(None, "Evaluate.", may_differ=True)
     train_batch_size: int = flags.field(32, "Train on global batches of this many examples.")
+    eval_steps: int | None = flags.field(
+        None,
+        "Evaluate while training, at the first checkpoint after every so many steps.",
+        may_differ=True,
+    )
+    keep_best_checkpoint: bool = flags.field(
+        False,
+        "Evaluate while training, by default at every checkpoint; end with the best checkpoint.",
+        may_differ=True,
+    )
+    early_stopping_patience: int = flags.field(
+        0,
+        "End after this many evaluations in a row that are not better; 0: never.",
+        may_differ=True,
+    )
     eval_batch_size: int = flags.field(
         8,
         "Evaluate on global batches of this many examples; by default at least one on each core.",
@@ -174,6 +193,14 @@ class JobConfig:
         """Returns whether the command line gives a flag."""
         return self.sources.get(name) == provenance.FLAG
 
+    def evaluates_while_training(self) -> bool:
+        """Returns whether training stops at checkpoints to evaluate."""
+        return self.do_train and any(getattr(self, name) for name in self.EVALUATE_WHILE_TRAINING)
+
+    def keeps_best(self) -> bool:
+        """Returns whether the run delivers its best checkpoint, and not its last one."""
+        return bool(self.keep_best_checkpoint or self.early_stopping_patience)
+
     def fixed_batches(self) -> tuple[str, ...]:
         """Returns the names of the batch sizes that may not be changed to fit the cores.
 
@@ -262,7 +289,7 @@ class JobConfig:
     def _check_numbers(self):
         for name in (
             *self.BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop", "micro_batch_size",
-            "num_tpu_cores", "num_cores_per_replica",
+            "num_tpu_cores", "num_cores_per_replica", "eval_steps",
         ):  # fmt: skip
             flags.check_positive(name, getattr(self, name))
         for name in self.BATCH_SIZES:
@@ -279,6 +306,8 @@ class JobConfig:
         flags.check(
             0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
         )
+        patience = self.early_stopping_patience
+        flags.check(patience >= 0, "early_stopping_patience", patience, "must not be negative")
         rate = self.learning_rate
         is_rate = 0 < rate <= _GREATEST_RATE
         flags.check(is_rate, "learning_rate", rate, "must be a positive number of 32 bits")

@@ -151,6 +151,7 @@ class PretrainingConfig(JobConfig):
             self.max_predictions_per_seq,
             f"cannot be more than --max_seq_length={self.max_seq_length}",
         )
+        self._check_evaluations()
         if self.export_program:
             flags.check(
                 self.use_tpu and not self.compile_only,
@@ -181,6 +182,19 @@ class PretrainingConfig(JobConfig):
                 self.export_program,
                 f"{several}, but an exported program is for one host; unset TF_CONFIG",
             )
+
+    def _check_evaluations(self):
+        """Checks that training can stop at checkpoints to evaluate, if it is to."""
+        for name in self.EVALUATE_WHILE_TRAINING:
+            if value := getattr(self, name):
+                alone = flags.find_hosts().number == 1
+                flags.check(alone, name, value, "needs one host, but TF_CONFIG names several")
+        flags.check(
+            not (self.recipe and self.early_stopping_patience),
+            "early_stopping_patience",
+            self.early_stopping_patience,
+            "cannot go with --recipe, whose stages begin where the stage before them was to end",
+        )
 
     def _check_input(self):
         if self.embedded:

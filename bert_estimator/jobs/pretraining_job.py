@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.jobs import compile_only, estimator, pretraining_data
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.run import Run, locked
 from input_pipelines import pretraining_input
@@ -81,10 +82,13 @@ class Pretraining:
             if config.do_eval and start_step == 0:
                 self._evaluate()
             input_fn = functools.partial(self._input_fn, True)
-            run.train(input_fn, config.num_train_steps, "num_train_steps")
+            best_checkpoint = None
+            if config.evaluates_while_training():
+                best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
+            run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
         if config.do_eval:
-            self._evaluate()
-            print(_held_out(run.directory.evaluations()))
+            results = self._evaluate(run.best())
+            print(_held_out(run.directory.evaluations(), results["global_step"]))
         print(run.summary())
 
     def _input_fn(self, is_training, skipped=()):
@@ -101,13 +105,18 @@ class Pretraining:
             skipped=skipped,
         )
 
-    def _evaluate(self):
+    def _evaluate(self, checkpoint=None):
+        """Evaluates a checkpoint, by default the newest; returns the metrics."""
         results = self._run.estimator.evaluate(
-            self._input_fn(False),
-            steps=self._eval_steps(),
-            checkpoint_path=self._run.only_reads_elsewhere(),
+            self._input_fn(False), steps=self._eval_steps(), checkpoint_path=checkpoint
         )
         self._run.directory.add_evaluation({**results, **self._baseline})
+        return results
+
+    def _evaluate_newest(self):
+        """Returns (the negative loss, the newest checkpoint), for `BestCheckpoint`."""
+        loss = float(self._evaluate()["loss"])
+        return -loss, self._run.estimator.latest_checkpoint()
 
     @functools.cached_property
     def _baseline(self):
@@ -175,9 +184,10 @@ def _describe(config):
         print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
 
 
-def _held_out(evaluations):
-    """Returns the last evaluation in words, compared with the start and with the baseline."""
-    first, last = evaluations[0], evaluations[-1]
+def _held_out(evaluations, step):
+    """Returns a step's evaluation in words, compared with the start and with the baseline."""
+    first = evaluations[0]
+    (last,) = (each for each in evaluations if each["step"] == step)
     loss = last["eval_masked_lm_loss"]
     lines = [
         f"Held-out text at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "

@@ -63,8 +63,8 @@ class Run:
             the input_fn to train on.
           num_train_steps: the global step that training ends at.
           length_flag: the flag to raise for a longer training, for the message.
-          best_checkpoint: `BestCheckpoint` that evaluates at every checkpoint and may end training,
-            or None.
+          best_checkpoint: `BestCheckpoint` that evaluates checkpoints and may end training; or
+            None.
         """
         start_step, done = self.estimator.global_step(), None
         if best_checkpoint is not None:

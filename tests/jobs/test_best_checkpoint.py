@@ -11,6 +11,7 @@ from bert_estimator.command_line.evaluated_steps import path_of_best
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.config import JobConfig
 
 
 class Killed(BaseException):
@@ -28,7 +29,9 @@ class Run:
 
     def begin(self):
         """As a process does; the one before it may have been killed."""
-        self.listener = BestCheckpoint(str(self.folder), self._evaluate, **self.options)
+        options = {"keep_best_checkpoint": True, **self.options}
+        config = JobConfig(output_dir=str(self.folder), **options)
+        self.listener = BestCheckpoint(config, self._evaluate)
 
     def _evaluate(self):
         self.kill("in the evaluation")
@@ -271,3 +274,31 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, run, con
     for call in (lambda: run({}), lambda: path_of_best(str(tmp_path))):
         with pytest.raises(FlagError, match=rf"^--output_dir: {tmp_path}/best/best.json cannot be"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        (1, list(VALUES)),
+        (4, list(VALUES)),
+        (5, [8, 12, 16, 20, 28, 32, 36]),
+        (12, [12, 24, 36]),
+        (99, []),
+    ],
+)
+@pytest.mark.parametrize("kill_at", [0, 8, 12, 20, 24])
+def test_which_checkpoints_are_evaluated_does_not_depend_on_kills(run, every, steps, kill_at):
+    a_run = run(VALUES, eval_steps=every)
+    for step in VALUES:
+        a_run.save(step)
+        if step == kill_at:
+            a_run.resume(step)
+    assert a_run.evaluated == steps
+
+
+def test_evaluations_alone_keep_no_checkpoint(tmp_path, run):
+    a_run = run(VALUES, keep_best_checkpoint=False, eval_steps=4)
+    a_run.finish()
+    assert a_run.evaluated == list(VALUES)
+    assert os.listdir(tmp_path / "best") == ["best.json"]
+    assert path_of_best(str(tmp_path)) is None

@@ -65,6 +65,9 @@ def test_defaults_are_those_of_google_research_bert():
         "do_train": True,
         "do_eval": True,
         "train_batch_size": 32,
+        "eval_steps": None,
+        "keep_best_checkpoint": False,
+        "early_stopping_patience": 0,
         "eval_batch_size": 8,
         "learning_rate": 5e-5,
         "save_checkpoints_steps": 1000,
@@ -102,7 +105,8 @@ def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
     assert config.settings().keys() - config.settings_to_go_on().keys() == {
         "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
         "iterations_per_loop", "log_every_secs", "use_tpu", "tpu_name", "num_tpu_cores",
-        "num_cores_per_replica", "host_wait_secs", "max_rollbacks",
+        "num_cores_per_replica", "host_wait_secs", "max_rollbacks", "eval_steps",
+        "keep_best_checkpoint", "early_stopping_patience",
     }  # fmt: skip
     assert config.settings_to_go_on()["learning_rate"] == 1e-4
 
@@ -147,6 +151,7 @@ def test_good_values_pass(tmp_path):
         ({"save_checkpoints_steps": 0}, "--save_checkpoints_steps=0: must be positive"),
         ({"iterations_per_loop": -5}, "--iterations_per_loop=-5: must be positive"),
         ({"micro_batch_size": 0}, "--micro_batch_size=0: must be positive"),
+        ({"eval_steps": 0}, "--eval_steps=0: must be positive"),
         ({"log_every_secs": -1.0}, "--log_every_secs=-1.0: must be 0 or a positive number"),
         ({"log_every_secs": float("inf")}, "--log_every_secs=inf: must be 0 or a positive number"),
         ({"num_tpu_cores": -8}, "--num_tpu_cores=-8: must be positive"),

@@ -171,6 +171,10 @@ def test_each_stage_has_records_of_its_length(tmp_path):
             ["--recipe=lamb_76min", "--input_file=no/{max_seq_length}.tfrecord"],
             "--input_file=no/128.tfrecord: no file matches",
         ),
+        (
+            ["--recipe=lamb_76min", "--early_stopping_patience=2"],
+            "--early_stopping_patience=2: cannot go with --recipe",
+        ),
         (["--learning_rate_decay_power=0"], "--learning_rate_decay_power=0.0: must be positive"),
     ],
 )
