@@ -23,6 +23,7 @@ from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs import pretraining_config
+from bert_estimator.jobs.config import JobConfig, read_command_line
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 
@@ -191,45 +192,27 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
     config = resolve(tmp_path, *flags)
     assert not config.embedded
     assert config.optimizer == "adamw"
+    # The flags that the scripts share have the defaults of tests/jobs/test_job_config.py.
+    shared = read_command_line(JobConfig, ["script"])[0]
     assert config.settings() == {
+        **JobConfig(**shared).settings(),
         "output_dir": str(tmp_path),
         "input_file": f"{data}/train.tfrecord",
         "eval_input_file": None,
         "vocab_file": None,
         "bert_config_file": f"{data}/bert_config.json",
-        "init_checkpoint": None,
-        "allow_partial_init": False,
         "max_seq_length": 128,
         "max_predictions_per_seq": 20,
         "do_train": True,
         "do_eval": True,
-        "train_batch_size": 32,
-        "eval_batch_size": 8,
-        "eval_steps": None,
-        "keep_best_checkpoint": False,
-        "early_stopping_patience": 0,
-        "learning_rate": 5e-5,
         "learning_rate_decay_power": 1.0,
         "num_train_steps": 100000,
         "num_warmup_steps": 10000,
-        "save_checkpoints_steps": 1000,
-        "iterations_per_loop": 1000,
-        "log_every_secs": 10.0,
         "max_eval_steps": 100,
-        "use_tpu": False,
-        "tpu_name": None,
-        "num_tpu_cores": None,
-        "num_cores_per_replica": 1,
-        "host_wait_secs": 600.0,
-        "precision": "float32",
         "optimizer": "adamw",
-        "micro_batch_size": None,
-        "random_seed": SEED,
         "legacy_schedule_jump": False,
         "lamb_bias_correction": False,
         "bfloat16_first_moments": False,
-        "recompute": False,
-        "use_one_hot_embeddings": False,
         "recipe": None,
         "scale": None,
         "stage": None,
