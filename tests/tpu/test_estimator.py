@@ -244,20 +244,6 @@ def test_in_local_mode_a_master_is_not_looked_at(tmp_path):
             ValueError,
             "must be an ExportSavedModelApiVersion",
         ),
-        (
-            {
-                "config": tpu.RunConfig(
-                    tpu.TPUConfig(
-                        per_host_input_for_training=tpu.InputPipelineConfig.PER_HOST_V2,
-                        num_cores_per_replica=2,
-                        input_partition_dims=[{"x": [2]}],
-                    ),
-                    model_dir="b",
-                )
-            },
-            ValueError,
-            "input_partition_dims is not supported",
-        ),
         ({"warm_start_from": 3}, ValueError, "warm_start_from must be the path"),
         ({"config": None}, ValueError, "config must be a bert_estimator.tpu.RunConfig, not None"),
     ],

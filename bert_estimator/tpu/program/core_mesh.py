@@ -32,15 +32,36 @@ class CoreMesh:
     ):
         jax = devices.import_jax()
         grid = np.array(cores).reshape(-1, cores_per_replica)
+        # An axis for each prime factor, so that arrays can be split along several dimensions.
+        sizes = _prime_factors(cores_per_replica)
+        self._core_axes = {f"core{number}": size for number, size in enumerate(sizes)}
         self.num_replicas = len(grid)
         self.num_hosts = len({core.process_index for core in cores})
         self._cores_per_replica = cores_per_replica
         self._rules = sharding
-        self._mesh = jax.sharding.Mesh(grid, ("replica", "core"))
+        self._mesh = jax.sharding.Mesh(grid.reshape(-1, *sizes), ("replica", *self._core_axes))
         self._options = devices.compiler_options(cores)
         self.key = (tuple(cores), cores_per_replica, tuple(map(tuple, sharding)))
         self.whole = self._sharding()
         self.rows = self._sharding("replica")
+
+    def partitioned(self, parts: list[int]):
+        """Returns the `jax.sharding.Sharding` of arrays that are split over a replica's cores too.
+
+        Args:
+          parts: into how many parts each dimension of a replica's array is split; the product is
+            the number of cores of a replica. The replicas' arrays follow each other along the
+            first dimension.
+        """
+        free, axes = dict(self._core_axes), []
+        for number in parts:
+            taken = [] if axes else ["replica"]
+            while number > 1:
+                name = next(name for name, size in free.items() if number % size == 0)
+                taken.append(name)
+                number //= free.pop(name)
+            axes.append(tuple(taken) or None)
+        return self._sharding(*axes)
 
     def put(self, value, sharding):
         """Copies an array, or a structure of arrays, to the cores.
@@ -84,7 +105,12 @@ class CoreMesh:
         return [self._sharding(*self._split(variable)) for variable in state]
 
     def jit(
-        self, function: Callable, state: list, inputs: list[int | None], outputs: list[int | None]
+        self,
+        function: Callable,
+        state: list,
+        inputs: list[int | None],
+        outputs: list[int | None],
+        last_sharding: list | None = None,
     ) -> Callable:
         """Jits a function of one replica for all replicas at once.
 
@@ -98,6 +124,8 @@ class CoreMesh:
           state: list of `StateVariable`; the jitted function consumes (donates) their arrays.
           inputs, outputs: for each input and output, the axis along which the replicas' rows are
             concatenated, or None if every replica has the same array.
+          last_sharding: the shardings of the last input, if its arrays are split over the cores of
+            a replica too; a structure that its own structure begins with.
         """
         jax = devices.import_jax()
 
@@ -114,10 +142,13 @@ class CoreMesh:
             check_vma=False,
             axis_names={"replica"},
         )
+        in_shardings = [self.of_state(state), *(self._sharding(*each) for each in in_specs)]
+        if last_sharding is not None:
+            in_shardings[-1] = last_sharding
         return jax.jit(
             mapped,
             donate_argnums=0,
-            in_shardings=(self.of_state(state), *(self._sharding(*each) for each in in_specs)),
+            in_shardings=tuple(in_shardings),
             out_shardings=(self.of_state(state), *(self._sharding(*each) for each in out_specs)),
             compiler_options=self._options,
         )
@@ -136,5 +167,16 @@ class CoreMesh:
                         f"{variable.shape} cannot be split evenly along axis {axis}, which the "
                         f"rule {pattern!r} asks for"
                     )
-                return [None] * axis + ["core"]
+                return [None] * axis + [tuple(self._core_axes)]
         return []
+
+
+def _prime_factors(number):
+    """Returns the prime factors of a number, smallest first."""
+    factors, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+        factor += 1
+    return factors

@@ -48,6 +48,8 @@ class DeviceLoop:
       loop_length: the most steps between two visits of the host.
       ends_at_nan: whether a loss that is not finite ends the loop, on all cores.
       same_batch: whether each core gets the whole batch, rather than its share of the rows.
+      partition: for each input, into how many parts each dimension is split over the cores of a
+        replica, or None for the whole. None means that no input is split.
       num_last: how many outputs, counted from the end of the step's outputs, are needed only from
         the last step of a chunk.
 
@@ -63,13 +65,16 @@ class DeviceLoop:
         ends_at_nan: bool,
         same_batch: bool = False,
         num_last: int = 0,
+        partition: list[list[int] | None] | None = None,
     ):
         self._mesh = mesh
         self._batch = mesh.whole if same_batch else mesh.rows
+        if partition is not None:
+            self._batch = [mesh.partitioned(parts) if parts else mesh.rows for parts in partition]
         self._state = mesh.of_state(lowered.state)
         self._loop, batch_bytes = LOOPS.get(
-            (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last),
-            lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last),
+            (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last, repr(partition)),
+            lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, self._batch),
         )
         self.most_steps = int(max(1, min(loop_length, _MOST_STEPS, _MOST_BYTES // batch_bytes)))
         self._replica_ids = mesh.replica_ids()
@@ -94,18 +99,20 @@ class DeviceLoop:
           (new state, `Chunk`). After a loss that was not finite, later calls do not run any steps.
         """
         padding = batches[-1:] * (self.most_steps - len(batches))
+        # A list for each tensor of a batch, so that each can have a sharding of its own.
+        by_tensor = list(zip(*batches, *padding, strict=True))
         with devices.import_jax().enable_x64(True):
             state, self._going, count, outputs, last = self._loop(
                 state,
                 self._going,
-                np.int32(len(batches)),
+                np.arange(self.most_steps) < len(batches),
                 self._replica_ids,
-                batches + padding,
+                by_tensor,
             )
         return state, Chunk(count, outputs, last)
 
 
-def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last):
+def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, batch):
     """Returns the loop, which the cores of a mesh compile when they first run it, and how many
     bytes the batch of a step has."""
     kept_programs.keep_on_disk()
@@ -117,6 +124,7 @@ def _jitted(lowered, mesh, ends_at_nan, same_batch, num_last):
         # A host can only read the arrays of its own cores, but the host functions get the rows
         # of all cores: with several hosts, the loop gathers them.
         outputs=[None, None, 1 if mesh.num_hosts == 1 else None, 0],
+        last_sharding=batch,
     )
     return loop, sum(np.prod(shape) * dtype.itemsize for shape, dtype in parameters)
 
@@ -126,12 +134,14 @@ def _one_core_loop(step, ends_at_nan, num_last, gather):
     jax = devices.import_jax()
     numpy, lax = jax.numpy, jax.lax
 
-    def loop(state, going, length, replica_id, batches):
-        inputs = [numpy.stack(tensors) for tensors in zip(*batches, strict=True)]
-        outputs, _ = jax.eval_shape(step, state, [replica_id, *batches[0]])
+    def loop(state, going, are_real, replica_id, batches):
+        inputs = [numpy.stack(tensors) for tensors in batches]
+        first = [tensors[0] for tensors in batches]
+        num_batches, length = len(are_real), numpy.sum(are_real)
+        outputs, _ = jax.eval_shape(step, state, [replica_id, *first])
         stacked = len(outputs) - num_last
         last = [numpy.zeros(o.shape, o.dtype) for o in outputs[stacked:]]
-        outputs = [numpy.zeros((len(batches), *o.shape), o.dtype) for o in outputs[:stacked]]
+        outputs = [numpy.zeros((num_batches, *o.shape), o.dtype) for o in outputs[:stacked]]
 
         def one_more(carry):
             count, going, *_ = carry

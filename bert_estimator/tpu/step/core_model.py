@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.step import input_partition
 from bert_estimator.tpu.step.device_summaries import DeviceSummaries
 from bert_estimator.tpu.step.step_graph import StepGraph
 
@@ -20,6 +21,7 @@ class CoreModel:
       spec: what the model_fn returned. Its tensors are in the step's graph.
       loss_holder: a placeholder in the session's graph for the mean loss over the cores.
       summaries: the `DeviceSummaries` of the model.
+      partition: how the graph's inputs are split over the cores of a replica; see `DeviceLoop`.
 
     Raises:
       ValueError: a batch cannot be split among the cores; or the model is trained on several
@@ -32,6 +34,8 @@ class CoreModel:
         features, labels = inputs.replaced(
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )
+        parts = input_partition.parts_of_inputs(job, features, labels)
+        self.partition = parts if any(parts) else None
         with self.graph.building():
             spec = job.call_model_fn(features, labels)
             if job.mode == ModeKeys.TRAIN and job.num_replicas > 1:

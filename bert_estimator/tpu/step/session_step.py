@@ -12,7 +12,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tpu import replica
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
+from bert_estimator.tpu.step import (
+    initial_values,
+    input_partition,
+    outside_compilation,
+    variable_versions,
+)
 from bert_estimator.tpu.step.hooks import values_for_hooks
 from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -27,6 +32,7 @@ class SessionStep:
         self._job = job
         self._inputs = static_inputs(job, input_fn, start_step)
         features, labels, self._placeholders = self._inputs.placeholders()
+        input_partition.parts_of_inputs(job, features, labels)  # checks it, as on cores
         on_host = []
         with replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered():
             spec = job.call_model_fn(features, labels)

@@ -84,6 +84,7 @@ class XlaStep:
             ends_at_nan=job.mode == ModeKeys.TRAIN,
             same_batch=job.same_batch,
             num_last=len(self._model.summaries.tensors),
+            partition=self._model.partition,
         )
         draw = self._inputs.drawer(session, job.draws_per_step)
         self._chunks.start()
