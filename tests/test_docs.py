@@ -10,6 +10,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import bert_estimator
+from bert_estimator.command_line import flags as command_line_flags
+from bert_estimator.jobs.classification_config import ClassificationConfig
+from bert_estimator.jobs.pretraining_config import PretrainingConfig
+from input_pipelines import create_pretraining_data, create_vocabulary
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 PAGES = {
@@ -95,6 +99,54 @@ def test_links_lead_somewhere(page):
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def our_flags():
+    """Returns the flags of the scripts, and of the commands that prepare their data."""
+    ours = {"flagfile"}
+    for config_class in (PretrainingConfig, ClassificationConfig):
+        ours |= set(command_line_flags.define(config_class))
+    for module in (create_pretraining_data, create_vocabulary):
+        source = pathlib.Path(module.__file__).read_text(encoding="utf-8")
+        ours |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
+    return ours
+
+
+def defaults():
+    """Returns flag name -> its defaults, as the scripts' help prints them."""
+    found = {}
+    for config_class in (PretrainingConfig, ClassificationConfig):
+        for name, flag in command_line_flags.define(config_class)._flags().items():
+            found.setdefault(name, set()).add(str(flag.default))
+    return found
+
+
+def comparisons():
+    """Yields the cells (there, here, what differs) of the tables of docs/coming_from.md."""
+    for row in re.findall(r"^\|(.*)\|$", PAGES["docs/coming_from.md"], re.MULTILINE):
+        cells = [cell.strip() for cell in row.split("|")]
+        if len(cells) == 3 and cells[0] not in ("there", "---"):
+            yield cells
+
+
+def test_what_other_projects_flags_become_are_flags():
+    rows, ours = list(comparisons()), our_flags()
+    assert len(rows) > 80
+    for there, here, _ in rows:
+        assert there and here
+        for name in re.findall(r"`--(\w+)", here):
+            assert name in ours, (there, name)
+
+
+def test_defaults_that_are_compared_are_ours():
+    """In the second column `--name=number` says a flag's default, except for NVIDIA's decay."""
+    compared = 0
+    for there, here, _ in comparisons():
+        for name, value in re.findall(r"`--(\w+)=([\d.e-]+)`", here):
+            if name != "learning_rate_decay_power":
+                assert float(value) in map(float, defaults()[name] - {"None"}), (there, name)
+                compared += 1
+    assert compared >= 7
 
 
 def test_every_page_is_linked_from_the_readme():
