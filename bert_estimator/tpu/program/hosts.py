@@ -12,6 +12,7 @@ The chief writes checkpoints, events and files. The hosts exchange values throug
 import atexit
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -88,6 +89,10 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
         connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs)}
         port = relay.start(chief)
     _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
+    # jax's client would ask an HTTP proxy of the environment for the way to this machine itself.
+    name = "no_grpc_proxy"
+    no_proxy = os.environ.get(name) or os.environ.get("no_proxy") or ""
+    os.environ[name] = ",".join(filter(None, [no_proxy, "127.0.0.1"]))
     jax.distributed.initialize(
         coordinator_address=f"127.0.0.1:{port}",
         coordinator_bind_address=f"[::]:{port}",
@@ -122,8 +127,8 @@ def leave(code: int) -> None:
     Alone, this does nothing.
     """
     if _watches:
-        _watches[0].leave(code)
-        exit_now(code)
+        _watches[0].leave(code or 0)
+        exit_now(code or 0)
 
 
 def _say_goodbye():

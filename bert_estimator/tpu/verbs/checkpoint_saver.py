@@ -112,13 +112,25 @@ class FiniteCheck:
 
 
 class _DurableSaver:
-    """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it."""
+    """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it.
+
+    The .meta file is written first. The index file, which makes a checkpoint complete, is the last.
+    """
 
     def __init__(self, saver):
         self._saver = saver
 
-    def save(self, session, *args, **kwargs):
-        prefix = self._saver.save(_SyncingSession(session), *args, **kwargs)
+    def save(self, session, path, global_step, write_meta_graph):
+        if write_meta_graph and not self._saver._pad_step_number:
+            write_meta_graph = False
+            with session.graph.as_default():
+                self._saver.export_meta_graph(f"{path}-{global_step}.meta")
+        prefix = self._saver.save(
+            _SyncingSession(session),
+            path,
+            global_step=global_step,
+            write_meta_graph=write_meta_graph,
+        )
         if prefix:
             sync(prefix)
         return prefix

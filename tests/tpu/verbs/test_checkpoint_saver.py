@@ -150,6 +150,27 @@ def test_a_checkpoint_is_on_the_disk_before_the_state_file_names_it(tmp_path, co
         traced = traced[named + 1 :]
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_complete_checkpoint_has_its_graph(tmp_path, monkeypatch):
+    """A kill in any place leaves a complete checkpoint with its .meta file, or not complete."""
+
+    def sync(prefix):
+        if prefix.endswith("-2"):
+            raise Killed
+
+    monkeypatch.setattr(checkpoint_saver, "sync", sync)
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2, checkpoint_save_graph_def=True)
+    with pytest.raises(Killed):
+        estimator.train(input_fn, steps=4)
+    assert checkpoint_steps(tmp_path) == [0, 2]
+    for step in (0, 2):
+        with tf.Graph().as_default():
+            tf.train.import_meta_graph(f"{tmp_path}/model.ckpt-{step}.meta")
+
+
 TRAINING = """
 import sys, toy
 toy.MASTER = sys.argv[2]
