@@ -105,6 +105,17 @@ class UpdateRule:
             scaffold_fn=scaffold_fn,
         )
 
+    def corners(self) -> list[dict[str, float]]:
+        """Returns the learning rate at the first step, and before and at the end of the warm-up.
+
+        Returns:
+          Dicts of step (the first is 1, as in reports) and learning_rate. In between, the rate is a
+          straight line.
+        """
+        schedule, warmup = self._schedule(), self.num_warmup_steps
+        updates = sorted({0, max(warmup - 1, 0), warmup})
+        return [{"step": u + 1, "learning_rate": float(schedule(u))} for u in updates]
+
     def _schedule(self):
         return optimization.WarmupPolynomialDecay(
             self.learning_rate,

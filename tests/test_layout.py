@@ -149,7 +149,12 @@ ARROWS = {
         "bert_estimator.tpu",
     ],
     "bert_estimator.command_line.config_file": ["bert_estimator.command_line.flags"],
-    "bert_estimator.command_line.curves": [],
+    "bert_estimator.command_line.axes": [],
+    "bert_estimator.command_line.chart": ["bert_estimator.command_line.axes"],
+    "bert_estimator.command_line.curves": [
+        "bert_estimator.command_line.axes",
+        "bert_estimator.command_line.chart",
+    ],
     "bert_estimator.command_line.evaluated_steps": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.run_directory": [
         "bert_estimator.command_line.curves",

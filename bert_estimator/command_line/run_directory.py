@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -111,7 +111,11 @@ class RunDirectory:
         return not ones.isdisjoint(others)
 
     def write_config(
-        self, settings: Mapping[str, Any], sources: Mapping[str, Source], records: str
+        self,
+        settings: Mapping[str, Any],
+        sources: Mapping[str, Source],
+        records: str,
+        learning_rates: Sequence[Mapping[str, float]] = (),
     ) -> None:
         """Writes config.json.
 
@@ -119,6 +123,7 @@ class RunDirectory:
           settings: dict of flag name -> resolved value.
           sources: dict of flag name -> the `provenance.Source` of its value.
           records: digest of the training records.
+          learning_rates: dicts of step and learning_rate, where the schedule bends, for the curves.
         """
         config = {
             "flags": {
@@ -127,6 +132,7 @@ class RunDirectory:
             },
             "command": [os.path.basename(sys.executable), *sys.argv],
             "records": records,
+            "learning_rates": list(learning_rates),
             "versions": versions(),
             "cores": os.cpu_count(),
         }
@@ -231,40 +237,11 @@ class RunDirectory:
         _write(self.metrics_path, "".join(json.dumps(r) + "\n" for r in records))
 
     def write_curves(self) -> str:
-        """Draws loss and learning rate over the steps into curves.svg; returns its path."""
+        """Draws loss, scores and learning rate into curves.svg; returns its path."""
         path = os.path.join(self.path, "curves.svg")
         training = [r for r in self.metrics() if "loss" in r]
-        evaluations = self.evaluations()
-        panels = [
-            (
-                "loss (nats)",
-                {
-                    "training loss": [(r["step"], r["loss"]) for r in training],
-                    "training masked-LM loss": [
-                        (r["step"], r["masked_lm_loss"]) for r in training if "masked_lm_loss" in r
-                    ],
-                    "held-out masked-LM loss": [
-                        (r["step"], r["eval_masked_lm_loss"])
-                        for r in evaluations
-                        if "eval_masked_lm_loss" in r
-                    ],
-                    "held-out loss": [
-                        (r["step"], r["eval_mean_loss"])
-                        for r in evaluations
-                        if "eval_mean_loss" in r
-                    ],
-                },
-            ),
-            (
-                "learning rate",
-                {
-                    "learning rate": [
-                        (r["step"], r["learning_rate"]) for r in training if "learning_rate" in r
-                    ]
-                },
-            ),
-        ]
-        _write(path, curves.svg(panels))
+        corners = _recorded(self.path).get("learning_rates", [])
+        _write(path, curves.svg(training, self.evaluations(), corners))
         return path
 
 
@@ -305,6 +282,11 @@ def _recorded(path):
             json_files.check(flag, dict, what)
             Source.parse(json_files.field(flag, "from", str, what))
             json_files.field(flag, "value", object, what)
+        what = f"{config_path}: learning_rates"
+        corners = json_files.field(config, "learning_rates", list, config_path, default=[])
+        for corner in json_files.items(corners, dict, what):
+            json_files.field(corner, "step", int, what)
+            json_files.field(corner, "learning_rate", float, what)
         return config
     except (ValueError, OSError) as error:
         raise FlagError(

@@ -114,7 +114,8 @@ class FineTuning:
         directory.write_network(
             self._data.bert_config.to_dict(), self._task.vocab_file, _task_of(config, self._task)
         )
-        directory.write_config(config.settings(), config.sources, self._task.digest())
+        corners = _update_rule(config, self._data).corners()
+        directory.write_config(config.settings(), config.sources, self._task.digest(), corners)
         directory.forget_metrics_after(self._run.estimator.global_step())
         best_checkpoint = None
         if config.evaluates_while_training():

@@ -65,7 +65,8 @@ class Pretraining:
                 "max_seq_length": config.max_seq_length,
             }
             directory.write_network(bert_config.to_dict(), self._data.vocab_file, task)
-            directory.write_config(config.settings(), config.sources, self._data.digest)
+            corners = _update_rule(config).corners()
+            directory.write_config(config.settings(), config.sources, self._data.digest, corners)
         self._bert_config = bert_config
         self._run = Run(config, directory, _estimator(config, bert_config, master))
 
@@ -154,8 +155,8 @@ def _bert_config(config):
     return bert_config
 
 
-def _estimator(config, bert_config, master=""):
-    rule = update.UpdateRule(
+def _update_rule(config):
+    return update.UpdateRule(
         config.optimizer,
         config.learning_rate,
         config.num_train_steps,
@@ -166,9 +167,12 @@ def _estimator(config, bert_config, master=""):
         optimizer_options=config.optimizer_options(),
         summary_dir=config.output_dir,
     )
+
+
+def _estimator(config, bert_config, master=""):
     model_fn = pretraining.model_fn_builder(
         bert_config,
-        rule,
+        _update_rule(config),
         precision=config.precision,
         recompute=config.recompute,
         use_one_hot_embeddings=config.use_one_hot_embeddings,

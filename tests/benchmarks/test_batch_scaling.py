@@ -2,11 +2,11 @@
 
 import csv
 import math
-import xml.etree.ElementTree
 
 import pytest
 
 from benchmarks import batch_scaling, svg_chart
+from tests.support.pictures import Picture
 
 
 class Replaced(batch_scaling.Study):
@@ -94,10 +94,11 @@ def test_table_and_picture(study, tmp_path):
     assert batch_scaling.core_hours(study.rows) == len(ended) / 3600
     curves = {name: batch_scaling.losses_by_batch(study.rows, name) for name in ("lamb", "lars")}
     svg_chart.write(tmp_path / "picture.svg", "title", "batch", curves, [("baseline", 2.5)])
-    root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
-    words = list(root.itertext())
-    assert {"title", "batch", "baseline", "lamb", "lars", "32", "4096"} <= set(words)
+    picture = Picture((tmp_path / "picture.svg").read_text())
+    picture.check()
+    words = {"title", "batch", "baseline", "lamb", "lars", "32", "4096"}
+    assert words <= set(picture.words())
     # The chart has a dot for each run that ended; the runs at the largest batch diverged.
-    circles = root.findall("{http://www.w3.org/2000/svg}circle")
+    dots = [box for box in picture.curves if box.what == "dot"]
     finite = [v for curve in curves.values() for vs in curve.values() for v in vs if v < math.inf]
-    assert len(circles) == len(finite) and 0 < len(finite) < 2 * 3 * 5
+    assert len(dots) == len(finite) and 0 < len(finite) < 2 * 3 * 5

@@ -2,7 +2,6 @@
 
 import json
 import os
-import xml.etree.ElementTree
 
 import pytest
 
@@ -11,6 +10,7 @@ from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory, versions
 from bert_estimator.provenance import Origin, Source
+from tests.support.pictures import SVG, Picture, line_of
 
 SETTINGS = {"learning_rate": 0.1, "num_train_steps": 10, "input_file": None, "use_tpu": True}
 SOURCES = dict.fromkeys(SETTINGS, provenance.DEFAULT)
@@ -210,19 +210,30 @@ def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):
     ]
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
 def test_curves_are_a_picture_of_the_metrics(tmp_path):
     run = directory(tmp_path, step=4)
+    corners = [{"step": 1, "learning_rate": 0.0}, {"step": 3, "learning_rate": 0.75}]
+    run.write_config(SETTINGS, SOURCES, "abc", corners)
     for step in (2, 4):
         run.add_metrics({"step": step, "loss": 5.0 - step, "learning_rate": step / 8})
-    run.add_evaluation({"global_step": 4, "loss": 2.0, "masked_lm_loss": 1.5})
-    root = xml.etree.ElementTree.parse(run.write_curves()).getroot()
-    assert root.tag == f"{SVG}svg"
-    texts = [element.text for element in root.iter(f"{SVG}text")]
-    for name in ("loss (nats)", "training loss", "held-out masked-LM loss", "learning rate"):
-        assert name in texts
-    assert "training masked-LM loss" not in texts  # it has no points
-    # Losses 3 and 1 at steps 2 and 4, in a panel from (70, 30) to (710, 250).
-    assert root.find(f"{SVG}polyline").get("points") == "70.0,30.0 710.0,250.0"
+    run.add_evaluation({"global_step": 4, "loss": 2.0, "mean_loss": 1.5})
+    with open(run.write_curves(), encoding="utf-8") as reader:
+        picture = Picture(reader.read())
+    picture.check()
+    for name in ("loss", "training", "held-out", "learning rate"):
+        assert name in picture.words()
+    # The rate is 0, 0.25, 0.75 and 0.5 at steps 1 to 4, on an axis from 0 to 0.8.
+    panel = picture.panels[-1]
+    *_, rates = (line_of(element) for element in picture.root.iter(f"{SVG}polyline"))
+    shares = [(panel.bottom - y) / (panel.bottom - panel.top) for _, y in rates]
+    assert shares == pytest.approx([0.0, 0.25 / 0.8, 0.75 / 0.8, 0.5 / 0.8], abs=1e-3)
+
+
+@pytest.mark.parametrize("corners", ["0.1", [1], [{"step": 1}], [{"step": 1.5}]])
+def test_damaged_corners_are_refused(tmp_path, corners):
+    run = directory(tmp_path, step=4)
+    run.write_config(SETTINGS, SOURCES, "abc")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "learning_rates": corners}))
+    with pytest.raises(FlagError, match=r"config\.json cannot be read .*learning_rates"):
+        run.write_curves()
