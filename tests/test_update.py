@@ -94,14 +94,14 @@ def test_example_weights_are_one_unless_the_batch_says_otherwise():
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (dict(num_warmup_steps=0), [(1, 0.5)]),
-        (dict(num_warmup_steps=1), [(1, 0.0), (2, 0.5)]),
-        (dict(num_warmup_steps=5), [(1, 0.0), (5, 0.4), (6, 0.5)]),
+        (dict(num_warmup_steps=0), {1: 0.5}),
+        (dict(num_warmup_steps=1), {1: 0.0, 2: 0.5}),
+        (dict(num_warmup_steps=5), {1: 0.0, 5: 0.4, 6: 0.5}),
         # The decay runs from step 0 there: 0.5 * (20 - 5) / 20 after 5 updates.
-        (dict(num_warmup_steps=5, legacy_schedule_jump=True), [(1, 0.0), (5, 0.4), (6, 0.375)]),
+        (dict(num_warmup_steps=5, legacy_schedule_jump=True), {1: 0.0, 5: 0.4, 6: 0.375}),
     ],
 )
 def test_corners_of_the_learning_rate(rule, expected):
     corners = update.UpdateRule("adamw", 0.5, 20, **rule).corners()
-    assert [(c["step"], c["learning_rate"]) for c in corners] == pytest.approx(expected)
+    assert {c["step"]: c["learning_rate"] for c in corners} == pytest.approx(expected)
     json.dumps(corners)

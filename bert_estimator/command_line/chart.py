@@ -192,7 +192,7 @@ class _Area:
 
 def _strokes(curve, line, dots):
     """Yields the line of a curve through places in pixels, and its dots, if the curve has them."""
-    opacity = 0.35 if curve.is_faint else 1
+    opacity = 0.45 if curve.is_faint else 1
     if curve.has_line and len(line) > 1:
         dashes = f' stroke-dasharray="{curve.dashes}"' if curve.dashes else ""
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)

@@ -118,7 +118,7 @@ def _of_training(training, name):
     if len(points) < _FEWEST_TO_SMOOTH:
         return [chart.Curve("training", points, chart.BLUE, has_dots=True)]
     window = round(math.sqrt(len(points))) | 1
-    name = f"training, median of {window} points"
+    name = f"median of {window} points"
     return [
         chart.Curve("training, as logged", points, chart.BLUE, False, has_dots=True, is_faint=True),
         chart.Curve(name, running_median(points, window), chart.BLUE),

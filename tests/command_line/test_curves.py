@@ -57,7 +57,7 @@ def test_nothing_is_cut_off_or_covered(records):
 def test_panels_of_pretraining():
     words = Picture(curves.svg(*run(1000, 50, [0, 1000]))).words()
     for text in (
-        *("masked-LM loss (nats)", "training, as logged", "training, median of 5 points"),
+        *("masked-LM loss (nats)", "training, as logged", "median of 5 points"),
         *("held-out", "unigram baseline", "held-out scores", "masked-LM accuracy"),
         *("next-sentence accuracy", "learning rate", "step"),
     ):
