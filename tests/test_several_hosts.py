@@ -52,7 +52,7 @@ TWO = {"chief": ["localhost:1"], "worker": ["b:1"]}
         ({**TWO, "chief": ["localhost"]}, None, CORES, "'localhost' is not a host and a port from"),
         ({**TWO, "worker": ["b:0"]}, None, CORES, "'b:0' is not a host and a port from 1 to 65535"),
         ({**TWO, "worker": ["b:70000"]}, None, CORES, "'b:70000' is not a host and a port"),
-        ({**TWO, "worker": [5]}, None, CORES, "the address 5 is not a host and a port"),
+        ({**TWO, "worker": [5]}, None, CORES, "the address of worker 0 must be a string, not 5"),
     ],
 )
 @pytest.mark.usefixtures("xla_runtime")

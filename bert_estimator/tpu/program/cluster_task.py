@@ -257,7 +257,7 @@ def _int(index):
 def _check_addresses(addresses):
     """Checks the addresses of several hosts: the hosts meet at the first one."""
     for address in addresses:
-        name, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        name, _, port = address.rpartition(":")
         if not (name and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
             raise ValueError(
                 f"TF_CONFIG: the address {address!r} is not a host and a port from 1 to 65535. "
