@@ -1,0 +1,41 @@
+"""docs/site/ makes a site of README.md and the pages of docs/."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import bert_estimator
+
+ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
+CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
+
+
+def test_the_menu_has_every_page():
+    pages = {path.name for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    menu = re.findall(r": (\w+\.md)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(menu) == sorted(pages - {"README.md"} | {"index.md"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mkdocs") is None, reason="needs mkdocs: pip install -e '.[docs]'")
+def test_the_site_is_built(tmp_path):
+    """Broken links and anchors are errors, and the pages do not fetch anything."""
+    process = subprocess.run(
+        ["mkdocs", "build", "--strict", "--config-file", CONFIG, "--site-dir", tmp_path / "site"],
+        env={**os.environ, "https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    pages = {path.name: path.read_text() for path in (tmp_path / "site").glob("*.html")}
+    assert {"index.html", "pretraining.html", "WORKSPACE.html"} <= set(pages)
+    for name, page in pages.items():
+        assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://', page), name
+        # A list or a table without an empty line before it stays a paragraph.
+        assert not re.findall(r"<p>(?:(?!</p>).)*?\n(?:- |\d+\. |\|)", page, re.DOTALL), name
+    assert (tmp_path / "site" / "main_job.svg").exists()
+    assert not (tmp_path / "site" / "site").exists()
