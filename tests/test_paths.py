@@ -1,10 +1,15 @@
 """Names inside files, patterns and arguments: what stays in its place, and what is refused."""
 
 import os
+import shutil
 
+import commands
 import pytest
+from fixtures import DATA
+from scripts import PRETRAINING
 
-from bert_estimator import paths
+from bert_estimator import paths, tpu
+from bert_estimator.interchange import open_source
 
 
 @pytest.fixture
@@ -89,3 +94,34 @@ def test_arguments():
         paths.check_arguments(["a\0b"])
     with pytest.raises(ValueError, match=r"the argument '--a=\\udcff' is not UTF-8; rename the"):
         paths.check_arguments(["x", "--a=\udcff"])
+
+
+@pytest.mark.parametrize("name", ["a[1]", "b*c", "d?e", "f\\g"])
+def test_checkpoints_in_directories_with_the_names_of_patterns(tmp_path, name):
+    """TensorFlow would train, or find no checkpoint: each way to such a directory is refused."""
+    folder = tmp_path / name
+    shutil.copytree(DATA / "tf1", folder)
+    for path in (folder, folder / "bert_model.ckpt"):
+        with pytest.raises(ValueError, match="with which TensorFlow takes the path of a"):
+            open_source(str(path))
+    for config in (tpu.RunConfig, tpu.RunConfig().replace):
+        with pytest.raises(ValueError, match=r"RunConfig: model_dir=.* has the character"):
+            config(model_dir=str(folder))
+    argv = [str(DATA / "tf1"), str(folder / "as tf1"), "--to=tf1"]
+    assert commands.call("convert", argv)[0] == 2
+    assert not os.path.exists(folder / "as tf1")
+    if name == "a[1]":  # Hugging Face's files may lie there.
+        shutil.copytree(DATA / "hf_encoder", folder / "hf")
+        assert open_source(str(folder / "hf")).shapes
+
+
+@pytest.mark.parametrize("name", ["a[1]", "f\\g"])
+def test_data_in_directories_with_the_names_of_patterns(tmp_path, name):
+    folder = tmp_path / name
+    (folder / "p").mkdir(parents=True)
+    PRETRAINING.write_data(folder / "p")
+    flags = PRETRAINING.flags(folder / "p", tmp_path / "run", max_eval_steps=1)
+    assert PRETRAINING.main([*flags, "--do_eval"]) == 0
+    (folder / "t[0].txt").write_text(commands.TEXT)
+    argv = ["--vocab_size=40", f"--input_file={folder}/t[0].txt", f"--vocab_file={folder}/v.txt"]
+    assert commands.call("vocabulary", argv) == (0, "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_estimator import paths
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
 from bert_estimator.interchange.opening import open_source
@@ -38,6 +39,11 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
+    if to == TF1:
+        try:
+            paths.check_no_pattern(target)
+        except ValueError as error:
+            raise ValueError(f"{target}: {error}") from None
     network_variables.check(source.config, source.shapes, source.path)
     tokenizer = _open_tokenizer(source)
     weights = {name: source.read(name) for name in source.shapes}

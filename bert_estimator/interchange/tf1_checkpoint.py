@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import paths
 from bert_estimator.command_line import evaluated_steps, run_directory
 from bert_estimator.interchange import network_files
 from bert_estimator.interchange.source import TF1, Source
@@ -36,6 +37,7 @@ def find(folder: str, choice: str | None = None) -> str | None:
       ValueError: the directory holds several checkpoints and is not a run's, or `choice` is BEST
         and the run kept no best checkpoint.
     """
+    _check_no_pattern(folder)
     if choice == BEST:
         best = evaluated_steps.path_of_best(folder)
         if best is None:
@@ -68,6 +70,7 @@ def open_prefix(prefix: str, path: str) -> Source:
     Raises:
       ValueError: the checkpoint or a file beside it is damaged.
     """
+    _check_no_pattern(prefix)
     try:
         reader = tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -118,6 +121,13 @@ def write(
             tensors=values,
         )
         session.run(save, dict(zip(values, (np.float32(weights[n]) for n in names), strict=True)))
+
+
+def _check_no_pattern(path):
+    try:
+        paths.check_no_pattern(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _is_weight(name, shapes):

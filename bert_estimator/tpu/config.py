@@ -10,6 +10,7 @@ import numbers
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import paths
 from bert_estimator.tpu.program import cluster_task
 from bert_estimator.tpu.tpu_config import TPUConfig
 
@@ -43,11 +44,15 @@ def _integer(value, name):
         raise ValueError(f"RunConfig: {name} must be integer, not {value!r}")
 
 
-def _not_empty(value, name):
+def _directory(value, name):
     if value == "":
         raise ValueError(
             f"RunConfig: {name} should be non-empty: give a directory, or None for a temporary one"
         )
+    try:
+        paths.check_no_pattern(value or "")
+    except ValueError as error:
+        raise ValueError(f"RunConfig: {name}={value!r} {error}") from None
 
 
 def _config_proto(value, name):
@@ -129,7 +134,7 @@ class RunConfig:
       TypeError: a value has the wrong type, or an argument is unknown.
     """
 
-    model_dir = _Field(check=_not_empty)
+    model_dir = _Field(check=_directory)
     tf_random_seed = _Field(check=_integer)
     save_summary_steps = _Field(100, _not_negative)
     save_checkpoints_steps = _Field(_UNSET, _not_negative)
