@@ -1,6 +1,11 @@
-"""Runs a TF1 script as python would: `python -m bert_estimator.legacy SCRIPT.py [its flags]`."""
+"""Runs a TF1 script as python would: `python -m bert_estimator.legacy SCRIPT.py [its flags]`.
 
+`python -m bert_estimator.legacy -m package.module [its flags]` runs a module.
+"""
+
+import importlib.util
 import os
+import runpy
 import sys
 import types
 
@@ -14,8 +19,14 @@ def main(argv: list[str]) -> int:
     if argv[1:] == ["--version"]:
         print(f"bert-estimator {bert_estimator.__version__}")
         return 0
+    if argv[1:2] == ["-m"] and len(argv) > 2:
+        return _run_module(argv[2], argv[3:])
     if len(argv) < 2 or argv[1].startswith("-"):
-        print("usage: python -m bert_estimator.legacy SCRIPT.py [its flags]", file=sys.stderr)
+        print(
+            "usage: python -m bert_estimator.legacy SCRIPT.py [its flags]\n"
+            "       python -m bert_estimator.legacy -m package.module [its flags]",
+            file=sys.stderr,
+        )
         return 2
     script = argv[1]
     try:
@@ -33,10 +44,28 @@ def main(argv: list[str]) -> int:
     module = types.ModuleType("__main__")
     module.__file__ = script
     sys.modules["__main__"] = module
+    return _exit_code(script, lambda: exec(program, module.__dict__))
+
+
+def _run_module(name, flags):
+    sys.argv = [name, *flags]
+    sys.path[0] = os.getcwd()
     try:
-        exec(program, module.__dict__)
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        print(f"python -m bert_estimator.legacy: no module named {name}", file=sys.stderr)
+        return 2
+    bert_estimator.legacy.install()
+    return _exit_code(name, lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
+
+
+def _exit_code(name, run):
+    try:
+        run()
     except lock.InUseError as error:
-        print(f"{script}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,5 +1,6 @@
 """Makes modules of TensorFlow 1 that no longer exist, from the table in `names.py`."""
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -10,7 +11,7 @@ import types
 from typing import Any
 
 from bert_estimator.legacy import names, paths, wheel
-from bert_estimator.legacy.removed import REMOVED
+from bert_estimator.legacy.removed import IMPORTABLE, REMOVED
 
 
 class NotInTable(AttributeError):
@@ -30,6 +31,8 @@ class LegacyModule(types.ModuleType):
             if name.startswith("__") or wheel.INSTALL in str(error):
                 raise
             raise AttributeError(_why_missing(path), name=name, obj=self) from None
+        if isinstance(value, types.ModuleType) and value.__name__ == _behind(canonical(path)):
+            value = LegacyModule(path)  # it explains what it lacks, as this module does
         setattr(self, name, value)
         return value
 
@@ -45,6 +48,11 @@ def canonical(path: str) -> str:
     if path == prefix or path.startswith(prefix + "."):
         path = "tensorflow" + path.removeprefix(prefix)
     return paths.PATHS.get(path, path)
+
+
+def _behind(module):
+    """Returns the path of TensorFlow's own module for a module path such as `tensorflow.gfile`."""
+    return names.V1 + module.removeprefix("tensorflow")
 
 
 def look_up(module: str, name: str) -> Any:
@@ -67,6 +75,9 @@ def look_up(module: str, name: str) -> Any:
                 return _member(home, name)
             except AttributeError:
                 continue
+    if module not in _PACKAGES and importlib.util.find_spec(_behind(module)) is not None:
+        with contextlib.suppress(AttributeError):
+            return _member(_behind(module), name)
     raise NotInTable(f"module {module!r} has no attribute {name!r}")
 
 
@@ -77,7 +88,8 @@ def names_of(module: str) -> set[str]:
         for path in _PACKAGES
         if path.startswith(module + ".")
     }
-    for home, given in names.MODULES.get(module, ()):
+    default = () if module in _PACKAGES else [(_behind(module), "*")]
+    for home, given in names.MODULES.get(module, default):
         for entry in given.split():
             if entry == "*":
                 members.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
@@ -119,16 +131,29 @@ def _why_missing(path):
             f"{requested} is not supported: it was part of tf.contrib, which TensorFlow removed. "
             "docs/legacy.md lists the parts of tf.contrib that are supported"
         )
+    if _in_tensorflow_2(path):
+        name = path.removeprefix("tensorflow")
+        return (
+            f"{requested} is a name of TensorFlow 2, and this is TensorFlow 1: it is "
+            f"tf.compat.v2{name}"
+        )
     return (
         f"{requested} is not supported: neither TensorFlow's compat.v1 nor bert_estimator.legacy "
         "has it"
     )
 
 
+def _in_tensorflow_2(path):
+    value = sys.modules[names.V2]
+    for name in path.split(".")[1:]:
+        value = getattr(value, name, None)
+    return value is not None
+
+
 def _packages():
     """Returns every module path of the table, and the packages that contain them."""
     found = set()
-    for path in [*names.MODULES, *paths.PATHS]:
+    for path in [*names.MODULES, *paths.PATHS, *IMPORTABLE]:
         parts = path.split(".")
         found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
     # The table only has some members of these packages, which TensorFlow still has.
@@ -170,7 +195,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 member = importlib.import_module(current)
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         known_as = canonical(fullname)
-        if known_as in REMOVED or known_as.startswith(_GONE):
+        is_of_2 = isinstance(sys.modules.get(parent), LegacyModule) and _in_tensorflow_2(known_as)
+        gone = known_as in REMOVED or canonical(parent) in IMPORTABLE or known_as.startswith(_GONE)
+        if gone or is_of_2:
             # The error has no name=fullname, because `from a import b` swallows an error for a.b.
             if wheel.lacks(fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)):
                 raise ModuleNotFoundError(f"{fullname} {wheel.INSTALL}")

@@ -76,6 +76,8 @@ _EXPERIMENTAL = [
 ]
 _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
 
+_TPU_MODULES = "device_assignment tensor_tracer topology tpu_feed tpu_function tpu_system_metadata"
+
 # A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
 # it. "*" means all public names. "old=new" means that the name `old` is now `new`.
 MODULES = {
@@ -150,7 +152,10 @@ MODULES = {
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],
-    "tensorflow.contrib.tpu.python.tpu.tpu_function": [("tensorflow.python.tpu.tpu_function", "*")],
+    **{
+        f"tensorflow.contrib.tpu.python.tpu.{module}": [(f"tensorflow.python.tpu.{module}", "*")]
+        for module in _TPU_MODULES.split()
+    },
     "tensorflow.contrib.autograph": [(V1 + ".autograph", "*")],
     "tensorflow.contrib.cluster_resolver": [
         ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
@@ -215,11 +220,25 @@ MODULES = {
         ("tf_slim.ops", "*"),
         ("tf_slim", "*"),
     ],
+    "tensorflow.contrib.image": [
+        (
+            "bert_estimator.legacy.image",
+            "angles_to_projective_transforms compose_transforms flat_transforms_to_matrices "
+            "matrices_to_flat_transforms rotate transform translate "
+            "translations_to_projective_transforms",
+        ),
+    ],
     "tensorflow.contrib.layers": [
         ("tf_slim.layers", "*"),
         ("tf_slim.layers.optimizers", "OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES"),
         (V1 + ".nn", "safe_embedding_lookup_sparse"),
         ("tf_slim", "*"),
+    ],
+    "tensorflow.contrib.learn.datasets.base": [
+        (
+            "bert_estimator.legacy.csv_data",
+            "Dataset Datasets load_csv_with_header load_csv_without_header maybe_download",
+        ),
     ],
     "tensorflow.contrib.lookup": [
         (
@@ -242,6 +261,13 @@ MODULES = {
             "set_difference set_intersection set_size set_union",
         ),
         ("tf_slim.metrics", "*"),
+    ],
+    "tensorflow.contrib.opt": [
+        (
+            "bert_estimator.legacy.optimizers",
+            "AdamWOptimizer DecoupledWeightDecayExtension LARSOptimizer LazyAdamOptimizer "
+            "MomentumWOptimizer extend_with_decoupled_weight_decay",
+        ),
     ],
     "tensorflow.contrib.rnn": [
         _RNN_CELLS,

@@ -20,7 +20,13 @@ PATHS = {
         f"tensorflow.contrib.rnn.python.ops.{module}": "tensorflow.contrib.rnn"
         for module in ("core_rnn", "core_rnn_cell", "rnn", "rnn_cell")
     },
+    "tensorflow.contrib.keras": "tensorflow.keras",
     "tensorflow.contrib.slim.python.slim": "tensorflow.contrib.slim",
+    "tensorflow.contrib.slim.python.slim.nets": "tensorflow.contrib.slim.nets",
+    "tensorflow.contrib.image.python.ops.image_ops": "tensorflow.contrib.image",
+    "tensorflow.contrib.learn.python.learn.datasets.base": "tensorflow.contrib.learn.datasets.base",
+    "tensorflow.contrib.opt.python.training.lars_optimizer": "tensorflow.contrib.opt",
+    "tensorflow.contrib.opt.python.training.weight_decay_optimizers": "tensorflow.contrib.opt",
     "tensorflow.contrib.training.python.training.evaluation": "tensorflow.contrib.training",
     "tensorflow.contrib.training.python.training.hparam": "tensorflow.contrib.training",
     "tensorflow.contrib.training.python.training.training": "tensorflow.contrib.training",

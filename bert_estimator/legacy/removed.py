@@ -7,9 +7,33 @@ _OLD_COLUMNS = (
     "real_valued_column sparse_column_with_hash_bucket sparse_column_with_keys"
 )
 
+_FURTHER_OPTIMIZERS = (
+    "AGNOptimizer AdaMaxOptimizer AddSignOptimizer ElasticAverageOptimizer GGTOptimizer "
+    "ModelAverageOptimizer MovingAverageOptimizer MultitaskOptimizerWrapper NadamOptimizer "
+    "PowerSignOptimizer ScipyOptimizerInterface ShampooOptimizer VariableClippingOptimizer"
+)
+
 _NOT_OF_CONTRIB_ESTIMATOR = (
     "RNNClassifier RNNEstimator SavedModelEstimator TowerOptimizer forward_features "
     "replicate_model_fn"
+)
+
+_IMPORTABLE_OF_CONTRIB = (
+    "crf cudnn_rnn distribute eager lite mixed_precision predictor quantize seq2seq tensorboard "
+    "tensorrt"
+)
+
+# Modules that can be imported, because many scripts import them and use nothing of them: using a
+# name of such a module is the error.
+IMPORTABLE = (
+    *(f"tensorflow.contrib.{name}" for name in _IMPORTABLE_OF_CONTRIB.split()),
+    *(
+        f"tensorflow.{package}.{module}"
+        for package in ("contrib.tpu.python.tpu", "python.tpu")
+        for module in ("error_handling", "session_support")
+    ),
+    "tensorflow.contrib.tpu.profiler",
+    "tensorflow.estimator.tpu.experimental",
 )
 
 # The name of an object or a module -> (what it was, what to use).
@@ -50,10 +74,13 @@ REMOVED = {
         for name in _OLD_COLUMNS.split()
     },
     "tensorflow.contrib.cudnn_rnn": ("recurrent layers of cuDNN", "tf.nn.dynamic_rnn"),
-    "tensorflow.contrib.image": (
-        "turned and moved images",
-        "tf.raw_ops.ImageProjectiveTransformV3",
-    ),
+    **{
+        f"tensorflow.contrib.image.{name}": (
+            "an operation on images",
+            "a copy of TensorFlow 1.15's function in contrib/image/python/ops",
+        )
+        for name in ("dense_image_warp", "interpolate_spline", "sparse_image_warp")
+    },
     "tensorflow.contrib.rnn.LayerNormBasicLSTMCell": (
         "an LSTM with layer normalization",
         "a copy of the class in TensorFlow 1.15's contrib/rnn/python/ops/rnn_cell.py",
@@ -70,16 +97,45 @@ REMOVED = {
         "TensorBoard's projector",
         "tensorboard.plugins.projector, of the tensorboard package",
     ),
+    "tensorflow.contrib.tpu.TPUDistributionStrategy": (
+        "a distribution strategy",
+        "tf.contrib.tpu.TPUEstimator, whose cores RunConfig(master=...) names",
+    ),
+    **{
+        f"tensorflow.{package}.{module}": (
+            "a part of TPUEstimator",
+            "tf.contrib.tpu.TPUEstimator, not a copy of its code, which needs TensorFlow's own "
+            "TPU runtime",
+        )
+        for package in ("contrib.tpu.python.tpu", "python.tpu")
+        for module in ("error_handling", "session_support")
+    },
+    **{
+        f"tensorflow.tpu.experimental.{name}": (
+            "the optimizer of a table on the TPU's own embedding hardware",
+            "tf.nn.embedding_lookup of a variable, which the model's own optimizer updates",
+        )
+        for name in (
+            "AdagradParameters",
+            "AdamParameters",
+            "FtrlParameters",
+            "StochasticGradientDescentParameters",
+        )
+    },
     "tensorflow.contrib.tpu.profiler": ("profiles of a TPU", "tf.train.ProfilerHook"),
     "tensorflow.contrib.lite": ("TensorFlow Lite", "tf.lite"),
     "tensorflow.contrib.mixed_precision": (
         "loss scaling for float16",
         "bfloat16, which does not need loss scaling: tf.contrib.tpu.bfloat16_scope",
     ),
-    "tensorflow.contrib.opt": (
-        "further optimizers",
-        "bert_estimator.optimization (LAMB, AdamW, LARS, Adafactor), or tf.train",
-    ),
+    **{
+        f"tensorflow.contrib.opt.{name}": (
+            "a further optimizer",
+            "tf.contrib.opt.AdamWOptimizer or tf.contrib.opt.LARSOptimizer, or a copy of "
+            "TensorFlow 1.15's class in contrib/opt/python/training",
+        )
+        for name in _FURTHER_OPTIMIZERS.split()
+    },
     "tensorflow.contrib.predictor": (
         "predictions from a saved model",
         "tf.saved_model.load in a tf.Session",

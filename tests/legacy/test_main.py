@@ -82,12 +82,12 @@ def main(rest):
         "listed": {"contrib", "estimator", "layers", "placeholder"} <= set(dir(tf)),
         "has": [hasattr(tf, "Session"), hasattr(tf, "no_such_name"), hasattr(tf, "__nothing__")],
         "errors": [
-            error(lambda: tf.contrib.crf),
+            error(lambda: tf.contrib.crf.crf_log_likelihood),
             error(lambda: tf.contrib.opt.ShampooOptimizer),
             error(lambda: tf.contrib.layers.embed_sequence),
-            error(lambda: tf.contrib.estimator.multi_head),
+            error(lambda: tf.contrib.estimator.forward_features),
             error(lambda: tf.estimator.experimental.InMemoryEvaluatorHook),
-            error(lambda: tf.estimator.DNNClassifier),
+            error(lambda: tf.estimator.BoostedTreesClassifier),
             error(lambda: tf.no_such_name),
             error(lambda: tf.contrib.no_such_name),
         ],
@@ -156,11 +156,11 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
         errors,
         [
             ("tf.contrib.crf was conditional random fields", "contrib/crf/python/ops/crf.py"),
-            ("tf.contrib.opt was further optimizers", "bert_estimator.optimization"),
+            ("tf.contrib.opt.ShampooOptimizer was a further", "tf.contrib.opt.AdamWOptimizer"),
             ("contrib.layers.embed_sequence", "tf.nn.embedding_lookup"),
-            ("tf.contrib.estimator.multi_head was an addition", "a model_fn for tf.estimator"),
+            ("contrib.estimator.forward_features was an addition", "a model_fn for tf.estimator"),
             ("InMemoryEvaluatorHook was evaluations", "tf.estimator.train_and_evaluate"),
-            ("tf.estimator.DNNClassifier was a ready-made model", "model_fn"),
+            ("BoostedTreesClassifier was gradient-boosted trees", "tensorflow-decision-forests"),
             ("tensorflow.no_such_name", "neither"),
             ("contrib.no_such_name", "docs/legacy.md"),
         ],
@@ -170,9 +170,9 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
 
 
 def test_a_failing_script_fails(tmp_path):
-    done = start(tmp_path, "import tensorflow.contrib.seq2seq\n")
+    done = start(tmp_path, "from tensorflow.contrib.seq2seq import TrainingHelper\n")
     assert done.returncode == 1
-    assert "ModuleNotFoundError: tensorflow.contrib.seq2seq is not supported" in done.stderr
+    assert "ModuleNotFoundError: tensorflow.contrib.seq2seq.TrainingHelper is not" in done.stderr
     assert "script.py" in done.stderr
 
 
@@ -206,20 +206,31 @@ for _, instead in bert_estimator.legacy.removed.REMOVED.values():
 def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
     """The error is the same for every form of import, and the advised names of tf exist."""
     wanted = {
-        "from tensorflow.contrib import crf": ("contrib.crf", "a copy of TensorFlow 1.15's contri"),
-        "from tensorflow.contrib import seq2seq": ("contrib.seq2seq", "copies of TensorFlow 1.15"),
+        "from tensorflow.contrib.crf import crf_decode": (
+            "contrib.crf",
+            "a copy of TensorFlow 1.15",
+        ),
+        "import tensorflow.contrib.seq2seq.python": (
+            "contrib.seq2seq",
+            "copies of TensorFlow 1.15",
+        ),
         "from tensorflow.contrib.layers import embed_sequence": (
             "contrib.layers.embed_sequence",
             "tf.nn.embedding_lookup",
         ),
-        "import tensorflow.contrib.opt as opt": ("contrib.opt", "bert_estimator.optimization"),
-        "import tensorflow.contrib.image": ("contrib.image", "tf.raw_ops.ImageProjectiveTransf"),
-        "from tensorflow.estimator import DNNClassifier": ("estimator.DNNClassifier", "a model_fn"),
+        "from tensorflow.contrib.opt import ShampooOptimizer": (
+            "contrib.opt.ShampooOptimizer",
+            "tf.contrib.opt.AdamWOptimizer",
+        ),
         "import tensorflow.pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpointReade"),
         "from tensorflow import pywrap_tensorflow": ("pywrap_tensorflow", "tf.train.NewCheckpoint"),
-        "from tensorflow.compat.v1.estimator import MultiClassHead": (
-            "estimator.MultiClassHead",
-            "a model_fn",
+        "from tensorflow.compat.v1.estimator import BoostedTreesRegressor": (
+            "estimator.BoostedTreesRegressor",
+            "the tensorflow-decision-forests package",
+        ),
+        "from tensorflow.python.tpu.error_handling import ErrorRendezvous": (
+            "python.tpu.error_handling",
+            "tf.contrib.tpu.TPUEstimator",
         ),
     }
     done = start(tmp_path, IMPORTS, *wanted)
@@ -234,6 +245,13 @@ def test_an_import_of_a_removed_name_says_what_to_use(tmp_path):
 
 NAMES = """
 import tensorflow as tf
+import tensorflow.contrib.distribute
+import tensorflow.contrib.slim.python.slim.nets.inception_v3
+import tensorflow.gfile as gfile
+from tensorflow.contrib import crf, keras, quantize, seq2seq, tensorrt
+from tensorflow.contrib.slim.python.slim.nets import resnet_utils, resnet_v1
+from tensorflow.contrib.tpu.python.tpu import error_handling, tensor_tracer, tpu_feed
+from tensorflow.python.tpu import session_support
 import tensorflow.estimator.inputs
 from tensorflow.contrib.framework.python.ops import arg_scope
 from tensorflow.python import pywrap_tensorflow
@@ -248,16 +266,26 @@ with arg_scope([f], x=2), tf.contrib.framework.arg_scope([f], x=3):
 tf.contrib.lookup.index_table_from_tensor(mapping=tf.constant(["a"]))
 tf.estimator.inputs.numpy_input_fn({"x": __import__("numpy").zeros([2])}, shuffle=False)()
 assert pywrap_tensorflow.NewCheckpointReader and graph_util.convert_variables_to_constants
-for statement in (
-    "import tensorflow_estimator.python.estimator.canned",
-    "from tensorflow.python.estimator.canned import head",
-    "tf.keras.estimator",
-    "tf.estimator.add_metrics",
-):
+assert gfile.Exists is tf.gfile.Exists and keras.layers.Dense is tf.keras.layers.Dense
+assert "FileWriter" in dir(tf.summary) and tf.logging.INFO == tf.compat.v1.logging.INFO
+missing, newer = " is not supported: ", "is a name of TensorFlow 2, and this is TensorFlow 1: it is"
+for statement, says in {
+    "tf.keras.estimator": missing,
+    "tf.contrib.distribute.MirroredStrategy": missing,
+    "tensorrt.create_inference_graph": missing,
+    "error_handling.ErrorRendezvous": missing,
+    "tf.random.no_such_name": missing,
+    "tf.profiler.no_such_name": missing,
+    "tf.tpu.experimental.AdamParameters": missing,
+    "tf.estimator.tpu.experimental.EmbeddingConfigSpec": missing,
+    "tf.random.set_seed": newer,
+    "tf.summary.create_file_writer": newer,
+    "from tensorflow.random import set_seed": newer,
+}.items():
     try:
         exec(statement)
     except (ImportError, AttributeError) as error:
-        assert " is not supported: " in str(error), error
+        assert says in str(error), error
     else:
         raise AssertionError(statement)
 print("all")
@@ -274,6 +302,25 @@ def test_no_script(tmp_path, capsys):
     assert "usage:" in capsys.readouterr().err
     assert runner.main(["runner", str(tmp_path / "absent.py")]) == 2
     assert "absent.py" in capsys.readouterr().err
+
+
+def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("WORD = 'part'")
+    (package / "module.py").write_text(
+        "import sys\nfrom package import part\nprint(__name__, part.WORD, sys.argv[1:])"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    assert runner.main(["runner", "-m", "package.module", "--flag"]) == 0
+    assert capsys.readouterr().out == "__main__ part ['--flag']\n"
+    for absent in ("package.absent", "absent.module"):
+        assert runner.main(["runner", "-m", absent]) == 2
+        assert f"no module named {absent}" in capsys.readouterr().err
 
 
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,222 @@
+"""The optimizers of tf.contrib.opt that training scripts use: LARS, decoupled decay, lazy Adam."""
+
+import contextlib
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+
+class LARSOptimizer(tf.train.MomentumOptimizer):
+    """Scales the rate of each layer by the norms of weights and gradients; then momentum.
+
+    You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017.
+
+    Args:
+      learning_rate: float or scalar tensor.
+      momentum: float.
+      weight_decay: the share of the weights that is added to the gradients.
+      eeta: the coefficient of the trust ratio.
+      epsilon: a small number that is added to the trust ratio's denominator.
+      skip_list: list of texts; a variable whose name has one of them gets neither decay nor trust
+        ratio. None: all variables get them.
+      use_nesterov: whether the momentum is Nesterov's.
+
+    Raises:
+      ValueError: momentum is negative.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0001,
+        eeta: float = 0.001,
+        epsilon: float = 0.0,
+        name: str = "LARSOptimizer",
+        skip_list: Any = None,
+        use_nesterov: bool = False,
+    ):
+        if momentum < 0.0:
+            raise ValueError(f"momentum should be positive: {momentum}")
+        super().__init__(learning_rate, momentum, name=name, use_nesterov=use_nesterov)
+        self._weight_decay, self._eeta, self._epsilon = weight_decay, eeta, epsilon
+        self._skip_list = skip_list or ()
+
+    def _apply_dense(self, grad, var):
+        scaled = self._scaled(grad, var)
+        with self._rate_in_gradients():
+            return super()._apply_dense(scaled, var)
+
+    def _resource_apply_dense(self, grad, var):
+        scaled = self._scaled(grad, var)
+        with self._rate_in_gradients():
+            return super()._resource_apply_dense(scaled, var)
+
+    def _scaled(self, gradient, variable):
+        """Returns the gradient with decay, times the variable's rate, as momentum sums it."""
+        rate = tf.cast(self._learning_rate_tensor, gradient.dtype)
+        if any(text in variable.name for text in self._skip_list):
+            return rate * gradient
+        weights, gradients = tf.norm(variable), tf.norm(gradient)
+        ratio = self._eeta * weights / (gradients + self._weight_decay * weights + self._epsilon)
+        ratio = tf.where((weights > 0) & (gradients > 0), ratio, tf.ones_like(ratio))
+        return rate * ratio * (gradient + self._weight_decay * variable)
+
+    @contextlib.contextmanager
+    def _rate_in_gradients(self):
+        rate = self._learning_rate_tensor
+        self._learning_rate_tensor = tf.ones([])
+        try:
+            yield
+        finally:
+            self._learning_rate_tensor = rate
+
+
+class DecoupledWeightDecayExtension:
+    """Takes `weight_decay` of each variable from it before the optimizer's update.
+
+    Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. The decay is not
+    multiplied by the learning rate. With a sparse gradient only the rows that it has decay. Use it
+    as the first base of a class, before an optimizer. `minimize` and `apply_gradients` take a
+    `decay_var_list`, the variables that decay; TensorFlow 1's `minimize` ignored it.
+
+    Args:
+      weight_decay: float or scalar tensor, or a function that returns one.
+      **kwargs: the arguments of the optimizer.
+    """
+
+    def __init__(self, weight_decay: Any, **kwargs: Any):
+        self._decayed = None  # the names of the variables; None means all
+        self._weight_decay = weight_decay
+        super().__init__(**kwargs)
+
+    def minimize(self, loss, *args, decay_var_list=None, **kwargs):
+        self._decayed = _names(decay_var_list)
+        return super().minimize(loss, *args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
+        if decay_var_list is not None:
+            self._decayed = _names(decay_var_list)
+        return super().apply_gradients(grads_and_vars, global_step, name)
+
+    def _prepare(self):
+        decay = self._weight_decay
+        self._decay_tensor = tf.convert_to_tensor(decay() if callable(decay) else decay)
+        super()._prepare()
+
+    def _apply_dense(self, grad, var):
+        with self._after_decay(grad, var):
+            return super()._apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad, var):
+        with self._after_decay(grad, var):
+            return super()._resource_apply_dense(grad, var)
+
+    def _apply_sparse(self, grad, var):
+        with self._after_decay(grad.values, var, grad.indices):
+            return super()._apply_sparse(grad, var)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        with self._after_decay(grad, var, indices):
+            return super()._resource_apply_sparse(grad, var, indices)
+
+    def _after_decay(self, gradient, variable, rows=None):
+        if self._decayed is not None and variable.name not in self._decayed:
+            return tf.control_dependencies([])
+        decay = tf.cast(self._decay_tensor, variable.dtype.base_dtype)
+        # The gradient is of the variable before its decay.
+        with tf.control_dependencies([gradient]):
+            if rows is None:
+                decayed = variable.assign_sub(decay * variable)
+            else:
+                decayed = tf.scatter_sub(variable, rows, decay * tf.gather(variable, rows))
+        return tf.control_dependencies([decayed])
+
+
+def _names(variables):
+    return None if variables is None else {variable.name for variable in variables}
+
+
+def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:
+    """Returns a class of optimizers that decay weights; its first argument is the decay."""
+
+    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
+        def __init__(self, weight_decay, *args, **kwargs):
+            self._decayed = None
+            self._weight_decay = weight_decay
+            base_optimizer.__init__(self, *args, **kwargs)
+
+    return OptimizerWithDecoupledWeightDecay
+
+
+class MomentumWOptimizer(DecoupledWeightDecayExtension, tf.train.MomentumOptimizer):
+    """Updates by momentum, after the decay of `DecoupledWeightDecayExtension`."""
+
+    def __init__(
+        self,
+        weight_decay: Any,
+        learning_rate: Any,
+        momentum: Any,
+        use_locking: bool = False,
+        name: str = "MomentumW",
+        use_nesterov: bool = False,
+    ):
+        super().__init__(
+            weight_decay,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            use_locking=use_locking,
+            name=name,
+            use_nesterov=use_nesterov,
+        )
+
+
+class AdamWOptimizer(DecoupledWeightDecayExtension, tf.train.AdamOptimizer):
+    """Updates as Adam, after the decay of `DecoupledWeightDecayExtension`."""
+
+    def __init__(
+        self,
+        weight_decay: Any,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ):
+        super().__init__(
+            weight_decay,
+            learning_rate=learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            use_locking=use_locking,
+            name=name,
+        )
+
+
+class LazyAdamOptimizer(tf.train.AdamOptimizer):
+    """Adam that, for a sparse gradient, updates only the rows that it has, moments included."""
+
+    def _apply_sparse(self, grad, var):
+        return self._update_rows(grad.values, var, grad.indices)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._update_rows(grad, var, indices)
+
+    def _update_rows(self, gradient, variable, rows):
+        dtype = variable.dtype.base_dtype
+        powers = [tf.cast(power, dtype) for power in self._get_beta_accumulators()]
+        rate, beta1, beta2, epsilon = (
+            tf.cast(tensor, dtype)
+            for tensor in (self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t)
+        )
+        rate *= tf.sqrt(1 - powers[1]) / (1 - powers[0])
+        m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
+        new_m = beta1 * tf.gather(m, rows) + (1 - beta1) * gradient
+        new_v = beta2 * tf.gather(v, rows) + (1 - beta2) * tf.square(gradient)
+        return tf.group(
+            tf.scatter_sub(variable, rows, rate * new_m / (tf.sqrt(new_v) + epsilon)),
+            tf.scatter_update(m, rows, new_m),
+            tf.scatter_update(v, rows, new_v),
+        )
