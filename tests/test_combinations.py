@@ -1,0 +1,235 @@
+"""Features together: a killed run ends as one that was not, whatever features the run combines.
+
+The table has every pair of features in at least one row (a test counts them). A kill is an
+exception that nothing catches, so what is on disk stays as it is.
+"""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from scripts import CLASSIFIER, PRETRAINING
+from tiny_run import bert_config, metrics_of, pairs, variables_of, without_timing, write_pairs
+
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    open_tokenizer,
+    train_sentencepiece,
+    write_vocab,
+)
+from bert_estimator.tpu import TPUEstimator
+from input_pipelines.instances import CreationSettings
+from input_pipelines.pretraining_records import write_pretraining_records
+
+LAST, SAVED_EVERY = 8, 2
+
+FEATURES = {
+    "script": {"pretraining": PRETRAINING, "fine-tuning": CLASSIFIER},
+    "runtime": {
+        "local": {"use_tpu": False},
+        "session": {"use_tpu": True},
+        "cores": {"use_tpu": True, "tpu_name": "rehearse:2"},
+    },
+    "precision": {"float32": {}, "bfloat16": {"precision": "bfloat16"}},
+    "optimizer": {name: {"optimizer": name} for name in ("lamb", "adamw", "lars", "adafactor")},
+    "batch": {
+        "whole": {},
+        "micro-batches": {"micro_batch_size": 2},
+        "recomputed": {"recompute": True},
+        "both": {"micro_batch_size": 2, "recompute": True, "use_one_hot_embeddings": True},
+    },
+    "vocabulary": {"uncased": {}, "cased": {"do_lower_case": False}, "sentencepiece": {}},
+    "on the way": {
+        "nothing": {},
+        "best": {"keep_best_checkpoint": True},
+        "every 4": {"eval_steps": 4, "early_stopping_patience": 9},
+    },
+    "killed": dict.fromkeys(["while logging", "while saving", "in an evaluation"]),
+}
+
+
+def table():
+    """Returns rows, each a choice for every feature; all pairs of choices occur in some row."""
+    pairs_left = {
+        frozenset(pair)
+        for one, other in itertools.combinations(FEATURES, 2)
+        for pair in itertools.product(
+            [(one, choice) for choice in FEATURES[one]],
+            [(other, choice) for choice in FEATURES[other]],
+        )
+    }
+    rows, generator = [], np.random.default_rng(1)
+    while pairs_left:
+        # The best of some random rows that have the first pair that is left.
+        first = dict(min(map(sorted, pairs_left)))
+        candidates = []
+        for _ in range(100):
+            row = {
+                name: first.get(name, str(generator.choice(list(choices))))
+                for name, choices in FEATURES.items()
+            }
+            candidates.append((len(pairs_of(row) & pairs_left), row))
+        row = max(candidates, key=lambda candidate: candidate[0])[1]
+        rows.append(row)
+        pairs_left -= pairs_of(row)
+    return rows
+
+
+def pairs_of(row):
+    return set(map(frozenset, itertools.combinations(row.items(), 2)))
+
+
+TABLE = table()
+# The other rows take minutes together.
+QUICK = [1]
+
+
+def test_every_pair_of_features_is_in_the_table():
+    expected = sum(
+        len(FEATURES[one]) * len(FEATURES[other])
+        for one, other in itertools.combinations(FEATURES, 2)
+    )
+    assert len(set().union(*map(pairs_of, TABLE))) == expected
+    assert len(TABLE) < 25
+
+
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    """Makes the data of a vocabulary, once: records, tables and a network in a directory."""
+    made = {}
+
+    def of(vocabulary):
+        if vocabulary not in made:
+            made[vocabulary] = tmp_path_factory.mktemp(vocabulary)
+            write_data(made[vocabulary], vocabulary)
+        return made[vocabulary]
+
+    return of
+
+
+def write_data(path, vocabulary):
+    """Writes the same text for each vocabulary, but cased text is partly in capitals."""
+
+    def text(words):
+        return words.upper() if vocabulary == "cased" and words[-1] in "13579" else words
+
+    tables = {
+        name: [(text(a), text(b), label) for a, b, label in pairs(number, seed)]
+        for name, number, seed in (("train", 64, 1), ("dev", 21, 2))
+    }
+    for name, rows in tables.items():
+        write_pairs(path / f"{name}.tsv", rows)
+    sentences = [sentence for row in tables["train"] for sentence in row[:2]]
+    vocab_file = str(path / ("spm.model" if vocabulary == "sentencepiece" else "vocab.txt"))
+    if vocabulary == "sentencepiece":
+        train_sentencepiece(sentences, vocab_file, 36)
+    else:
+        write_vocab([*SPECIAL_TOKENS, *sorted(set(" ".join(sentences).split()))], vocab_file)
+    tokenizer = open_tokenizer(vocab_file, do_lower_case=vocabulary != "cased")
+    write_pretraining_records(
+        [sentences[i : i + 4] for i in range(0, len(sentences), 4)],
+        tokenizer,
+        vocab_file,
+        [str(path / "train.tfrecord")],
+        CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2),
+    )
+    network = {**bert_config(0), "vocab_size": tokenizer.vocab_size}
+    (path / "bert_config.json").write_text(json.dumps(network))
+
+
+def flags_of(row, data, output_dir):
+    script = FEATURES["script"][row["script"]]
+    changes = {}
+    for name in ("runtime", "precision", "optimizer", "batch", "vocabulary", "on the way"):
+        changes |= FEATURES[name][row[name]]
+    if script is CLASSIFIER:
+        changes["vocab_file"] = next(data.glob("spm.model"), data / "vocab.txt")
+    else:
+        changes.pop("do_lower_case", None)  # the records know
+    return script.flags(
+        data,
+        output_dir,
+        **script.steps(LAST),
+        save_checkpoints_steps=SAVED_EVERY,
+        do_train=True,
+        do_eval=True,
+        **changes,
+    )
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill(monkeypatch, place):
+    """Has the next run end in a place, about half way."""
+
+    def method(kind, name, is_the_call):
+        original = getattr(kind, name)
+
+        def killed(*args, **kwargs):
+            if is_the_call(*args, **kwargs):
+                raise Killed
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, killed)
+
+    counts = itertools.count(1)
+    if place == "while logging":
+        method(RunDirectory, "add_metrics", lambda self, record: record["step"] == 6)
+    elif place == "while saving":
+        method(tf.train.Saver, "save", lambda *_, **__: next(counts) == 4)  # after steps 0, 2, 4
+    else:
+        method(TPUEstimator, "evaluate", lambda *_, **__: next(counts) == 2)
+
+
+def run(script, flags):
+    tf.summary.FileWriterCache.clear()
+    code = script.main(flags)
+    tf.summary.FileWriterCache.clear()
+    return code
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id="-".join(row.values()), marks=() if i in QUICK else pytest.mark.slow)
+        for i, row in enumerate(TABLE)
+    ],
+)
+def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, request, row):
+    if row["runtime"] == "cores":
+        request.getfixturevalue("xla_runtime")
+    script, data = FEATURES["script"][row["script"]], data_of(row["vocabulary"])
+    assert run(script, flags_of(row, data, tmp_path / "whole")) == 0
+    with monkeypatch.context() as patched:
+        kill(patched, row["killed"])
+        try:
+            run(script, flags_of(row, data, tmp_path / "killed"))
+        except Killed:
+            pass
+        else:  # fine-tuning that evaluates at its end alone has no second evaluation
+            assert row["killed"] == "in an evaluation"
+    assert run(script, flags_of(row, data, tmp_path / "killed")) == 0
+
+    expected = variables_of(tmp_path / "whole", LAST)
+    found = variables_of(tmp_path / "killed", LAST)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert np.isfinite(np.float32(value)).all()
+    metrics = {
+        name: sorted(map(by_name, map(without_timing, metrics_of(tmp_path / name))))
+        for name in ("whole", "killed")
+    }
+    assert metrics["killed"] == metrics["whole"]
+    if row["on the way"] != "nothing":
+        files = [(tmp_path / each / "best" / "best.json").read_text() for each in metrics]
+        assert files[0] == files[1]
+
+
+def by_name(record):
+    return sorted((name, str(value)) for name, value in record.items())
