@@ -1,4 +1,4 @@
-"""Features together: a killed run ends as one that was not, whatever features the run combines.
+"""Features together: a killed run ends as if it had not been killed, whatever it combines.
 
 The table has every pair of features in at least one row (a test counts them). A kill is an
 exception that nothing catches, so what is on disk stays as it is.

@@ -11,7 +11,7 @@ _DIGITS = (1, 2, 5)
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Is the range of an axis, with its ticks.
+    """Holds the range of an axis, with its ticks.
 
     Attributes:
       low, high: the values at its two ends.
@@ -115,7 +115,7 @@ def _enclosing(ticks, low, high):
 
 
 def _text(value, exponent):
-    """Returns the text of a tick whose last digit that counts is that of 10^exponent."""
+    """Returns the text of a tick; its last significant digit counts multiples of 10^exponent."""
     if value == 0:
         return "0"
     if exponent >= -4 and abs(value) < 1e6:

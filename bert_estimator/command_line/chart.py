@@ -29,7 +29,7 @@ _CELL = 3  # pixels; of many dots in such a square, one is drawn
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Is a curve of a panel.
+    """Holds a curve of a panel.
 
     Attributes:
       name: its name in the legend; a curve without a name has no entry there.
@@ -52,7 +52,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Is a panel.
+    """Holds a panel.
 
     Attributes:
       title: what its vertical axis measures.

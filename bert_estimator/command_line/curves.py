@@ -73,7 +73,7 @@ def _losses(training, evaluations, steps):
 
 
 def _scores(training, evaluations, steps):
-    """Returns the panel of all held-out metrics that are not losses, or None if there are none."""
+    """Returns the panel of all held-out metrics that are not losses; None without such metrics."""
     found = dict.fromkeys(name for record in evaluations for name in record)
     names = [
         name.removeprefix("eval_")

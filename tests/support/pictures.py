@@ -36,7 +36,7 @@ class Box(NamedTuple):
 
 
 class Picture:
-    """Is a picture.
+    """Holds a picture.
 
     Args:
       text: the SVG file.
@@ -112,7 +112,7 @@ def _around(places, margin, what):
 
 
 def _smaller(box, margin):
-    """Returns the box without a margin, as far as there is one."""
+    """Returns the box without its margin; a box that is all margin has no size."""
     x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
     return Box(
         min(box.left + margin, x),
