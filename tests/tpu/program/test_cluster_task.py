@@ -1,11 +1,13 @@
 """TF_CONFIG: what it makes of a process, and that no part of it is ignored."""
 
 import json
+import re
 import threading
 
 import pytest
 from toy import input_fn, make_estimator, make_model_fn
 
+import run_pretraining
 from bert_estimator import tpu
 from bert_estimator.tpu.program import cluster_task
 
@@ -114,6 +116,31 @@ def test_what_is_not_a_tf_config_is_named_with_what_one_is(monkeypatch, text, er
     message += r'.*\. A valid value is {"cluster": {"chief"'
     with pytest.raises(error, match=message):
         tpu.RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "TF_CONFIG: is not JSON of at most 64 levels: it is nested deeper"),
+        ('{"task": {"type": ["worker"], "index": 0}}', r"must be a string, not \['worker'"),
+        ('{"task": {"type": {}, "index": 0}}', "the type of the task must be a string, not {}"),
+        ('{"task": {"type": "worker", "index": 1e400}}', "task index must be a number, not inf"),
+        ('{"task": {"type": "worker", "index": []}}', r"task index must be a number, not \[\]"),
+        ('{"cluster": {"chief": [3]}, "task": {"type": "chief", "index": 0}}', "chief 0 must be a"),
+        ('{"cluster": {"chief": {"x": "a:1"}}}', "the task index must be a number, not 'x'"),
+        ('{"model_dir": 3}', "TF_CONFIG: model_dir must be a string, not 3"),
+        ('{"session_master": []}', r"TF_CONFIG: session_master must be a string, not \[\]"),
+        ('{"eval_session_master": {}}', "TF_CONFIG: eval_session_master must be a string, not {}"),
+    ],
+)
+def test_values_of_other_types(monkeypatch, capsys, tmp_path, text, message):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match=message):
+        tpu.RunConfig()
+    assert run_pretraining.main(["script", f"--output_dir={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert re.search(message, err)
+    assert "Traceback" not in err
 
 
 def test_an_index_is_a_number(set_config):
