@@ -133,6 +133,25 @@ def test_an_unreadable_config_is_refused(tmp_path, text):
         run.check_config(SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[" * 100_000 + "}", "is not JSON of at most 64 levels"),
+        ("[1, {}", "is not JSON: Expecting"),
+        ("{}", "the key 'step' is missing"),
+        ('{"step": "1"}', 'step: must be a whole number, not "1"'),
+        ('{"step": 1, "loss": "low"}', 'loss: must be a finite number, not "low"'),
+        ('{"step": 1, "loss": {}}', "loss: must be a finite number, not {}"),
+    ],
+)
+def test_a_line_of_metrics_that_is_not_a_record_is_named(tmp_path, line, message):
+    run = directory(tmp_path, step=5)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n' + line + "\n")
+    with pytest.raises(FlagError) as caught:
+        run.metrics()
+    assert f"--output_dir: {tmp_path}/metrics.jsonl:2: {message}" in str(caught.value)
+
+
 def test_the_network_lies_beside_the_checkpoints(tmp_path):
     run = directory(tmp_path / "run")
     (tmp_path / "words").write_text("a\n")
