@@ -329,7 +329,7 @@ PROGRAM = {
 @fuzzed(st.tuples(bytes_of(PROGRAM), st.binary(max_size=40)))
 def test_an_exported_program(tmp_path, xla_runtime, data):
     (tmp_path / "program.json").write_bytes(data[0])
-    (tmp_path / "step.stablehlo").write_bytes(data[1])
+    (tmp_path / "step.stablehlo").write_bytes(data[1])  # empty, too, which is an empty module
     with pytest.raises(ValueError, match=str(tmp_path)):
         exported_program.load(str(tmp_path))
 

@@ -203,11 +203,10 @@ def _parsed(text):
 def _main(module):
     from jaxlib.mlir import ir
 
-    return next(
-        op
-        for op in module.body.operations
-        if ir.StringAttr(op.attributes["sym_name"]).value == "main"
-    )
+    for op in module.body.operations:
+        if ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            return op
+    raise ValueError("the module does not have a main function")
 
 
 def _walk(operation, visit):

@@ -246,6 +246,32 @@ def test_a_damaged_file_is_named(exported, tmp_path, capsys, damage, name):
     assert f"run_program: {message}" in error
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"ML\xefR", None])
+def test_a_damaged_step_is_named(exported, tmp_path, capsys, content):
+    """An empty file is a program for MLIR: an empty module. None cuts the file in half."""
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    path = directory / "step.stablehlo"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert run_program.main([str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert f"run_program: {path} is not a program, or is truncated or damaged (" in error
+
+
+def test_a_program_json_of_another_program_is_named(exported, tmp_path, capsys):
+    directory = shutil.copytree(exported[0], tmp_path / "program")
+    values = json.loads((directory / "program.json").read_text())
+    for changes, message in (
+        ({"order": [*values["order"], 0]}, "does not describe the program beside it"),
+        ({"order": [99 for _ in values["order"]]}, "does not describe the program beside it"),
+        ({"num_cores": 0}, "does not describe the program beside it"),
+        ({"state": [{**v, "dtype": "none"} for v in values["state"]]}, "the unknown dtype 'none'"),
+    ):
+        (directory / "program.json").write_text(json.dumps({**values, **changes}))
+        assert run_program.main([str(directory)]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
     np.save(tmp_path / "batches.npy", np.zeros([1, BATCH, WIDTH]))
     with pytest.raises(ValueError, match=r"batches\.npy is not an npz file"):
