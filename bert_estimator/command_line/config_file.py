@@ -42,7 +42,7 @@ def _read(path):
     with open(path, "rb") as reader:
         try:
             values = yaml.safe_load(reader)
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise json_files.JsonError(f"{path}: is not YAML: {error}") from None
     return _without_nulls(json_files.check(values, dict, path))
 

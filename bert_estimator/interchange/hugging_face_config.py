@@ -44,7 +44,7 @@ _PROBLEM_TYPES = {
 def is_config(path: str) -> bool:
     """Returns whether a JSON file is transformers' configuration, which names a type of model."""
     with tf.io.gfile.GFile(path, "rb") as reader:
-        return b'"model_type"' in reader.read()
+        return b'"model_type"' in reader.read(json_files.MOST_BYTES)
 
 
 def read_config(path: str) -> BertConfig:

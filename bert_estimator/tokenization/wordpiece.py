@@ -15,6 +15,8 @@ CONTINUATION = "##"
 # bounded for endless text.
 _CACHED_WORDS = 1 << 18
 
+_MOST_BYTES = 1 << 28  # of a vocabulary; the largest published ones have a few million
+
 # The blocks of the CJK Unified Ideographs. As in google-research/bert, Hangul, Hiragana and
 # Katakana are not split into characters.
 _CJK_BLOCKS = (
@@ -37,6 +39,8 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         line, or lacks one of the special tokens; the message names file and line.
     """
     data = _read_bytes(vocab_file)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"{vocab_file}: is longer than {_MOST_BYTES} bytes, as no vocabulary is.")
     if data.startswith(b"\xef\xbb\xbf"):
         raise ValueError(
             f"{vocab_file}:1: the file starts with a byte order mark, which would become part of "
@@ -232,6 +236,6 @@ def _read_bytes(path: str) -> bytes:
         import tensorflow as tf  # only for remote files: tokenization itself does not need it
 
         with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
+            return file.read(_MOST_BYTES + 1)
     with open(path, "rb") as file:
-        return file.read()
+        return file.read(_MOST_BYTES + 1)

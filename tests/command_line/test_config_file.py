@@ -84,3 +84,10 @@ def test_what_a_file_cannot_say(tmp_path, content, message):
     with pytest.raises(FlagError) as caught:
         read_command_line(JobConfig, line)
     assert message in str(caught.value)
+
+
+def test_yaml_that_is_nested_beyond_all_sense(tmp_path):
+    pytest.importorskip("yaml")
+    (tmp_path / "run.yaml").write_text("[" * 100_000)
+    with pytest.raises(FlagError, match=r"--config: .*run\.yaml: is not YAML: "):
+        config_file.arguments(str(tmp_path / "run.yaml"))
