@@ -8,9 +8,10 @@ The Python of TensorFlow 1 needs `pip install tensorflow==1.15.5 'protobuf<3.21'
 2. on today's TensorFlow under the legacy runner, from the first one's checkpoint of step 0,
 3. on TensorFlow 1 from the second one's checkpoint of step 20, to step 22,
 4. on today's from the first one's checkpoint of step 20, to step 22,
+5. if it is in `replay.ON_CORES`, as 2 on two virtual cores,
 
-and 1 must equal 2, and 3 equal 4. With --record, what 1 gave, and its checkpoint of step 0, become
-the goldens that `test_scripts.py` replays.
+and 1 must equal 2 and 5, and 3 equal 4. With --record, what 1 gave, and its checkpoint of step 0,
+become the goldens that `test_scripts.py` replays.
 
 The scripts of `replay.ZOO` write the variables of models, which must be the same ones.
 """
@@ -26,7 +27,7 @@ import replay
 
 
 def compare(script, tf1_python, folder, record):
-    """Runs a script in all four ways; returns the lines in which they differ."""
+    """Runs a script in all ways; returns the lines in which they differ."""
     flags, further = replay.FLAGS[script]
     then, now = [tf1_python], [sys.executable, "-m", "bert_estimator.legacy"]
     first, second = folder / "then", folder / "now"
@@ -45,6 +46,13 @@ def compare(script, tf1_python, folder, record):
         replay.observe(third), replay.observe(fourth), replay.LOSSES.get(script)
     )
     lines += [f"after the other's checkpoint: {line}" for line in more]
+    if script in replay.ON_CORES:
+        cores = folder / "cores"
+        replay.start_from(cores, first, 0)
+        replay.run(now, script, cores, *flags, "--use_tpu", "--tpu=rehearse:2")
+        more, largest_on_cores = replay.differences_on_cores(script, cores, seen)
+        lines += [f"on two cores: {line}" for line in more]
+        print(f"{script}: largest relative difference on two cores {largest_on_cores:.1e}")
     print(
         f"{script}: {len(seen['losses'])} losses, {len(seen['results'])} results, "
         f"{len(seen['variables'])} variables; largest relative difference {largest:.1e}, "

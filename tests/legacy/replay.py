@@ -30,11 +30,23 @@ FLAGS = {
     "multi_head": ([], ["--train_steps=22"]),
     "canned_exporters": ([], ["--train_steps=22"]),
     "contrib_heads": ([], ["--train_steps=22"]),
+    "depthwise_convnet": ([], ["--train_steps=22"]),
+    "recurrent_tagger": ([], ["--train_steps=22"]),
+    "keras_layers": ([], ["--train_steps=22"]),
+    "slim_autoencoder": ([], ["--train_steps=22"]),
 }
 # These run in the quick suite.
 QUICK = list(FLAGS)[:7]
 # These need the tensorflow-estimator package.
 CANNED = ["wide_and_deep", "text_classifier", "multi_head", "canned_exporters", "contrib_heads"]
+# These have a mean loss and no batch statistics: on two cores they give what they give on one.
+ON_CORES = [
+    "regression",
+    "depthwise_convnet",
+    "recurrent_tagger",
+    "keras_layers",
+    "slim_autoencoder",
+]
 # Script -> the largest relative difference of its losses, if it is not RELATIVE.
 LOSSES = dict.fromkeys(CANNED, 1e-5)
 
@@ -96,6 +108,17 @@ def start_from(folder, source, step):
     for path in source.glob(f"model.ckpt-{step}.[di]*"):
         shutil.copy(path, folder)
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+
+
+def differences_on_cores(script, folder, expected):
+    """Returns the differences of a run of a script in ON_CORES on two cores; see `differences`.
+
+    The mean loss of the cores is logged after the last step of each loop.
+    """
+    got = observe(folder)
+    assert list(got["losses"]) == ["5", "10", "15", "20"], script
+    losses = {step: expected["losses"][step] for step in got["losses"]}
+    return differences({**expected, "losses": losses}, got)
 
 
 def observe(folder):

@@ -86,20 +86,27 @@ def test_a_scripts_own_hooks_saw_each_step(runs):
     assert lines[-1] == "end 20" and len(lines) == 21
 
 
+def check_on_cores(script, folder, cores):
+    replay.start_from(folder, replay.GOLDENS / script, 0)
+    flags = ["--use_tpu"] if cores == 1 else ["--use_tpu", f"--tpu=rehearse:{cores}"]
+    replay.run(LEGACY, script, folder, *flags)
+    golden = json.loads((replay.GOLDENS / f"{script}.json").read_text())
+    lines, _ = replay.differences_on_cores(script, folder, golden)
+    assert not lines
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_script_runs_on_tpu_cores(tmp_path, cores):
     """On two virtual cores, by the TPU's rules, a step's mean loss is the mean over the batch."""
-    folder = tmp_path / "out"
-    replay.start_from(folder, replay.GOLDENS / "regression", 0)
-    flags = ["--use_tpu"] if cores == 1 else ["--use_tpu", f"--tpu=rehearse:{cores}"]
-    replay.run(LEGACY, "regression", folder, *flags)
-    golden = json.loads((replay.GOLDENS / "regression.json").read_text())
-    got = replay.observe(folder)
-    assert list(got["losses"]) == ["5", "10", "15", "20"]
-    golden["losses"] = got["losses"]  # the losses on one core of the last step of each loop
-    lines, _ = replay.differences(golden, got)
-    assert not lines
+    check_on_cores("regression", tmp_path / "out", cores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted(set(replay.ON_CORES) - {"regression"}))
+@pytest.mark.usefixtures("xla_runtime")
+def test_further_script_runs_on_two_cores(tmp_path, script):
+    check_on_cores(script, tmp_path / "out", 2)
 
 
 def test_differences_are_seen():
