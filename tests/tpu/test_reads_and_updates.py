@@ -74,8 +74,12 @@ def test_a_summary_of_a_weight_s_norm(tmp_path, rules, summarized_first):
     # Summaries are of the last step of a loop, and local mode has loops of a step.
     run(tmp_path, {**rules, "save_summary_steps": 3}, model)
     norms = dict(toy.scalars(tmp_path, "norm"))
-    last = {True: {3: 0.0}, False: {1: 1.0, 4: 0.5}}[rules.get("use_tpu", True)]
-    assert norms == last
+    if rules.get("use_tpu", True):
+        assert norms == {3: 0.0}
+    else:
+        # TensorFlow's hook counts the steps between two summaries by a read that races with the
+        # update, as upstream's does: the second summary is of step 3 or 4.
+        assert norms in ({1: 1.0, 4: 0.5}, {1: 1.0, 3: 0.0})
 
 
 def test_a_moving_average_is_of_the_new_weights(tmp_path, rules):
