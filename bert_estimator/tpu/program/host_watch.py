@@ -80,7 +80,9 @@ class HostWatch:
     def _run(self):
         with selectors.DefaultSelector() as selector:
             for number, connection in self._connections.items():
-                selector.register(connection.socket, selectors.EVENT_READ, number)
+                if not connection.has_messages or self._attend(number):
+                    with contextlib.suppress(ValueError):  # This process has closed it already.
+                        selector.register(connection.socket, selectors.EVENT_READ, number)
             while selector.get_map():
                 for key, _ in selector.select():
                     if not self._attend(key.data):

@@ -40,7 +40,7 @@ class Connection:
 
     def __init__(self, connected: socket.socket):
         self.socket = connected
-        self._unread = b""
+        self._unread, self._messages = b"", []
         connected.setblocking(True)
         connected.settimeout(_ANSWER_SECS)
         _notice_silence(connected)
@@ -56,6 +56,9 @@ class Connection:
         Raises:
           ValueError: what came is not a message: the other side is another program.
         """
+        if self._messages:
+            messages, self._messages = self._messages, []
+            return messages
         try:
             data = self.socket.recv(_LONGEST_LINE)
         except TimeoutError:
@@ -69,6 +72,15 @@ class Connection:
         if len(self._unread) > _LONGEST_LINE:
             raise ValueError("not a message of a roll call")
         return messages
+
+    def put_back(self, messages: list[dict]) -> None:
+        """Keeps messages that arrived together with another one, for the next `receive`."""
+        self._messages = messages
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages were put back: the socket does not say that there is something."""
+        return bool(self._messages)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -239,8 +251,9 @@ def _is_complete(connection, end):
             break
         if messages is None:
             break
-        for message in messages:
+        for number, message in enumerate(messages, 1):
             if "complete" in message:
+                connection.put_back(messages[number:])
                 return True
             if "missing" in message:
                 _log_waiting(message["missing"], end - time.monotonic())

@@ -21,7 +21,7 @@ def no_pauses(monkeypatch):
 @pytest.fixture
 def watched():
     """Makes a `HostWatch`; returns it, the other sides of its connections, and its exit codes."""
-    opened = []
+    opened, made = [], []
 
     def make(index, others):
         pairs = {number: tcp_pair() for number in others}
@@ -29,9 +29,12 @@ def watched():
         near = {number: Connection(pair[0]) for number, pair in pairs.items()}
         far = {number: Connection(pair[1]) for number, pair in pairs.items()}
         opened.extend([*near.values(), *far.values()])
-        return host_watch.HostWatch(ADDRESSES, index, near, codes.put), far, codes
+        made.append(host_watch.HostWatch(ADDRESSES, index, near, codes.put))
+        return made[-1], far, codes
 
     yield make
+    for watch in made:
+        watch.leave(0)  # From here on a broken connection is not a lost host.
     for connection in opened:
         connection.close()
 

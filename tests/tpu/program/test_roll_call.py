@@ -47,6 +47,24 @@ def test_three_hosts_meet(address, hosts):
         connection.close()
 
 
+def test_what_comes_together_with_the_chief_s_word_is_kept():
+    """The chief may say that a host is lost right after it has said that all have come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            answering = threads.submit(roll_call.answer, [address, "b:1"], 1, LONG_SECS)
+            chief, _ = listener.accept()
+            with chief:
+                chief.sendall(b'{"missing": []}\n{"complete": true}\n{"lost": 2, "why": "x"}\n')
+                connection = answering.result()
+                assert connection.has_messages
+                assert connection.receive() == [{"lost": 2, "why": "x"}]
+                assert not connection.has_messages
+                chief.sendall(b'{"leaving": 0, "host": 0}\n')
+                assert connection.receive() == [{"leaving": 0, "host": 0}]
+                connection.close()
+
+
 def test_a_port_that_is_taken():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
