@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from kills import Killed, kill_before
 from scripts import CLASSIFIER, PRETRAINING
 from tiny_run import bert_config, metrics_of, pairs, variables_of, without_timing, write_pairs
 
@@ -160,30 +161,19 @@ def flags_of(row, data, output_dir):
     )
 
 
-class Killed(BaseException):
-    pass
-
-
 def kill(monkeypatch, place):
     """Has the next run end in a place, about half way."""
 
-    def method(kind, name, is_the_call):
-        original = getattr(kind, name)
-
-        def killed(*args, **kwargs):
-            if is_the_call(*args, **kwargs):
-                raise Killed
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(kind, name, killed)
-
     counts = itertools.count(1)
     if place == "while logging":
-        method(RunDirectory, "add_metrics", lambda self, record: record["step"] == 6)
+        kill_before(
+            monkeypatch, RunDirectory, "add_metrics", lambda self, record: record["step"] == 6
+        )
     elif place == "while saving":
-        method(tf.train.Saver, "save", lambda *_, **__: next(counts) == 4)  # after steps 0, 2, 4
+        # The saves before it are of steps 0, 2 and 4.
+        kill_before(monkeypatch, tf.train.Saver, "save", lambda *_, **__: next(counts) == 4)
     else:
-        method(TPUEstimator, "evaluate", lambda *_, **__: next(counts) == 2)
+        kill_before(monkeypatch, TPUEstimator, "evaluate", lambda *_, **__: next(counts) == 2)
 
 
 def run(script, flags):

@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from kills import Killed, kill_before
 from scripts import CLASSIFIER, write_data
 from tiny_run import metrics_of, variables_of, without_timing
 
@@ -20,10 +21,6 @@ from bert_estimator.tpu import TPUEstimator
 from bert_estimator.tpu.verbs import checkpoints, evaluation
 
 LOCAL, CORES = {"use_tpu": False}, {"use_tpu": True, "tpu_name": "rehearse:2"}
-
-
-class Killed(BaseException):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +82,6 @@ def whole(data, tmp_path_factory):
         return found[name]
 
     return of
-
-
-def kill_before(monkeypatch, kind, name, is_the_call):
-    """Has a method raise Killed in place of the call that is meant."""
-    method = getattr(kind, name)
-
-    def killed(*args, **kwargs):
-        if is_the_call(*args, **kwargs):
-            raise Killed
-        return method(*args, **kwargs)
-
-    monkeypatch.setattr(kind, name, killed)
 
 
 def at(step):

@@ -6,16 +6,13 @@ import os
 import shutil
 
 import pytest
+from kills import Killed
 
 from bert_estimator.command_line.evaluated_steps import path_of_best
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
-
-
-class Killed(BaseException):
-    """Stands for a kill: what is on disk when it is raised stays as it is."""
 
 
 class Run:

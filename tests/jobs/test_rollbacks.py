@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from kills import Killed
 from scripts import CLASSIFIER, PRETRAINING, write_data
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 
@@ -92,9 +93,6 @@ def test_a_run_goes_on_without_the_batches_and_resumes_exactly(
     assert skipped_by(tmp_path / "whole") == skipped
     logged = [record["step"] for record in training_metrics(tmp_path / "whole")]
     assert logged == sorted(set(logged))
-
-    class Killed(BaseException):
-        pass
 
     def add_metrics(self, record, add_metrics=RunDirectory.add_metrics):
         add_metrics(self, record)

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
+from kills import Killed
 from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
@@ -154,10 +155,6 @@ def test_a_listener_s_evaluation_after_a_signal_is_not_begun(tmp_path):
 
 
 # Kills.
-
-
-class Killed(BaseException):
-    """Stands for a kill: what is on disk when it is raised stays as it is."""
 
 
 class LossOfStep(Told):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
+from kills import Killed
 from tensorflow.python.lib.io import file_io
 from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn, weight_at
 
@@ -148,10 +149,6 @@ def test_a_checkpoint_is_on_the_disk_before_the_state_file_names_it(tmp_path, co
         synced = {name + DATA, f"{name}.index", tmp_path.name}
         assert synced <= set(traced[:named])
         traced = traced[named + 1 :]
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_complete_checkpoint_has_its_graph(tmp_path, monkeypatch):
