@@ -1,0 +1,139 @@
+"""The metrics of SQuAD: exact match and F1 of answers, as its evaluation scripts define them.
+
+Sources: Rajpurkar et al., "SQuAD" (2016), section 6.1, and "Know What You Don't Know" (2018), with
+the evaluation scripts of the two data sets, versions 1.1 and 2.0. Answers are compared without
+case, ASCII punctuation, the articles a, an and the, and without the width of whitespace; F1 is of
+the bags of words that are left. Of several right answers the best score counts.
+"""
+
+import collections
+import dataclasses
+import re
+import string
+from collections.abc import Mapping, Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Holds the score of one answer: `exact_match` is 0 or 1, `f1` is from 0 to 1."""
+
+    exact_match: float
+    f1: float
+
+
+def normalize(text: str) -> str:
+    """Returns a text as it is compared: lower case, without punctuation, articles, double spaces.
+
+    Punctuation is removed before articles are, without a space in its place: "the-end" is the word
+    "theend".
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def score(prediction: str, answers: Sequence[str], version_2: bool) -> Score:
+    """Scores one prediction.
+
+    Args:
+      prediction: the answer that was given; "" says that there is no answer.
+      answers: the right answers; empty if there is no answer.
+      version_2: which definition holds for texts without words. In 2.0, answers without words do
+        not count beside others, and a prediction without words is right if the question has no
+        answer. In 1.1, F1 of a text without words is 0.
+
+    Returns:
+      The best exact match and the best F1, which may be of different answers. In 1.1, both are 0
+      if there is no answer to compare with.
+    """
+    predicted = normalize(prediction)
+    golds = [normalize(answer) for answer in answers]
+    if version_2:
+        golds = [gold for gold in golds if gold] or [""]
+    if not golds:
+        return Score(0.0, 0.0)
+    return Score(
+        max(float(predicted == gold) for gold in golds),
+        max(_f1(predicted.split(), gold.split(), version_2) for gold in golds),
+    )
+
+
+def evaluate(
+    predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], version_2: bool
+) -> dict[str, float]:
+    """Computes the metrics of all questions, in percent, as SQuAD's tables have them.
+
+    Args:
+      predictions: id of a question -> the answer that was given.
+      answers: id of each question -> its right answers; empty if it has no answer.
+      version_2: whether questions may have no answer; see `score`.
+
+    Returns:
+      `exact_match` and `f1`. With version_2 also both of them over the questions that have an
+      answer, as `has_answer_exact_match` and `has_answer_f1`, and `no_answer_accuracy` over the
+      others; a mean over 0 questions is left out.
+
+    Raises:
+      KeyError: a question has no prediction.
+    """
+    scores = {name: score(predictions[name], golds, version_2) for name, golds in answers.items()}
+    results = _means("", list(scores.values()))
+    if not version_2:
+        return results
+    with_answer = [each for name, each in scores.items() if answers[name]]
+    without = [each for name, each in scores.items() if not answers[name]]
+    if with_answer:
+        results.update(_means("has_answer_", with_answer))
+    if without:
+        results["no_answer_accuracy"] = _means("", without)["exact_match"]
+    return results
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """Finds the threshold of the null odds above which "no answer" scores best.
+
+    Args:
+      scores: id -> exact match or F1 of the prediction.
+      predictions: id -> the prediction; "" is right if there is no answer.
+      answers: id -> the right answers; empty if there is no answer.
+      null_odds: id -> how much likelier "no answer" is than the prediction.
+
+    Returns:
+      (the mean score, in percent, if each question whose null odds are above the threshold counts
+      as "no answer"; the threshold). It is the lowest of several equally good thresholds, and 0 if
+      "no answer" is best for all questions.
+    """
+    # Begin with "no answer" for all; then let one prediction after the other count.
+    current = best = float(sum(not golds for golds in answers.values()))
+    threshold = 0.0
+    for name in sorted(answers, key=lambda name: null_odds[name]):
+        if answers[name]:
+            current += scores[name]
+        elif predictions[name]:
+            current -= 1
+        if current > best:
+            best, threshold = current, null_odds[name]
+    return 100.0 * best / len(answers), threshold
+
+
+def _f1(predicted, gold, version_2):
+    if version_2 and not (predicted and gold):
+        return float(predicted == gold)
+    common = (collections.Counter(predicted) & collections.Counter(gold)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _means(prefix, scores):
+    return {
+        f"{prefix}{name}": 100.0 * sum(getattr(each, name) for each in scores) / len(scores)
+        for name in ("exact_match", "f1")
+    }
