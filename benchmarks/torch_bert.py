@@ -1,33 +1,45 @@
-"""BERT's training step in torch: transformers' BertForPreTraining, for `benchmarks.gpu`.
+"""BERT's training step in torch: transformers' BertForPreTraining, for the benchmarks.
 
 It does the same work as an exported program: the same batches, dropout, AdamW, and clipping by the
 global norm, and only the masked positions go through the vocabulary's matrix. This module only
 needs torch and transformers.
+
+    python -m benchmarks.torch_bert DIRECTORY STEPS PRECISION
+
+times it on the CPU, and prints the result as JSON.
 """
 
 import json
 import os
+import resource
 import sys
 import time
 from typing import Any
 
+PRECISIONS = ["autocast", "float32", "bfloat16"]
 _WARMUP = 3  # steps before the timed ones
 
 
 def time_step(
-    directory: str | None, steps: int, tpu_name: str, compiled: bool = False
+    directory: str | None,
+    steps: int,
+    tpu_name: str,
+    compiled: bool = False,
+    precision: str = "autocast",
 ) -> dict[str, Any]:
-    """Times a training step on the GPU; without a directory, only names the device.
+    """Times a training step; without a directory, only names the device.
 
     Args:
       directory: a program that `gpu.export` made, for its batches and its network.
       steps: how many steps are timed, after the steps that compile.
       tpu_name: "gpu", or "rehearse:1" for the CPU.
       compiled: whether torch.compile compiles the loss and its gradients.
+      precision: "autocast" is bfloat16 autocast; "float32" and "bfloat16" are all in that dtype,
+        weights and optimizer state included.
 
     Returns:
-      A dict of `device` and `versions`, and with a directory of `secs` (of a step), `first_loss`
-      and `last_loss`.
+      A dict of `device` and `versions`, and with a directory of `secs` and `cpu_secs` (of a step),
+      `first_loss` and `last_loss`.
 
     Raises:
       RuntimeError: torch is not installed, or does not find a GPU; the text says what to do.
@@ -54,9 +66,11 @@ def time_step(
     network, inputs = _read_program(directory)
     inputs = {name: torch.from_numpy(array).to(kind).long() for name, array in inputs.items()}
     torch.manual_seed(1)
-    model = transformers.BertForPreTraining(transformers.BertConfig(**network)).to(kind).train()
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    model = transformers.BertForPreTraining(transformers.BertConfig(**network))
+    model = model.to(kind, dtype).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, eps=1e-6, fused=True)
-    loss_of = _loss_function(model, kind)
+    loss_of = _loss_function(model, kind, autocast=precision == "autocast")
     loss_of = torch.compile(loss_of) if compiled else loss_of
     batches, losses = [], []
     for number in range(len(inputs["input_ids"])):
@@ -64,7 +78,7 @@ def time_step(
     for number in range(_WARMUP + steps):
         if number == _WARMUP:
             float(losses[-1])  # waits for the steps before it
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), _cpu_secs()
         loss = loss_of(batches[number % len(batches)])
         optimizer.zero_grad()
         loss.backward()
@@ -73,7 +87,14 @@ def time_step(
         losses.append(loss.detach())
     last = float(losses[-1])
     secs = (time.perf_counter() - start) / steps
-    return {**result, "secs": secs, "first_loss": float(losses[0]), "last_loss": last}
+    cpu_secs = (_cpu_secs() - cpu_start) / steps
+    times = {"secs": secs, "cpu_secs": cpu_secs}
+    return {**result, **times, "first_loss": float(losses[0]), "last_loss": last}
+
+
+def _cpu_secs():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _read_program(directory):
@@ -88,14 +109,14 @@ def _read_program(directory):
         return network, {name: array for name, array in arrays.items() if array.dtype == np.int32}
 
 
-def _loss_function(model, kind):
+def _loss_function(model, kind, autocast):
     """Returns the function of a batch that gives the loss of masked words and next sentences."""
     import torch
 
     cross_entropy = torch.nn.functional.cross_entropy
 
     def loss_of(batch):
-        with torch.autocast(kind, torch.bfloat16):
+        with torch.autocast(kind, torch.bfloat16, enabled=autocast):
             output = model.bert(
                 batch["input_ids"],
                 attention_mask=batch["input_mask"],
@@ -109,3 +130,9 @@ def _loss_function(model, kind):
         return loss + cross_entropy(next_sentence.float(), batch["next_sentence_labels"].flatten())
 
     return loss_of
+
+
+if __name__ == "__main__":
+    _directory, _steps, _precision = sys.argv[1:]
+    _timed = time_step(_directory, int(_steps), "rehearse:1", precision=_precision)
+    print(json.dumps(_timed))

@@ -1,0 +1,360 @@
+"""How fast a CPU trains BERT: this project, Hugging Face on torch, BERT on TensorFlow 1.15.
+
+    python -m benchmarks.training_speed
+
+For each network, length and precision this runs `run_pretraining.py` and the same work of the
+others, in turn, each time in a process of its own, for several rounds; of a side's rounds the best
+counts. In the same rounds TensorFlow and torch time the step's matrix products alone: a step of
+nothing else is the roofline. At the end come a profile of a step and one line of JSON, of which the
+first keys are about the last network at the first length in the last precision.
+
+TRANSFORMERS_PYTHON names a Python with torch and transformers, and TF115_PYTHON a Python with
+TensorFlow 1.15; a side whose Python is not named is left out. All get the same batches of the
+embedded corpus, dropout 0.1, and clipping by the global norm; only the masked positions go through
+the vocabulary's matrix. This project updates with LAMB, the others with AdamW. Every measurement is
+a row of results/training_speed.csv, and replaces the rows of an earlier run with the same settings.
+BERT-base at both lengths takes more than an hour on two cores. To try it:
+
+    python -m benchmarks.training_speed --networks tiny --lengths 32 --tokens 64 --steps 2 \\
+        --rounds 1 --results /tmp/training_speed.csv
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import main_job, matrix_products
+from bert_estimator.bert_config import PRESETS, BertConfig
+from bert_estimator.choices import PRECISIONS
+
+RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "training_speed.csv")
+SETTINGS = ["network", "length", "batch", "precision"]
+COLUMNS = [
+    *SETTINGS, "side", "round", "secs", "cpu_secs", "peak_gib", "first_step_secs", "wait_share",
+    "load", "machine",
+]  # fmt: skip
+_VOCAB_SIZE = 30522
+_WARMUP_LOOPS, _LOOPS = 1, 3
+_BATCHES = 4  # different batches, of which the others' steps take one after the other
+# The torch variants of a step in bfloat16; a step in float32 has one.
+_TORCH = {"float32": ["float32"], "bfloat16": ["autocast", "bfloat16"]}
+
+
+class Process:
+    """Runs a command to its end.
+
+    Attributes:
+      output: its stdout.
+      started: when it started, as `time.time()` says.
+      peak_gib: the most memory that it used.
+
+    Raises:
+      SystemExit: it failed; the text has the end of its stderr.
+    """
+
+    def __init__(self, command: Sequence[str], watch=lambda pid: None):
+        """Starts it; while it runs, `watch` is called with its id some fifty times a second."""
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            self.started = time.time()
+            process = subprocess.Popen(command, cwd=main_job.ROOT, env=env, stdout=out, stderr=err)
+            while True:
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    break
+                watch(process.pid)
+                time.sleep(0.02)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            err.seek(0)
+            self.output = out.read()
+            if process.returncode:
+                sys.exit(f"{err.read()[-4000:].strip()}\n{command} ended with {process.returncode}")
+        self.peak_gib = usage.ru_maxrss / 2**20  # Linux counts KiB.
+
+
+class Cell:
+    """A network, a length and a batch, with its data in a directory, as every side reads them.
+
+    Args:
+      directory: a directory for this cell alone.
+      network: a preset of `bert_config`.
+      length: tokens of an example.
+      batch: examples of a batch.
+    """
+
+    def __init__(self, directory: str, network: str, length: int, batch: int):
+        self.directory, self.network, self.length, self.batch = directory, network, length, batch
+        self.predictions = math.ceil(0.15 * length)
+        self.sizes = BertConfig.preset(network, _VOCAB_SIZE).to_dict()
+        self._config, self._records = (
+            os.path.join(directory, name) for name in ("bert_config.json", "records")
+        )
+        self._write()
+
+    def _write(self):
+        # TensorFlow's threads and memory are in a process that has ended when others are timed.
+        code = (
+            "import sys; from benchmarks import training_speed as speed; "
+            "speed.write_data(*sys.argv[1:3], *map(int, sys.argv[3:]))"
+        )
+        numbers = [self.length, self.predictions, self.batch]
+        os.makedirs(self.directory)
+        Process([sys.executable, "-c", code, self.directory, self._records, *map(str, numbers)])
+        for name, value in (
+            (self._config, self.sizes),
+            (os.path.join(self.directory, "benchmark.json"), {"bert_config": self.sizes}),
+        ):
+            with open(name, "w", encoding="utf-8") as writer:
+                json.dump(value, writer)
+
+    def ours(self, precision: str, steps: int) -> dict[str, float]:
+        """Runs the script; loops have this many steps, and the fastest loop counts."""
+        loops = []
+        with tempfile.TemporaryDirectory(dir=self.directory) as folder:
+            metrics = os.path.join(folder, "metrics.jsonl")
+
+            def watch(pid):
+                number = _num_lines(metrics)
+                if number > len(loops):
+                    loops.append((number, time.time(), _cpu_secs_of(pid)))
+
+            command = [
+                sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), "--use_tpu",
+                "--do_train", f"--precision={precision}", "--optimizer=lamb",
+                f"--input_file={self._records}", f"--bert_config_file={self._config}",
+                f"--output_dir={folder}", f"--max_seq_length={self.length}",
+                f"--max_predictions_per_seq={self.predictions}",
+                f"--train_batch_size={self.batch}", f"--iterations_per_loop={steps}",
+                f"--num_train_steps={(_WARMUP_LOOPS + _LOOPS) * steps}", "--num_warmup_steps=0",
+            ]  # fmt: skip
+            process = Process(command, watch)
+            with open(metrics, encoding="utf-8") as reader:
+                records = [json.loads(line) for line in reader]
+        timed = records[_WARMUP_LOOPS:]
+        secs = [1 / record["steps_per_sec"] for record in timed]
+        first = loops[0][1] - process.started - (steps - 1) * min(secs)
+        (start, _, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]
+        return {
+            "secs": min(secs),
+            "cpu_secs": (cpu_end - cpu_start) / max(end - start, 1) / steps,
+            "peak_gib": process.peak_gib,
+            "first_step_secs": first,
+            "wait_share": sorted(record["input_wait"] for record in timed)[len(timed) // 2],
+        }
+
+    def other(self, command: Sequence[str]) -> dict[str, float]:
+        """Runs a side that prints the `secs` and `cpu_secs` of a step as JSON."""
+        process = Process(command)
+        times = json.loads(process.output.splitlines()[-1])
+        return {
+            "secs": times["secs"], "cpu_secs": times["cpu_secs"], "peak_gib": process.peak_gib
+        }  # fmt: skip
+
+    def roofline(self, python: str, library: str, precision: str) -> dict[str, float]:
+        """Times the products of a step; `secs` is a step of nothing else."""
+        sizes = [str(number) for number in (self.batch, self.length, self.predictions)]
+        command = [python, "-m", "benchmarks.matrix_products", library, self._config, *sizes]
+        process = Process([*command, precision])
+        counts = matrix_products.products(self.sizes, self.batch, self.length, self.predictions)
+        secs = json.loads(process.output.splitlines()[-1])
+        return {"secs": matrix_products.step_secs(counts, secs)}
+
+    def sides(self, precision: str, steps: int) -> dict[str, Any]:
+        """Returns a dict of a side's name -> the function that measures it."""
+        torch, tf1 = (os.environ.get(name) for name in ("TRANSFORMERS_PYTHON", "TF115_PYTHON"))
+        sides = {
+            "ours": lambda: self.ours(precision, steps),
+            "products by TensorFlow": lambda: self.roofline(
+                sys.executable, "tensorflow", precision
+            ),
+        }
+        if torch:
+            sides["products by torch"] = lambda: self.roofline(torch, "torch", precision)
+            command = [torch, "-m", "benchmarks.torch_bert", self.directory, str(steps)]
+            for variant in _TORCH[precision]:
+                name = f"Hugging Face, {variant}"
+                sides[name] = lambda variant=variant: self.other([*command, variant])
+        if tf1 and precision == "float32":
+            script = os.path.join(main_job.ROOT, "benchmarks", "tf1_bert.py")
+            sides["TensorFlow 1.15"] = lambda: self.other([tf1, script, self.directory, str(steps)])
+        return sides
+
+
+def write_data(directory: str, records: str, length: int, predictions: int, batch: int) -> None:
+    """Writes records of the embedded corpus, and some batches of them as batches.npz."""
+    import numpy as np
+    import tensorflow as tf
+
+    from input_pipelines import default_data, pretraining_input
+
+    data = default_data.make(
+        os.path.join(directory, "data"), 2000, length, predictions, dupe_factor=1, seed=1
+    )
+    # The records leave their manifest, which says that the vocabulary has 2000 pieces.
+    os.rename(data.train_files[0], records)
+    input_fn = pretraining_input.input_fn_builder([records], length, predictions, is_training=True)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        features = tf.compat.v1.data.make_one_shot_iterator(
+            input_fn({"batch_size": batch})
+        ).get_next()
+        batches = [session.run(features) for _ in range(_BATCHES)]
+    arrays = {name: np.stack([each[name] for each in batches]) for name in batches[0]}
+    np.savez(os.path.join(directory, "batches.npz"), **arrays)
+
+
+def _num_lines(path):
+    if not os.path.exists(path):
+        return 0
+    with open(path, "rb") as reader:
+        return reader.read().count(b"\n")
+
+
+def _cpu_secs_of(pid):
+    """Returns the seconds of processors that a process has used; 0 if it has just ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as reader:
+            fields = reader.read().rsplit(")", 1)[1].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what the rows of one cell in one precision say; our fastest round counts.
+
+    Returns:
+      A dict of the settings and `examples_per_second`; `roofline_share`, of the products by
+      TensorFlow; `ratio_to_huggingface`, of examples per second, to the best of its variants (None
+      if none was measured); `ratio_to_tensorflow_1`; `wait_share`, `first_step_seconds`,
+      `peak_gib` and `cpu_seconds` of a step.
+    """
+
+    ours = min((row for row in rows if row["side"] == "ours"), key=lambda row: float(row["secs"]))
+    secs = float(ours["secs"])
+
+    def ratio(side):
+        others = [float(row["secs"]) for row in rows if row["side"].startswith(side)]
+        return round(min(others) / secs, 3) if others else None
+
+    return {
+        **{name: rows[0][name] for name in SETTINGS},
+        "examples_per_second": round(float(rows[0]["batch"]) / secs, 3),
+        "roofline_share": ratio("products by TensorFlow"),
+        "ratio_to_huggingface": ratio("Hugging Face"),
+        "ratio_to_tensorflow_1": ratio("TensorFlow 1.15"),
+        "wait_share": float(ours["wait_share"]),
+        "first_step_seconds": float(ours["first_step_secs"]),
+        "peak_gib": float(ours["peak_gib"]),
+        "cpu_seconds": float(ours["cpu_secs"]),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns a table with a line for each side of each cell and precision."""
+    lines = [
+        "| network, length, batch | precision | side | s a step: best (worst) | examples/s | "
+        "CPU s a step | GiB | first step, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    keys = [*SETTINGS, "side"]
+    for values in dict.fromkeys(tuple(str(row[key]) for key in keys) for row in rows):
+        own = [row for row in rows if tuple(str(row[key]) for key in keys) == values]
+        network, length, batch, precision, side = values
+        secs = [float(row["secs"]) for row in own]
+        cells = [
+            min((f"{float(row[column]):.3g}" for row in own if row[column]), key=float, default="")
+            for column in ("cpu_secs", "peak_gib", "first_step_secs")
+        ]
+        lines.append(
+            f"| {network}, {length}, {batch} | {precision} | {side} | {min(secs):.3g} "
+            f"({max(secs):.3g}) | {int(batch) / min(secs):.3g} | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
+
+
+def measure(arguments: argparse.Namespace, directory: str) -> list[dict[str, Any]]:
+    """Measures all sides of all cells, round by round; returns the rows."""
+    rows = []
+    for network, length in itertools.product(arguments.networks, arguments.lengths):
+        cell_directory = os.path.join(directory, f"{network}_{length}")
+        cell = Cell(cell_directory, network, length, max(1, arguments.tokens // length))
+        steps = arguments.steps or (25 if network in ("tiny", "mini") else 2)
+        for number, precision in itertools.product(
+            range(1, arguments.rounds + 1), arguments.precisions
+        ):
+            for side, measured in cell.sides(precision, steps).items():
+                values = (network, length, cell.batch, precision)
+                row = dict.fromkeys(COLUMNS, "") | dict(zip(SETTINGS, values, strict=True))
+                row |= {name: f"{value:.5g}" for name, value in measured().items()}
+                row |= {"side": side, "round": number, "load": f"{os.getloadavg()[0]:.1f}"}
+                row["machine"] = f"{main_job.machine()}, Python {platform.python_version()}"
+                rows.append(row)
+                print(f"{values} {side}, round {number}: {row['secs']} s", flush=True)
+    return rows
+
+
+def write(path: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Adds rows to a file; they replace the rows with the same settings."""
+    measured = {_settings(row) for row in rows}
+    kept = []
+    if os.path.exists(path):
+        with open(path, newline="", encoding="utf-8") as reader:
+            kept = [row for row in csv.DictReader(reader) if _settings(row) not in measured]
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as writer:
+        rows_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
+        rows_writer.writeheader()
+        rows_writer.writerows([*kept, *rows])
+
+
+def _settings(row):
+    return tuple(str(row[name]) for name in SETTINGS)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--networks", nargs="+", default=["tiny", "base"], choices=PRESETS, help="train these"
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[128, 512], help="set the tokens of an example"
+    )
+    parser.add_argument(
+        "--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="compute in these"
+    )
+    parser.add_argument("--tokens", type=int, default=4096, help="set the tokens of a batch")
+    parser.add_argument("--steps", type=int, help="set the steps of a loop, by default 25 or 2")
+    parser.add_argument("--rounds", type=int, default=3, help="measure every side this often")
+    parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as directory:
+        rows = measure(arguments, directory)
+    write(arguments.results, rows)
+    print(table(rows))
+    cells = {settings: [] for settings in map(_settings, rows)}
+    for row in rows:
+        cells[_settings(row)].append(row)
+    summaries = [summary(own) for own in cells.values()]
+    wanted = (arguments.networks[-1], arguments.lengths[0], arguments.precisions[-1])
+    (headline,) = (s for s in summaries if (s["network"], s["length"], s["precision"]) == wanted)
+    profile = [
+        f"--network={headline['network']}", f"--length={headline['length']}",
+        f"--batch={headline['batch']}", f"--precision={headline['precision']}",
+    ]  # fmt: skip
+    print(Process([sys.executable, "-m", "benchmarks.step_profile", *profile]).output)
+    print(json.dumps({**headline, "cells": summaries}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Tests what the benchmark of training says of its measurements, and its parts that time things."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from benchmarks import matrix_products, step_profile, training_speed
+from bert_estimator.bert_config import BertConfig
+from tests.support.fixtures import needs_tensorflow_1, needs_transformers
+
+CELL = {"network": "base", "length": 128, "batch": 32, "precision": "bfloat16"}
+
+
+def row(side, secs, round_number=1, **values):
+    empty = dict.fromkeys(training_speed.COLUMNS, "")
+    return {**empty, **CELL, "side": side, "secs": str(secs), "round": round_number, **values}
+
+
+def ours(secs, cpu_secs, round_number):
+    values = {"cpu_secs": cpu_secs, "peak_gib": 8, "first_step_secs": 40, "wait_share": 0.01}
+    return row("ours", secs, round_number, **values)
+
+
+ROWS = [
+    ours(8.0, 15.0, 1),
+    row("products by TensorFlow", 1.0),
+    row("Hugging Face, autocast", 12.0, cpu_secs="20"),
+    row("Hugging Face, bfloat16", 10.0, cpu_secs="21"),
+    ours(4.0, 7.5, 2),
+    row("products by TensorFlow", 1.5, 2),
+]
+
+
+def test_the_summary_is_about_the_fastest_rounds():
+    assert training_speed.summary(ROWS) == {
+        **CELL,
+        "examples_per_second": 8.0,
+        "roofline_share": 0.25,
+        "ratio_to_huggingface": 2.5,
+        "ratio_to_tensorflow_1": None,
+        "wait_share": 0.01,
+        "first_step_seconds": 40.0,
+        "peak_gib": 8.0,
+        "cpu_seconds": 7.5,
+    }
+
+
+def test_the_table_has_a_line_for_each_side():
+    lines = training_speed.table(ROWS).splitlines()
+    assert lines[2:4] == [
+        "| base, 128, 32 | bfloat16 | ours | 4 (8) | 8 | 7.5 | 8 | 40 |",
+        "| base, 128, 32 | bfloat16 | products by TensorFlow | 1 (1.5) | 32 |  |  |  |",
+    ]
+    assert len(lines) == 6
+
+
+def test_rows_replace_those_with_the_same_settings(tmp_path):
+    path = str(tmp_path / "speed.csv")
+    other = {**row("ours", 3.0), "length": 512}
+    training_speed.write(path, [*ROWS, other])
+    training_speed.write(path, [row("ours", 5.0)])
+    with open(path, encoding="utf-8") as reader:
+        lines = reader.read().splitlines()
+    assert [line.split(",")[:7] for line in lines[1:]] == [
+        ["base", "512", "32", "bfloat16", "ours", "1", "3.0"],
+        ["base", "128", "32", "bfloat16", "ours", "1", "5.0"],
+    ]
+
+
+def test_a_failure_of_a_side_ends_the_benchmark_with_its_error():
+    with pytest.raises(SystemExit, match=r"no such side\n.* ended with 1"):
+        training_speed.Process([sys.executable, "-c", "import sys; sys.exit('no such side')"])
+
+
+def test_the_products_are_those_of_the_network():
+    sizes = BertConfig.preset("base", 30522).to_dict()
+    counts = matrix_products.products(sizes, batch=32, length=128, predictions=20)
+    # BERT-base at 128 tokens: 69.9 GFLOP an example, and three products for each of these.
+    flops = sum(6 * m * r * i * c * number for (m, r, i, c), number in counts.items())
+    assert flops / 32 == pytest.approx(69.9e9, rel=0.01)
+    secs = {matrix_products.key(shape): 0.5 for shape in counts}
+    assert matrix_products.step_secs(counts, secs) == 0.5 * (12 * 8 + 2)
+
+
+def test_products_are_timed_with_their_gradients(monkeypatch):
+    monkeypatch.setattr(matrix_products, "_SECS", 0)
+    sizes = dict(vocab_size=30, hidden_size=8, intermediate_size=16)
+    sizes.update(num_hidden_layers=1, num_attention_heads=2)
+    counts = matrix_products.products(sizes, batch=3, length=5, predictions=2)
+    times = matrix_products.time_products("tensorflow", counts, "bfloat16")
+    assert list(times) == ["15x8x8", "15x8x16", "15x16x8", "6*5x4x5", "6*5x5x4", "6x8x8", "6x8x30"]
+    assert all(0 < secs < 10 for secs in times.values())
+
+
+def test_a_traced_step_is_summed_by_kind_and_by_part():
+    tracer = step_profile.Tracer(warmup=1)
+    with tf.Graph().as_default(), tf.Session() as session:
+        with tf.name_scope("bert/encoder/layer_0/attention/self/query"):
+            x = tf.placeholder(tf.float32, [40, 40])
+            product = tf.matmul(x, x)
+        with tf.name_scope("gradients/bert/encoder/layer_0/output"):
+            doubled = tf.exp(product)
+        assert tracer.before_run(None) is None
+        metadata = tf.RunMetadata()
+        tracer.after_run(None, tf.train.SessionRunValues(None, None, None))
+        options = tracer.before_run(None).options
+        session.run(doubled, {x: [[0.0] * 40] * 40}, options, metadata)
+        tracer.after_run(None, tf.train.SessionRunValues(None, options, metadata))
+    (step,) = tracer.steps
+    kinds = step_profile.by_kind(step)
+    assert kinds["Exp"][0] == 1
+    assert sum(number for kind, (number, _) in kinds.items() if kind.endswith("MatMul")) == 1
+    parts = step_profile.by_part(step)
+    assert {"attention", "output, gradient"} <= set(parts)
+    assert all(secs >= 0 for _, secs in [*kinds.values(), *parts.values()])
+
+
+def test_the_profile_gives_the_shortest_times_and_sums_up_the_rest():
+    steps = [{"a": (2, 0.003), "b": (1, 0.009), "c": (1, 0.001)}, {"a": (2, 0.002), "b": (1, 0.01)}]
+    assert step_profile.table("kind", steps, most=1).splitlines()[2:] == [
+        "| b | 1 | 9.0 | 75.0% |",
+        "| 2 others | 3 | 3.0 | 25.0% |",
+        "| together | 4 | 12.0 | 100.0% |",
+    ]
+
+
+@pytest.mark.slow
+@needs_transformers
+@needs_tensorflow_1
+def test_all_sides_train_the_same_network(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.training_speed", "--networks=tiny", "--rounds=1"]
+    command += ["--lengths=32", "--tokens=64", "--steps=2", f"--results={tmp_path / 'speed.csv'}"]
+    root = os.path.dirname(os.path.dirname(training_speed.__file__))
+    done = subprocess.run(command, check=True, cwd=root, stdout=subprocess.PIPE, text=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result.items() >= {"network": "tiny", "length": 32, "precision": "bfloat16"}.items()
+    assert result["examples_per_second"] > 0
+    assert 0 < result["roofline_share"] < 1
+    assert result["ratio_to_huggingface"] > 0
+    assert 0 <= result["wait_share"] < 1
+    assert result["first_step_seconds"] > 0 and result["peak_gib"] > 0
+    in_float32 = result["cells"][0]
+    assert in_float32["precision"] == "float32" and in_float32["ratio_to_tensorflow_1"] > 0
+    assert "| compiled by XLA |" in done.stdout and "| optimizer |" in done.stdout
