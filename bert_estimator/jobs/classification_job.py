@@ -16,7 +16,7 @@ from bert_estimator.jobs import classification_data, compile_only, estimator
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.run import Run, locked
-from input_pipelines import classification_input
+from input_pipelines import features_input
 from input_pipelines.task_data import TaskData
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
@@ -274,7 +274,7 @@ def _task_of(config, task):
 
 def _input_fn(config, features, is_training, skipped=()):
     seed = config.random_seed
-    return classification_input.input_fn_builder(features, is_training, seed, skipped)
+    return features_input.input_fn_builder(features, is_training, seed, skipped)
 
 
 def _estimator(config, data, master=""):

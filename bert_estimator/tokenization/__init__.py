@@ -1,5 +1,6 @@
 """Tokenizers, which turn text into tokens and ids, and the training of vocabularies."""
 
+from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.tokenizer import Tokenizer, is_cased, open_tokenizer
 from bert_estimator.tokenization.vocabulary import (
@@ -29,6 +30,7 @@ __all__ = [
     "UNK",
     "BasicTokenizer",
     "FullTokenizer",
+    "Piece",
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordpieceTokenizer",

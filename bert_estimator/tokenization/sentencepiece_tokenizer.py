@@ -5,11 +5,15 @@ byte-pair). A piece that ends in a digit and a comma is split again, so that the
 occur in other numbers too.
 """
 
+import bisect
+import itertools
 import unicodedata
 from collections.abc import Iterable
 
 import sentencepiece
 
+from bert_estimator.tokenization import offsets
+from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP, is_cjk, is_punctuation
 
 WORD_START = "\u2581"  # SentencePiece's mark of a space before a piece
@@ -54,6 +58,51 @@ class SentencePieceTokenizer:
             else:
                 pieces.append(piece)
         return pieces
+
+    def tokenize_with_offsets(self, text: str) -> list[Piece]:
+        """Splits a text into pieces, each with the characters of the text that it comes from."""
+        chars = _preprocessed(text, self.do_lower_case)
+        tokens: list[Piece] = []
+        for piece, start, end in self._surfaces(offsets.joined(chars)):
+            while start < end and chars[start].string.isspace():  # the mark of a space
+                start += 1
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                tokens += self._number_and_comma(piece, chars[start:end])
+            elif start < end:
+                tokens.append(offsets.merged(piece, chars[start:end]))
+            else:
+                place = chars[start].start if start < len(chars) else len(text)
+                tokens.append(Piece(piece, place, place))
+        return offsets.with_marks(text, tokens)
+
+    def _surfaces(self, text: str) -> list[Piece]:
+        """Returns the model's pieces of a text that `preprocess` made."""
+        from sentencepiece import sentencepiece_pb2  # only for offsets: it loads protobuf
+
+        encoded = self._model.encode(text, out_type="serialized_proto")
+        pieces = sentencepiece_pb2.SentencePieceText.FromString(encoded).pieces
+        # The model counts bytes.
+        firsts = list(itertools.accumulate((len(char.encode()) for char in text), initial=0))
+        return [
+            Piece(
+                piece.piece,
+                bisect.bisect_right(firsts, piece.begin) - 1,
+                bisect.bisect_left(firsts, piece.end),
+            )
+            for piece in pieces
+        ]
+
+    def _number_and_comma(self, piece: str, chars: list[Piece]) -> list[Piece]:
+        """Returns the pieces of `_without_comma`, with the characters that they come from."""
+        tokens, start = [], 0
+        pieces = self._without_comma(piece)
+        for part in pieces:
+            end = start + len(part.replace(WORD_START, ""))
+            inside = chars[start:end]
+            place = chars[min(start, len(chars) - 1)].start
+            tokens.append(offsets.merged(part, inside) if inside else Piece(part, place, place))
+            start = end
+        return tokens
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text's pieces, without special tokens."""
@@ -105,3 +154,27 @@ def preprocess(text: str, do_lower_case: bool = True) -> str:
     decomposed = unicodedata.normalize("NFKD", text)
     text = "".join(char for char in decomposed if not unicodedata.combining(char))
     return text.lower() if do_lower_case else text
+
+
+def _preprocessed(text: str, do_lower_case: bool) -> list[Piece]:
+    """Returns the characters of `preprocess(text, do_lower_case)`."""
+    chars: list[Piece] = []
+    for word in offsets.words(offsets.characters(text)):
+        chars += [word[0]._replace(string=" ")] if chars else []
+        chars += word
+    for quotes in ("``", "''"):
+        chars = _replaced(chars, quotes, '"')
+    decomposed = offsets.normalized("NFKD", chars)
+    kept = [char for char in decomposed if not unicodedata.combining(char.string)]
+    return offsets.lowered(kept) if do_lower_case else kept
+
+
+def _replaced(chars: list[Piece], old: str, new: str) -> list[Piece]:
+    """Returns the characters of `joined(chars).replace(old, new)`, for a character `new`."""
+    result: list[Piece] = []
+    rest = iter(chars)
+    for part in offsets.joined(chars).split(old):
+        result += itertools.islice(rest, len(part))
+        following = list(itertools.islice(rest, len(old)))
+        result += [offsets.merged(new, following)] if following else []
+    return result

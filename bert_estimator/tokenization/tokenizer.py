@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.wordpiece import FullTokenizer
 
@@ -29,6 +30,14 @@ class Tokenizer(Protocol):
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into tokens."""
+
+    def tokenize_with_offsets(self, text: str) -> list[Piece]:
+        """Splits a text into tokens, each with the characters of the text that it comes from.
+
+        The tokens are the tokens of `tokenize`, in the same order. The accent of a decomposed
+        letter belongs to the token of the letter; whitespace does not belong to any token. A token
+        that only stands for a space comes from an empty range.
+        """
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text's tokens, without special tokens."""

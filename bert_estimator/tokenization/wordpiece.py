@@ -8,6 +8,9 @@ import functools
 import unicodedata
 from collections.abc import Iterable
 
+from bert_estimator.tokenization import offsets
+from bert_estimator.tokenization.offsets import Piece
+
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 
@@ -106,12 +109,39 @@ class FullTokenizer:
         self.do_lower_case = do_lower_case
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+        self._tokens_of_chunk = functools.lru_cache(_CACHED_WORDS)(self._tokens_with_offsets)
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into tokens."""
         tokens: list[str] = []
         for word in self.basic_tokenizer.tokenize(text):
             tokens.extend(self.wordpiece_tokenizer.pieces(word))
+        return tokens
+
+    def tokenize_with_offsets(self, text: str) -> list[Piece]:
+        """Splits a text into tokens, each with the characters of the text that it comes from."""
+        tokens: list[Piece] = []
+        first = 0
+        for chunk in text.split(" "):  # a space separates words, whatever is beside it
+            tokens.extend(
+                Piece(token, first + start, first + end)
+                for token, start, end in self._tokens_of_chunk(chunk)
+            )
+            first += len(chunk) + 1
+        return offsets.with_marks(text, tokens)
+
+    def _tokens_with_offsets(self, chunk: str) -> list[Piece]:
+        tokens: list[Piece] = []
+        for chars in self.basic_tokenizer.words_with_offsets(chunk):
+            pieces = self.wordpiece_tokenizer.pieces(offsets.joined(chars))
+            if pieces == (UNK,):
+                tokens.append(offsets.merged(UNK, chars))
+                continue
+            start = 0
+            for piece in pieces:
+                end = start + len(piece) - (len(CONTINUATION) if start else 0)
+                tokens.append(offsets.merged(piece, chars[start:end]))
+                start = end
         return tokens
 
     def encode(self, text: str) -> list[int]:
@@ -158,6 +188,28 @@ class BasicTokenizer:
             word = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
         spaced = "".join(f" {char} " if is_punctuation(char) else char for char in word)
         return tuple(spaced.split())
+
+    def words_with_offsets(self, text: str) -> list[list[Piece]]:
+        """Does what `tokenize` does, but returns a word's characters with their places in the text.
+
+        The function takes its time; call it for what is needed.
+        """
+        cleaned = [
+            char._replace(string=part)
+            for char in offsets.characters(text)
+            for part in self._characters[ord(char.string)]
+        ]
+        result = []
+        for word in offsets.words(cleaned):
+            if self.do_lower_case:
+                word = offsets.normalized("NFD", offsets.lowered(word))
+                word = [char for char in word if unicodedata.category(char.string) != "Mn"]
+            spaced: list[Piece] = []
+            for char in word:
+                space = [char._replace(string=" ")] if is_punctuation(char.string) else []
+                spaced += [*space, char, *space]
+            result += offsets.words(spaced)
+        return result
 
 
 class WordpieceTokenizer:

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from number_features import features_of
 
-from input_pipelines.classification_input import input_fn_builder
+from input_pipelines.features_input import input_fn_builder
 from input_pipelines.order import record_order
 
 FEATURES = features_of(*((str(i), None, i) for i in range(10)))

@@ -1,18 +1,26 @@
-"""Batches of a fine-tuning task's features, for training, evaluation and prediction."""
+"""Batches of features, for fine-tuning, its evaluation and its predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.features import Features
 from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
 
+class Batches(Protocol):
+    """What batches are drawn from: `features.Features` or `windows.Windows`."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the features of the examples with these numbers; -1 gives a padding of zeros."""
+
+
 def input_fn_builder(
-    features: Features,
+    features: Batches,
     is_training: bool,
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
@@ -30,7 +38,7 @@ def input_fn_builder(
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
 
     Returns:
-      `input_fn(params)`. It returns a dataset of the dictionaries that `Features.batch` describes,
+      `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
       with `params["batch_size"]` examples each. No value is cast to bfloat16: all are integers,
       except the labels of regression, which go into a float32 loss.
     """
