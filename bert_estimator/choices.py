@@ -10,8 +10,11 @@ CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 # What a network computes in.
 PRECISIONS = ("float32", "bfloat16")
 
-# What the labels of a task are: one of several for an example, any number of several, or a number.
-TASK_KINDS = ("classification", "multi_label", "regression")
+# What the labels of a task are: one of several for an example, any number of several, a number, or
+# one of several for each word.
+TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 
-# The tasks made from the text that comes with Python: the keys of `embedded_task.TASKS`.
+# The tasks made from the text that comes with Python: those about texts, the keys of
+# `embedded_task.TASKS`, and those about words, of `embedded_tags`.
 EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")
+EMBEDDED_TAGGING_TASKS = ("code_words",)

@@ -85,7 +85,7 @@ class _Total:
     """Holds a float64 local variable, to which each batch is added."""
 
     def __init__(self, shape: list[int]):
-        self._variable = _local_variable(tf.zeros(shape, tf.float64))
+        self._variable = local_variable(tf.zeros(shape, tf.float64))
         self.value = self._variable.read_value()
 
     def add(self, amount: tf.Tensor) -> tf.Operation:
@@ -116,7 +116,7 @@ def _ratio(a, b):
 
 def _of_all_pairs(function, label_ids, logits, weights):
     """Computes a numpy function of all (prediction, label) pairs, which the ranks need."""
-    pairs = _local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
+    pairs = local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
     batch = tf.stack([tf.cast(logits[:, 0], tf.float64), tf.cast(label_ids, tf.float64)], axis=1)
     batch = tf.boolean_mask(batch, weights > 0)
     value = tf.numpy_function(lambda x: np.float32(function(x)), [pairs.read_value()], tf.float32)
@@ -143,7 +143,13 @@ def _ranks(values):
     return (last - (counts - 1) / 2.0)[place]
 
 
-def _local_variable(initial, shape=None):
+def local_variable(initial: tf.Tensor, shape: list[int | None] | None = None) -> tf.Variable:
+    """Returns a variable of a metric, which starts anew in each evaluation.
+
+    Args:
+      initial: its value before the first batch.
+      shape: its shape; None means the shape of `initial`.
+    """
     return tf.Variable(
         initial,
         trainable=False,

@@ -58,6 +58,12 @@ class Features:
             digest.update(b"" if array is None else array.tobytes())
         return digest.digest()
 
+    def describe_cuts(self) -> str:
+        """Returns in words what did not fit max_seq_length; "" if everything did."""
+        if not self.num_cut:
+            return ""
+        return f"{self.num_cut} of {len(self)} examples were cut to {self.max_seq_length} tokens"
+
     def bag_of_words(self, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the words of all examples without their order.
 

@@ -90,14 +90,14 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
 
 
 def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
-    for line, text in _lines(path):
+    for line, text in text_lines(path):
         yield line, text.split("\t")
 
 
 def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
     # Line ends inside quotes belong to their cell, so the csv module needs them.
-    reader = csv.reader((text + "\n" for _, text in _lines(path, keep_empty=True)), strict=True)
+    reader = csv.reader((text + "\n" for _, text in text_lines(path, keep_empty=True)), strict=True)
     try:
         for cells in reader:
             if cells:
@@ -107,7 +107,7 @@ def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _objects(path: str) -> Iterator[tuple[int, Row]]:
-    for line, text in _lines(path):
+    for line, text in text_lines(path):
         try:
             row = json_files.parse(text, f"{path}:{line}", object)
         except json_files.JsonError as error:
@@ -119,10 +119,18 @@ def _objects(path: str) -> Iterator[tuple[int, Row]]:
         yield line, row
 
 
-def _lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text without line end).
+def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text without line end) for each line of a file in UTF-8.
 
     A line ends at \\n alone; Unicode's other line ends may occur inside a text.
+
+    Args:
+      path: the file.
+      keep_empty: whether lines without text are yielded.
+
+    Raises:
+      TableError: the file cannot be read or is not UTF-8, or a line is too long; the message names
+        file and line.
     """
     try:
         with open(path, "rb") as file:

@@ -2,12 +2,16 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable, Iterator, Sequence
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines import examples
 from input_pipelines.embedded_task import EmbeddedTask
 from input_pipelines.features import Features
+from input_pipelines.tag_features import TagFeatures
 from input_pipelines.tasks import Task
+
+Tags = Sequence[Sequence[str]]  # of each word of each sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +19,7 @@ class TaskData:
     """Holds the features of a task.
 
     Attributes:
-      kind: "classification", "multi_label" or "regression".
+      kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of their numbers; empty for regression.
       metrics: names of metrics; the first chooses the best checkpoint.
       train: features to train on, or None.
@@ -23,17 +27,22 @@ class TaskData:
       is_pair: whether an example is a pair of texts.
       vocab_file: the vocabulary of the features.
       do_lower_case: whether the text was lower-cased.
+      write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
+        of their file.
+      tags_extension: the ending of the name of this file.
     """
 
     kind: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    train: Features | None
-    evaluate: dict[str, Features]
-    predict: dict[str, Features]
+    train: Features | TagFeatures | None
+    evaluate: dict[str, Features] | dict[str, TagFeatures]
+    predict: dict[str, Features] | dict[str, TagFeatures]
     is_pair: bool
     vocab_file: str
     do_lower_case: bool
+    write_tags: Callable[[Tags], Iterator[str]] | None = None
+    tags_extension: str = ""
 
     def digest(self) -> str:
         """Returns a hash of the training data and the labels' order; "" without training data."""

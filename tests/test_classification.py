@@ -6,7 +6,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification, tpu, update
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.choices import TASK_KINDS
 from bert_estimator.tpu.replica import Replica
 
 B, F = 4, 6
@@ -71,7 +70,7 @@ def numpy_losses(kind, logits, labels):
     return (logits[:, 0] - labels) ** 2
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_evaluation(kind):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.EVAL)
@@ -90,7 +89,7 @@ def test_evaluation(kind):
         assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_predictions(kind):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.PREDICT)
@@ -128,7 +127,7 @@ def no_head_dropout(monkeypatch):
     monkeypatch.setattr(classification, "_DROPOUT", 0.0)
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dropout):
     with tf.Graph().as_default(), tf.Session() as session:
         spec, _ = build(kind, tpu.ModeKeys.EVAL)
@@ -154,7 +153,7 @@ def test_what_saves_memory_or_time_changes_no_number(option):
         np.testing.assert_allclose(other_weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_micro_batches_equal_the_batch(kind):
     loss, report, weights = train_once(kind)
     other_loss, other_report, other_weights = train_once(kind, micro_batch_size=2)

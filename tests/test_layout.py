@@ -73,6 +73,7 @@ LEAVES = [
     "bert_estimator.atomic_file",
     "bert_estimator.choices",
     "bert_estimator.disk_errors",
+    "bert_estimator.entities",
     "bert_estimator.errors",
     "bert_estimator.json_files",
     "bert_estimator.native_log",

@@ -76,6 +76,10 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             ["--task_kind=ranking", "--train_file={here}", *OWN],
             "--task_kind=ranking: must be one of classification, multi_lab",
         ),
+        (
+            ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
+            "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",
+        ),
         (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
         (["--max_seq_length=4"], "--max_seq_length=4: must be at least 5: a pair of texts has"),
         (["--early_stopping_patience=-1"], "--early_stopping_patience=-1: must not be negative"),

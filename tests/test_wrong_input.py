@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, examples_of_step, write_data
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, TAGGER, examples_of_step, write_data
 from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tpu.verbs import checkpoints
@@ -110,6 +110,28 @@ BAD_INPUT = [
      ["--predict_file: {data}/dev.tsv:23: is not UTF-8 at byte 1 of the line"]),
     ("empty", CLASSIFIER, lambda path: os.truncate(path / "dev.tsv", 0), {},
      ["--eval_file: {data}/dev.tsv: has 0 examples"]),
+    ("tags_vocabulary", TAGGER, small_vocabulary, {},
+     ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network only"]),
+    ("tags_length", TAGGER, no_damage, {"max_seq_length": 17},
+     ["--max_seq_length=17: cannot be more than the network's max_position_embeddings"]),
+    ("tags_cut", TAGGER, lambda path: os.truncate(path / "train.conll", 9), {},
+     ["--train_file: {data}/train.conll:1: the tag is "]),
+    ("tags_columns", TAGGER, appends("train.conll", b"w1 O\n"), {},
+     ["--train_file: {data}/train.conll:", ": has 2 columns, but the first line has 3. Columns"]),
+    ("tags_no_utf_8", TAGGER, appends("dev.conll", b"w\xe9 NN O\n"), {},
+     ["--eval_file: {data}/dev.conll:", ": is not UTF-8 at byte 2 of the line"]),
+    ("tags_tag", TAGGER, appends("dev.conll", b"w1 NN B-HIGH\n"), {},
+     ["--eval_file: {data}/dev.conll:", ": the tag is 'B-HIGH'; it must be one of O, B-LOW, I-L"]),
+    ("tags_scheme", TAGGER, appends("train.conll", b"w1 NN L-LOW\n"), {},
+     ["--train_file: {data}/train.conll:", "the tag 'L-LOW' stands beside 'B-LOW', which is a t"]),
+    ("tags_empty", TAGGER, lambda path: os.truncate(path / "dev.conll", 0), {},
+     ["--eval_file: {data}/dev.conll: has 0 sentences; give a file with at least one"]),
+    ("tags_format", TAGGER, no_damage, {"train_file": "{data}/vocab.txt"},
+     ["--train_file: {data}/vocab.txt:1: has 1 columns; it must have 2 to 4"]),
+    ("tags_column", TAGGER, no_damage, {"label_column": "0"},
+     ["--train_file: {data}/train.conll: columns are numbered from 1"]),
+    ("tags_weights", TAGGER, no_damage, {"class_weights": "1,2"},
+     ["--class_weights=1,2: must be a number for each of the labels O, B-LOW, I-LOW"]),
 ]  # fmt: skip
 
 

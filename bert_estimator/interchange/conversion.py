@@ -10,7 +10,7 @@ from bert_estimator import paths
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
 from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import HUGGING_FACE, TF1, Source
+from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, TF1, Source
 from bert_estimator.tokenization import open_tokenizer
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
@@ -28,7 +28,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     Args:
       source: `Source`, with its configuration and its vocabulary.
       target: a directory that does not exist yet, or that is empty.
-      to: one of WRITERS.
+      to: one of WRITERS. Hugging Face's files of a tagging network do not have its pooler.
 
     Returns:
       output -> greatest absolute difference of the logits on a fixed batch.
@@ -46,7 +46,12 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
             raise ValueError(f"{target}: {error}") from None
     network_variables.check(source.config, source.shapes, source.path)
     tokenizer = _open_tokenizer(source)
-    weights = {name: source.read(name) for name in source.shapes}
+    names = list(source.shapes)
+    if to == HUGGING_FACE and source.kind == TAGGING:
+        # A tagging network does not use its pooler, and BertForTokenClassification does not have
+        # one.
+        names = [name for name in names if not name.startswith(network_variables.POOLER)]
+    weights = {name: source.read(name) for name in names}
     for name, value in weights.items():
         if value.dtype != np.float32:
             raise ValueError(f"{source.path}: {name} is {value.dtype}, not float32")

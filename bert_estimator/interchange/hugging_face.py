@@ -7,6 +7,7 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
     BertForMaskedLM                cls/predictions
     BertForNextSentencePrediction  cls/seq_relationship
     BertForSequenceClassification  output_weights, output_bias
+    BertForTokenClassification     output_weights, output_bias of a tagging network; no pooler
     BertModel                      no head
 """
 
@@ -23,7 +24,7 @@ from bert_estimator.interchange import (
     safetensors_files,
 )
 from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
-from bert_estimator.interchange.source import HUGGING_FACE, Source
+from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
 from bert_estimator.tokenization import Tokenizer
 
 _ARCHITECTURES = {
@@ -134,7 +135,10 @@ def write(
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
     num_labels = shapes.get(CLASSIFIER, [0])[0]
-    hugging_face_config.write(folder, source, _ARCHITECTURES[heads], num_labels, tokenizer.pad_id)
+    architecture = _ARCHITECTURES[heads]
+    if CLASSIFIER in heads and source.kind == TAGGING:
+        architecture = hugging_face_config.TOKEN_CLASSIFIER
+    hugging_face_config.write(folder, source, architecture, num_labels, tokenizer.pad_id)
 
 
 def tensor_name(name: str) -> str:

@@ -8,7 +8,13 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange.source import CLASSIFICATION, MULTI_LABEL, REGRESSION, Source
+from bert_estimator.interchange.source import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TAGGING,
+    Source,
+)
 
 CONFIG = "config.json"
 
@@ -39,6 +45,9 @@ _PROBLEM_TYPES = {
     MULTI_LABEL: "multi_label_classification",
     REGRESSION: "regression",
 }
+
+# The class whose classifier labels each token; its configuration does not have a problem_type.
+TOKEN_CLASSIFIER = "BertForTokenClassification"
 
 
 def is_config(path: str) -> bool:
@@ -97,6 +106,8 @@ def labels_of(values: dict[str, Any], path: str) -> tuple[str, ...]:
 def kind_of(values: dict[str, Any], path: str) -> str | None:
     """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None. Raises
     ValueError if it is not said in a string."""
+    if TOKEN_CLASSIFIER in json_files.field(values, "architectures", list, path, default=[]):
+        return TAGGING
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
     return kinds.get(json_files.field(values, "problem_type", str, path, default=None))
 
@@ -131,7 +142,8 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
             )
         # A classifier with a single output has nothing to choose from: it tells a number.
         kind = source.kind or (REGRESSION if num_labels == 1 else CLASSIFICATION)
-        values["problem_type"] = _PROBLEM_TYPES[kind]
+        if kind in _PROBLEM_TYPES:
+            values["problem_type"] = _PROBLEM_TYPES[kind]
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
     write_json(os.path.join(folder, CONFIG), values)

@@ -42,7 +42,8 @@ def compute(
     Returns:
       A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
       [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
-      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels].
+      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels]. Without a pooler, the
+      classifier's logits are of the tokens, [batch, seq, labels].
     """
     batch = fixed_batch(config) if batch is None else batch
     size, length = batch["input_ids"].shape
@@ -70,6 +71,7 @@ def compute(
                 session.run(variable.initializer, feed)
         values = session.run(outputs)
     if CLASSIFIER in weights:
-        logits = values["pooled_output"] @ weights[CLASSIFIER].T + weights["output_bias"]
+        hidden = values.get("pooled_output", values["sequence_output"])
+        logits = hidden @ weights[CLASSIFIER].T + weights["output_bias"]
         values["classifier_logits"] = logits
     return values

@@ -7,6 +7,7 @@ from bert_estimator.bert_config import BertConfig
 MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
 CLASSIFIER = "output_weights"
+POOLER = "bert/pooler/"
 
 
 def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
@@ -56,7 +57,7 @@ def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list
 def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tuple[str, ...]:
     """Checks that variables are all the variables of a network and of its heads.
 
-    The pooler may be missing: Hugging Face's masked-LM models do not have it.
+    The pooler may be missing: Hugging Face's models for masked words and for tags do not have it.
 
     Args:
       config: `BertConfig`.
@@ -73,8 +74,8 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
     heads = head_shapes(config, num_labels)
     found = tuple(head for head, names in heads.items() if set(names) & set(shapes))
     expected = encoder_shapes(config)
-    if not any(name.startswith("bert/pooler/") for name in shapes):
-        expected = {k: v for k, v in expected.items() if not k.startswith("bert/pooler/")}
+    if not any(name.startswith(POOLER) for name in shapes):
+        expected = {k: v for k, v in expected.items() if not k.startswith(POOLER)}
     for head in found:
         expected.update(heads[head])
     problems = [f"{name} {shapes[name]}: unknown" for name in shapes if name not in expected]

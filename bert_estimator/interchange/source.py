@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.choices import TASK_KINDS
 
 TF1, HUGGING_FACE = "tf1", "hf"
 
 # What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
-CLASSIFICATION, MULTI_LABEL, REGRESSION = KINDS = ("classification", "multi_label", "regression")
+CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
 
 @dataclasses.dataclass(frozen=True)

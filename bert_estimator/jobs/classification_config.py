@@ -9,12 +9,13 @@ import re
 from typing import Any, ClassVar
 
 from bert_estimator import provenance
-from bert_estimator.choices import EMBEDDED_TASKS, TASK_KINDS
+from bert_estimator.choices import EMBEDDED_TAGGING_TASKS, EMBEDDED_TASKS, TASK_KINDS
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.config import JobConfig, read_command_line
 from bert_estimator.recipes import embedded_classifier
 from input_pipelines.tasks import TASK_NAMES
 
+_EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
 _DATA_FLAGS = ("task_name", "data_dir", "train_file", "eval_file", "predict_file")
 # The flags that only a user's own files need.
 _OWN_FLAGS = (
@@ -38,14 +39,16 @@ class ClassificationConfig(JobConfig):
         may_differ=True,
     )
     task_name: str | None = flags.field(
-        None, f"Choose one of {', '.join((*TASK_NAMES, *EMBEDDED_TASKS))}."
+        None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}."
     )
     data_dir: str | None = flags.field(
         None, "Read the task's files, as they are distributed, from this directory."
     )
     language: str = flags.field("zh", "Choose the language of XNLI.")
     train_file: str | None = flags.field(
-        None, "Train on your own examples: a .tsv, .csv or .jsonl file."
+        None,
+        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
+        ".jsonl file.",
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the examples of such a file.", may_differ=True
@@ -54,10 +57,10 @@ class ClassificationConfig(JobConfig):
         None, "Predict for the examples of such a file; it needs no labels.", may_differ=True
     )
     text_a_column: str | None = flags.field(
-        None, "Name the column of the text, or give its number from 1 (no header)."
+        None, "Name the column of the text or the words, or give its number from 1 (no header)."
     )
     text_b_column: str | None = flags.field(None, "Name the column of the second text.")
-    label_column: str | None = flags.field(None, "Name the column of the label.")
+    label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
     task_kind: str = flags.field("classification", f"Say what labels are: {', '.join(TASK_KINDS)}.")
     vocab_file: str | None = flags.field(
         None, "Tokenize with this vocabulary: WordPiece, or SentencePiece if it ends in .model."
@@ -79,7 +82,11 @@ class ClassificationConfig(JobConfig):
     layerwise_lr_decay: float = flags.field(
         1.0, "Multiply the learning rate by this factor from each layer to the layer below it."
     )
-    do_predict: bool = flags.field(False, "Predict, into test_results.tsv.", may_differ=True)
+    do_predict: bool = flags.field(
+        False,
+        "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
+        may_differ=True,
+    )
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)
     num_seeds: int = flags.field(
         1, "Run this many seeds, from --random_seed on; print median and spread.", may_differ=True
@@ -142,6 +149,9 @@ class ClassificationConfig(JobConfig):
             unread = (*_OWN_FLAGS, *(() if self.task_name == "xnli" else ("language",)))
         else:
             rule, unread = "is for XNLI; your own files have any", ("language",)
+            rule_of_pairs = "--task_kind=tagging has no second texts; leave it out"
+            is_pair = self.task_kind == "tagging" and self.is_given("text_b_column")
+            flags.check(not is_pair, "text_b_column", self.text_b_column, rule_of_pairs)
         for name in unread:
             value = getattr(self, name)
             flags.check(not self.is_given(name), name, value, f"{rule}; leave it out")
@@ -149,7 +159,7 @@ class ClassificationConfig(JobConfig):
     def _check_data_flags(self):
         """Checks that --task_name and --data_dir name the task's files, or a flag names each."""
         if self.task_name or self.data_dir:
-            flags.check_choice("task_name", self.task_name, (*TASK_NAMES, *EMBEDDED_TASKS))
+            flags.check_choice("task_name", self.task_name, (*TASK_NAMES, *_EMBEDDED))
             flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
             is_directory = os.path.isdir(self.data_dir)
             flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")
@@ -187,11 +197,11 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     """
     settings, sources = read_command_line(ClassificationConfig, argv)
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
-    is_embedded = settings["task_name"] in EMBEDDED_TASKS or not any(
+    is_embedded = settings["task_name"] in _EMBEDDED or not any(
         sources[name] == provenance.FLAG for name in _DATA_FLAGS
     )
     if is_embedded:
-        for name, value in _embedded_plan(sources).items():
+        for name, value in _embedded_plan(settings["task_name"], sources).items():
             if sources[name] != provenance.FLAG:
                 settings[name], sources[name] = value, provenance.EMBEDDED
     settings["optimizer"] = settings["optimizer"] or "adamw"
@@ -205,10 +215,12 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     return configs
 
 
-def _embedded_plan(sources: dict[str, provenance.Source]) -> dict[str, Any]:
+def _embedded_plan(task_name: str | None, sources: dict[str, provenance.Source]) -> dict[str, Any]:
     """Returns flag name -> value, for a task that has text and a network of its own."""
     checkpoint, vocab_file = embedded_classifier.main_job_checkpoint()
     plan = {"vocab_file": vocab_file, **embedded_classifier.FLAGS}
+    if task_name in EMBEDDED_TAGGING_TASKS:
+        plan.update(embedded_classifier.TAGGING_FLAGS)
     # A checkpoint and its vocabulary belong together.
     if provenance.FLAG not in (sources["vocab_file"], sources["init_checkpoint"]):
         plan["init_checkpoint"] = checkpoint

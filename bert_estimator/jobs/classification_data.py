@@ -8,12 +8,22 @@ from collections.abc import Callable
 
 from bert_estimator import tokenization
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.choices import EMBEDDED_TAGGING_TASKS
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import estimator
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
-from input_pipelines import bag_of_words, default_data, embedded_task, task_data, tasks
+from input_pipelines import (
+    bag_of_words,
+    default_data,
+    embedded_tags,
+    embedded_task,
+    tag_files,
+    tag_task,
+    task_data,
+    tasks,
+)
 from input_pipelines.task_data import TaskData
 
 
@@ -24,12 +34,14 @@ class ClassificationData:
     Attributes:
       bert_config: the network.
       task: the features, labels and metrics.
-      baselines: function without arguments that returns a dict of name -> accuracy.
+      baselines: function without arguments that returns a dict of name -> value of the metric.
+      baseline_metric: the metric that the baselines have values of.
     """
 
     bert_config: BertConfig
     task: TaskData
     baselines: Callable[[], dict[str, float]]
+    baseline_metric: str = "accuracy"
 
 
 def load(config: ClassificationConfig) -> ClassificationData:
@@ -52,6 +64,8 @@ def _load_files(config):
     estimator.check_length(config, bert_config)
     tokenizer = _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
     try:
+        if config.task_kind == "tagging":
+            return _load_tags(config, bert_config, tokenizer)
         if config.task_name:
             task = tasks.named(config.task_name, config.language).of(config.data_dir)
         else:
@@ -76,18 +90,44 @@ def _load_files(config):
         )
     except ValueError as error:
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
-    for name, features in {"training": data.train, **data.evaluate, **data.predict}.items():
-        if features is not None and features.num_cut:
-            print(
-                f"{features.num_cut} of {len(features)} {name} examples were cut to "
-                f"--max_seq_length={config.max_seq_length} tokens."
-            )
+    _print_cuts(data)
 
     def baselines():
         majority = data.majority()
         return {} if majority is None else {"majority class": majority}
 
     return ClassificationData(bert_config, data, baselines)
+
+
+def _load_tags(config, bert_config, tokenizer):
+    is_run = not config.compile_only
+    files = {
+        "train": config.train_file,
+        "evaluate": config.eval_file if is_run and config.evaluates() else None,
+        "predict": config.predict_file if is_run and config.do_predict else None,
+    }
+    numbers = [config.text_a_column, config.label_column]
+    columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    data, sentences = tag_task.load(
+        files, columns, tokenizer, config.vocab_file, config.max_seq_length
+    )
+    _print_cuts(data)
+    return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
+
+
+def _with_usual_tags(bert_config, data, train, held_out):
+    def baselines():
+        return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
+
+    return ClassificationData(bert_config, data, baselines, data.metrics[0])
+
+
+def _print_cuts(data):
+    sides = {"training": {"": data.train}, "evaluation": data.evaluate, "prediction": data.predict}
+    for side, by_name in sides.items():
+        for name, features in by_name.items():
+            if features is not None and (cuts := features.describe_cuts()):
+                print(f"For {side}{name and ' ' + name}, {cuts} (--max_seq_length).")
 
 
 def _flag_at_fault(config, error):
@@ -105,12 +145,14 @@ def _load_embedded(config):
     estimator.check_length(config, bert_config)
     vocab_file = _keep_vocabulary(config, bert_config)
     tokenizer = _open_tokenizer(vocab_file, config.do_lower_case, bert_config)
+    if config.task_name in EMBEDDED_TAGGING_TASKS:
+        return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
     task = embedded_task.load(config.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
         f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
-        f"Start: {config.init_checkpoint or 'from scratch (run_pretraining.py makes a start)'}."
+        f"Start: {_start(config)}."
     )
 
     def baselines():
@@ -120,6 +162,20 @@ def _load_embedded(config):
         }
 
     return ClassificationData(bert_config, data, baselines)
+
+
+def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
+    task = embedded_tags.load()
+    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    print(
+        f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
+        f"out. Start: {_start(config)}."
+    )
+    return _with_usual_tags(bert_config, data, task.train, task.held_out)
+
+
+def _start(config):
+    return config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
 
 
 def _keep_vocabulary(config, bert_config):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import atomic_file, classification, tpu, update
+from bert_estimator import atomic_file, classification, tagging, tpu, update
 from bert_estimator.command_line import flags
 from bert_estimator.errors import GREATEST
 from bert_estimator.jobs import classification_data, compile_only, estimator
@@ -143,27 +143,36 @@ class FineTuning:
         measured = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
         print(f"Evaluation at step {found['global_step']}: {measured}")
         for name, value in baselines.items():
-            print(f"  accuracy of {name}: {value:.4f} ({results['accuracy'] - value:+.4f} above)")
+            metric = self._data.baseline_metric
+            print(f"  {metric} of {name}: {value:.4f} ({results[metric] - value:+.4f} above)")
         return results
 
     def predict(self) -> None:
         """Writes test_results.tsv, which has a line for each example, in order.
 
-        A line has the probabilities of the labels with tabs between them, or the number.
+        A line has the probabilities of the labels with tabs between them, or the number. Predicted
+        tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
         """
         best = self._run.best()
         for name, features in self._task.predict.items():
             predictions = self._run.estimator.predict(
                 self._input_fn(features), checkpoint_path=best
             )
-            path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}.tsv")
             # The last batch is padded with rows that are not examples.
-            _write_lines(path, map(_as_line, itertools.islice(predictions, len(features))))
+            rows = itertools.islice(predictions, len(features))
+            path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}")
+            if self._task.write_tags:
+                path += self._task.tags_extension
+                _write_lines(path, self._task.write_tags(_tags(self._task, features, rows)))
+                what = f"{features.num_sentences} sentences with their tags"
+            else:
+                path += ".tsv"
+                _write_lines(path, map(_as_line, rows))
+                labels = self._task.labels
+                probabilities = f"probabilities of {', '.join(labels)}"
+                what = f"{len(features)} lines: {probabilities if labels else 'the number'}"
             predictions.close()
-            what = "the number"
-            if self._task.labels:
-                what = f"probabilities of {', '.join(self._task.labels)}"
-            print(f"Predictions: {path} ({len(features)} lines: {what})")
+            print(f"Predictions: {path} ({what})")
 
     def export(self) -> None:
         """Writes a SavedModel with the signature `serving_default`: ids in, predictions out.
@@ -289,14 +298,16 @@ def _estimator(config, data, master=""):
     num_labels = len(task.labels) or 1
     weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
     flags.check(
-        not weights or (len(weights) == num_labels and task.kind == "classification"),
+        not weights or (len(weights) == num_labels and task.kind in ("classification", "tagging")),
         "class_weights",
         config.class_weights,
         f"must be a number for each of the labels {', '.join(task.labels)}",
     )
+    head = (task.kind, num_labels, task.metrics, weights or None)
+    is_tagging = task.kind == "tagging"
     model_fn = classification.model_fn_builder(
         data.bert_config,
-        classification.Head(task.kind, num_labels, task.metrics, weights or None),
+        tagging.TaggingHead(*head, task.labels) if is_tagging else classification.Head(*head),
         _update_rule(config, data) if config.do_train or config.compile_only else None,
         precision=config.precision,
         recompute=config.recompute,
@@ -332,6 +343,12 @@ def _update_rule(config, data):
 
 def _as_metrics(baselines):
     return {name.replace(" ", "_") + "_baseline": value for name, value in baselines.items()}
+
+
+def _tags(task, features, predictions):
+    """Returns the predicted tags of the words of each sentence."""
+    numbers = features.by_sentence([row["logits"].argmax(axis=-1) for row in predictions])
+    return [[task.labels[number] for number in sentence] for sentence in numbers]
 
 
 def _as_line(prediction):

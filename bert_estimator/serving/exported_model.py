@@ -8,9 +8,9 @@ from bert_estimator import json_files, paths, tokenization
 from bert_estimator.choices import TASK_KINDS
 
 _EXPORTS = "export"  # the directory of a run's exported models
-_REGRESSION = TASK_KINDS[-1]
+_REGRESSION, _TAGGING = "regression", "tagging"
 _LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
-# What `Features.batch` gives.
+# What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
 
 
@@ -19,7 +19,7 @@ class TextTask:
     """Says how text becomes ids, and what the outputs mean: the task.json of an exported model.
 
     Attributes:
-      kind: "classification", "multi_label" or "regression".
+      kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of the outputs' columns; empty for regression.
       is_pair: whether the task is about pairs of texts.
       vocab_file: path of the vocabulary.
@@ -130,11 +130,12 @@ def _check_signature(signature, task):
     outputs = ("logits",) if task.kind == _REGRESSION else ("logits", "probabilities")
     if not set(signature.inputs) <= set(_FEATURES) or set(signature.outputs) != set(outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
+    length = signature.inputs["input_ids"].tensor_shape.dim[1].size
+    expected = [-1, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
-        if sizes != [-1, len(task.labels) or 1]:
+        if sizes != expected:
             raise ValueError(f"{name} has the shape {sizes}, which does not fit task.json's labels")
-    length = signature.inputs["input_ids"].tensor_shape.dim[1].size
     if length < _LEAST_TOKENS:
         raise ValueError(f"its sequences have {length} tokens")
     return length

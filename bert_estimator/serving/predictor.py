@@ -9,6 +9,8 @@ It writes a line of JSON for each line, in order:
     {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}          classification
     {"labels": ["a"], "probabilities": {"a": 0.9, "b": 0.2}}       multi_label: labels above 0.5
     {"number": 3.2}                                                regression
+    {"words": ["A", "b"], "tags": ["B-X", "O"], "probabilities": [0.9, 0.8], "entities": [...]}
+                                                                   tagging; words are at spaces
     {"error": "line 7: byte 3 is not UTF-8"}                       a line that cannot be answered
 
 Lines are answered as soon as they arrive, so a program may write a line, and wait for its answer
@@ -22,20 +24,22 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import __version__, native_log, paths
+from bert_estimator import __version__, entities, native_log, paths
 from bert_estimator.serving import exported_model, lines
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
+from input_pipelines.tag_features import TagFeatures
+from input_pipelines.tag_files import Sentence
 
 BATCH_SIZE = 32
 _GREATEST_BATCH = 1 << 16
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, str] | Sequence[str]
 
 
 class Predictor:
@@ -55,11 +59,12 @@ class Predictor:
 
     Attributes:
       export_dir: the exported model's directory.
-      kind: "classification", "multi_label" or "regression".
+      kind: one of `choices.TASK_KINDS`.
       labels: the labels in the order of the outputs' columns; empty for regression.
       is_pair: whether the model's task is about pairs of texts.
-      max_seq_length: tokens of an example; longer examples are cut, as they were in training.
-      num_cut: how many texts have been cut so far.
+      max_seq_length: tokens of an example; longer examples are cut, as they were in training; for
+        tagging, longer texts are split, and none of their words is lost.
+      num_cut: how many texts have been cut so far; for tagging, how many words.
 
     Raises:
       ValueError: the directory does not hold an exported model, a file of it is damaged, or the
@@ -87,12 +92,19 @@ class Predictor:
 
         Returns:
           A dict for each text, in order. It has `label` (classification) or `labels` (multi_label),
-          and `probabilities`, label -> float; or only `number` (regression).
+          and `probabilities`, label -> float; or only `number` (regression). For tagging, it has
+          `words`, `tags` and `probabilities`, a list each with an item for each word; and
+          `entities` if the tags mark entities, a list of dicts of `type`, `first` (the
+          number of its first word) and `words`.
 
         Raises:
           ValueError: as in `predict`.
         """
+        texts = list(texts) if not isinstance(texts, str) else texts
         outputs = self.predict(texts)
+        if self.kind == "tagging":
+            found = zip(texts, outputs["probabilities"], strict=True)
+            return [self._tagged(words_of(text), rows) for text, rows in found]
         if self.kind == "regression":
             return [{"number": float(row[0])} for row in outputs["logits"]]
         return [self._answer(row) for row in outputs["probabilities"]]
@@ -101,11 +113,13 @@ class Predictor:
         """Returns the model's outputs for texts, with a row for each text, in order.
 
         Args:
-          texts: any number of strings, or of tuples of two strings if the task is about pairs.
+          texts: any number of strings, or of tuples of two strings if the task is about pairs. For
+            tagging, strings, whose words are separated by spaces, or lists of words.
 
         Returns:
           A dict of `logits` and `probabilities`, float32 [number of texts, number of labels]. For
-          regression, only `logits`, [number of texts, 1].
+          regression, only `logits`, [number of texts, 1]. For tagging, each is a list of arrays
+          [number of words, number of labels].
 
         Raises:
           ValueError: a text is not a string, or not a pair of strings if the task is about pairs;
@@ -114,24 +128,38 @@ class Predictor:
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        nothing = np.zeros([0, len(self.labels) or 1], np.float32)
-        outputs = {name: [nothing] for name in self._outputs}
+        outputs = {name: [] for name in self._outputs}
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
-            features = Features(part, self._tokenizer, self.max_seq_length)
+            make = TagFeatures if self.kind == "tagging" else Features
+            features = make(part, self._tokenizer, self.max_seq_length)
             with self._counting:
                 self.num_cut += features.num_cut
-            batch = features.batch(np.arange(len(part)))
+            for name, rows in self._run(features).items():
+                outputs[name] += features.by_sentence(rows) if self.kind == "tagging" else rows
+        if self.kind == "tagging":
+            return outputs
+        shape = [len(examples), len(self.labels) or 1]
+        return {name: np.reshape(np.float32(rows), shape) for name, rows in outputs.items()}
+
+    def _run(self, features):
+        """Returns the outputs for features, batch by batch: name -> list of rows."""
+        outputs = {name: [] for name in self._outputs}
+        for first in range(0, len(features), self.batch_size):
+            numbers = np.arange(first, min(first + self.batch_size, len(features)))
+            batch = features.batch(numbers)
             feeds = {tensor: batch[name] for name, tensor in self._inputs.items()}
             for name, rows in self._session.run(self._outputs, feeds).items():
-                outputs[name].append(rows)
-        return {name: np.concatenate(parts) for name, parts in outputs.items()}
+                outputs[name] += list(rows)
+        return outputs
 
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""
         self._session.close()
 
-    def _example(self, number: int, text: Text) -> Example:
+    def _example(self, number: int, text: Text) -> Example | Sentence:
+        if self.kind == "tagging":
+            return self._sentence(number, text)
         parts = tuple(text) if isinstance(text, tuple | list) else (text,)
         wanted = 2 if self.is_pair else 1
         if len(parts) != wanted or not all(isinstance(part, str) for part in parts):
@@ -147,12 +175,47 @@ class Predictor:
                 raise ValueError(f"texts[{number}] holds half of a character") from None
         return Example(parts[0], parts[1] if self.is_pair else None, None)
 
+    def _sentence(self, number, text):
+        is_list = isinstance(text, tuple | list)
+        if not isinstance(text, str) and not (
+            is_list and all(isinstance(word, str) and word for word in text)
+        ):
+            raise ValueError(f"texts[{number}] is {text!r}; it must be a string or a list of words")
+        try:
+            "".join(text).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"texts[{number}] holds half of a character") from None
+        return Sentence(tuple(words_of(text)))
+
+    def _tagged(self, words, rows):
+        """Returns the answer for words, whose probabilities are rows [number of words, L]."""
+        numbers = rows.argmax(axis=-1) if len(words) else []
+        tags = [self.labels[number] for number in numbers]
+        answer = {
+            "words": words,
+            "tags": tags,
+            "probabilities": [
+                float(row[number]) for row, number in zip(rows, numbers, strict=True)
+            ],
+        }
+        if entities.are_entity_tags(self.labels):
+            answer["entities"] = [
+                {"type": kind, "first": first, "words": words[first:end]}
+                for kind, first, end in entities.entities(tags)
+            ]
+        return answer
+
     def _answer(self, row: np.ndarray) -> dict[str, Any]:
         probabilities = dict(zip(self.labels, map(float, row), strict=True))
         if self.kind == "classification":
             return {"label": self.labels[int(row.argmax())], "probabilities": probabilities}
         likely = [label for label, value in probabilities.items() if value > 0.5]
         return {"labels": likely, "probabilities": probabilities}
+
+
+def words_of(text: str | Sequence[str]) -> list[str]:
+    """Returns the words of a text, which are separated by white space; or a list as it is."""
+    return text.split() if isinstance(text, str) else list(text)
 
 
 def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:

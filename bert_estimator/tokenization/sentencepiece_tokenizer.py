@@ -27,7 +27,7 @@ class SentencePieceTokenizer:
     Attributes:
       vocab_size: number of pieces.
       do_lower_case: whether text is lower-cased.
-      cls_id, sep_id, mask_id, pad_id: ids of the special tokens, pieces of the model.
+      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens, pieces of the model.
     """
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
@@ -48,6 +48,7 @@ class SentencePieceTokenizer:
             self._special(model_file, (token,)) for token in (CLS, SEP, MASK)
         )
         self.pad_id = self._special(model_file, _PAD_PIECES)
+        self.unk_id = self._model.unk_id()
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into pieces."""

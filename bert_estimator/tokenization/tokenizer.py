@@ -18,7 +18,7 @@ class Tokenizer(Protocol):
     Attributes:
       vocab_size: number of ids.
       do_lower_case: whether text is lower-cased.
-      cls_id, sep_id, mask_id, pad_id: ids of the special tokens.
+      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     vocab_size: int
@@ -27,6 +27,7 @@ class Tokenizer(Protocol):
     sep_id: int
     mask_id: int
     pad_id: int
+    unk_id: int
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into tokens."""

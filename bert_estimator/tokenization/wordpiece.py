@@ -97,7 +97,7 @@ class FullTokenizer:
       inv_vocab: id -> token.
       vocab_size: number of tokens.
       do_lower_case: whether text is lower-cased and its accents stripped.
-      cls_id, sep_id, mask_id, pad_id: ids of the special tokens.
+      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
@@ -105,7 +105,7 @@ class FullTokenizer:
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.vocab_size = len(self.vocab)
         self.cls_id, self.sep_id = self.vocab[CLS], self.vocab[SEP]
-        self.mask_id, self.pad_id = self.vocab[MASK], self.vocab[PAD]
+        self.mask_id, self.pad_id, self.unk_id = (self.vocab[token] for token in (MASK, PAD, UNK))
         self.do_lower_case = do_lower_case
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)

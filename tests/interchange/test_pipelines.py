@@ -41,9 +41,10 @@ TEXTS = (
     "long " * 60 + "text, with many more tokens than the network has positions.",
 )
 LABELS = ("gewiß, ja", "LABEL_0", "n/a")
+TAGS = ("O", "B-X", "I-X")
 
-# Kind of task -> (label of a row, whether its texts are pairs, --task_kind). Tagging and answers
-# belong here as soon as the project has them: their pipelines are "token-classification" and
+# Kind of task -> (label of a row, whether its texts are pairs, --task_kind). Tagging has a test of
+# its own. Answers belong here as soon as the project has them: their pipeline is
 # "question-answering".
 KINDS = {
     "classification": (lambda row: LABELS[row % 3], False, "classification"),
@@ -97,6 +98,13 @@ def fine_tune(path, kind, do_lower_case):
     for name in ("train", "dev"):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    return train(
+        path, do_lower_case, task_kind=task_kind, text_b_column="text_b" if is_pair else None
+    )
+
+
+def train(path, do_lower_case, **changes):
+    """Trains on `train.jsonl` for some steps; returns the run's directory."""
     flags = {
         "train_file": path / "train.jsonl",
         "eval_file": path / "dev.jsonl",
@@ -105,7 +113,6 @@ def fine_tune(path, kind, do_lower_case):
         "vocab_file": path / "vocab.txt",
         "bert_config_file": path / "bert_config.json",
         "output_dir": path / "run",
-        "task_kind": task_kind,
         "do_lower_case": do_lower_case,
         "max_seq_length": LENGTH,
         "train_batch_size": 8,
@@ -115,11 +122,11 @@ def fine_tune(path, kind, do_lower_case):
         "do_export": True,
         "keep_best_checkpoint": True,
         "save_checkpoints_steps": 1,
-        **({"text_b_column": "text_b"} if is_pair else {}),
+        **changes,
     }
-    argv = [f"--{name}={value}" for name, value in flags.items()]
+    argv = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     assert run_classifier.main(["run_classifier.py", *argv]) == 0
-    return path / "run"
+    return flags["output_dir"]
 
 
 def convert(source, target, *flags):
@@ -165,6 +172,54 @@ def test_pipelines_answer_as_the_predictor(tmp_path, pipeline, kind, hidden_act,
             "text-classification", tmp_path / folder, inputs, truncation=True, top_k=None
         )
         assert_same(as_answers(answers), expected)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False], ids=["uncased", "cased"])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf"], ids=["gelu_new", "gelu"])
+def test_the_pipeline_tags_as_the_predictor(tmp_path, pipeline, hidden_act, do_lower_case):
+    """And so it does after a way there and back, through Google's layout."""
+    write_network(tmp_path, hidden_act, do_lower_case)
+    rows = [
+        {"words": text.split(), "tags": [TAGS[len(word) % 3] for word in text.split()]}
+        for text in TEXTS
+    ]
+    for name in ("train", "dev"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    flags = {"text_a_column": None, "label_column": None, "task_kind": "tagging"}
+    run = train(tmp_path, do_lower_case, **flags)
+    convert(run, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "tf1")
+    convert(tmp_path / "tf1", tmp_path / "back")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert "problem_type" not in config
+    predictor = Predictor(str(run))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case)
+    texts = [text for text in TEXTS if len(tokenizer.tokenize(text)) <= LENGTH - 2]
+    assert len(texts) > 3
+    expected = predictor.predict(texts)["probabilities"]
+    for folder in ("hf", "back"):
+        answers = pipeline(
+            "token-classification",
+            tmp_path / folder,
+            texts,
+            aggregation_strategy="none",
+            ignore_labels=[],
+        )
+        for text, found, rows in zip(texts, answers, expected, strict=True):
+            by_place = {each["index"]: each for each in found}
+            place = 1  # after [CLS]
+            for word, row in zip(text.split(), rows, strict=True):
+                assert by_place[place]["entity"] == predictor.labels[row.argmax()]
+                assert by_place[place]["score"] == pytest.approx(row.max(), abs=1e-5)
+                place += len(tokenizer.tokenize(word))
+    # The other side's weights are a start for tagging here, though they lack the pooler.
+    run = train(tmp_path, do_lower_case, **flags, init_checkpoint=tmp_path / "hf",
+                output_dir=tmp_path / "again", learning_rate=1e-9)  # fmt: skip
+    again = Predictor(str(run)).predict(texts)["probabilities"]
+    for rows, others in zip(expected, again, strict=True):
+        np.testing.assert_allclose(rows, others, atol=1e-5)
 
 
 def test_a_pretraining_run_fills_masks(tmp_path, pipeline):

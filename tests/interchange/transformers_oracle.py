@@ -134,7 +134,7 @@ def pipelines():
         request = json.loads(line)
         pipeline = transformers.pipeline(request["task"], request["folder"], device="cpu")
         answers = [pipeline(each, **request["options"]) for each in request["inputs"]]
-        print(json.dumps(answers), flush=True)
+        print(json.dumps(answers, default=float), flush=True)  # scores may be NumPy's
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from tiny_run import (
     copy_records,
     pairs,
     pretraining_flags,
+    tagging_flags,
     words,
     write_pairs,
     write_records,
+    write_tagged,
 )
 
 import run_classifier
@@ -61,6 +63,7 @@ def write_classifier_data(path):
     (path / "bert_config.json").write_text(json.dumps(bert_config(30)))
     for name, number, seed in (("train", 64, 1), ("dev", 21, 2)):
         write_pairs(path / f"{name}.tsv", pairs(number, seed))
+        write_tagged(path / f"{name}.conll", number, seed)
 
 
 def huge_label(path):
@@ -124,6 +127,8 @@ CLASSIFIER = Script(
     "Features.batch",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 9},
 )
+# The same script with another kind of task, whose labels are not numbers that could be too large.
+TAGGER = dataclasses.replace(CLASSIFIER, flags=tagging_flags)
 SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER)}
 
 

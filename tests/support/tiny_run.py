@@ -90,6 +90,28 @@ def write_pairs(path, rows):
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_tagged(path, number, seed):
+    """Writes sentences over `words(30)` as CoNLL. Each has an entity: one of w0 to w3, then one of
+    w4 to w7."""
+    generator = np.random.default_rng(seed)
+    lines = []
+    for _ in range(number):
+        numbers = generator.integers(8, 30, size=generator.integers(4, 20))
+        start = generator.integers(len(numbers) - 2)
+        numbers[start : start + 2] = generator.integers(4, size=2) + [0, 4]
+        for place, word in enumerate(numbers):
+            tag = "B-LOW" if place == start else "I-LOW" if place == start + 1 else "O"
+            lines.append(f"w{word} NN {tag}\n")
+        lines.append("\n")
+    path.write_text("".join(lines))
+
+
+def tagging_flags(data, output_dir, **changes):
+    """Does the same as `classifier_flags` for tagging, with `train.conll` and `dev.conll`."""
+    files = {"train_file": data / "train.conll", "eval_file": data / "dev.conll"}
+    return classifier_flags(data, output_dir, **{"task_kind": "tagging", **files, **changes})
+
+
 def pretraining_flags(data, output_dir, **changes):
     """Returns the flags of a short run_pretraining.py.
 

@@ -1,0 +1,94 @@
+"""Entities in sequences of tags, and the scores of predicted entities.
+
+A tag is O for a word outside of all entities. Else it is a prefix, a hyphen and the entity's type,
+such as B-PER; if there is only one type, it may be the prefix alone. Three schemes are in use:
+
+    IOB1   I within an entity; B only at a word that begins an entity right after another entity of
+           the same type (CoNLL-2003 as it is distributed)
+    IOB2   B at the first word of every entity, and I at the others (CoNLL-2002)
+    IOBES  also E at the last word, and S at the word of an entity of one word
+
+One rule reads all three, and reads broken sequences as conlleval (the script of CoNLL-2000) and
+seqeval do: a word goes on with the entity of the word before it if both have the same type, its
+own prefix is I or E, and the prefix before is B or I. Any other word with a tag other than O begins
+an entity.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+OUTSIDE = "O"
+PREFIXES = "BIES"
+
+Entity = tuple[str, int, int]  # type, place of its first word, place after its last word
+
+_TYPED = re.compile(r"[BIES]-.+", re.DOTALL)
+
+
+class TagError(ValueError):
+    """A tag does not belong to the scheme of the others; `tag` is the tag."""
+
+    def __init__(self, message: str, tag: str):
+        super().__init__(message)
+        self.tag = tag
+
+
+def are_entity_tags(labels: Iterable[str]) -> bool:
+    """Returns whether labels are the tags of a scheme, so that sequences of them hold entities.
+
+    Labels that are not, such as parts of speech, are classes of single words.
+
+    Raises:
+      TagError: some labels are tags of typed entities, and another label is not a tag.
+    """
+    inside = [label for label in labels if label != OUTSIDE]
+    strangers = [label for label in inside if label not in PREFIXES and not _TYPED.fullmatch(label)]
+    typed = [label for label in inside if _TYPED.fullmatch(label)]
+    if typed and strangers:
+        raise TagError(
+            f"the tag {strangers[0]!r} stands beside {typed[0]!r}, which is a tag of IOB1, IOB2 or "
+            "IOBES; so it must be O, or begin with B-, I-, E- or S-",
+            strangers[0],
+        )
+    return bool(inside) and not strangers
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """Returns the entities of a sentence, in order.
+
+    Args:
+      tags: the tags of its words, for which `are_entity_tags` holds.
+    """
+    found: list[Entity] = []
+    before = OUTSIDE
+    for place, tag in enumerate(tags):
+        prefix, kind = tag[:1], tag[2:]
+        if tag != OUTSIDE:
+            goes_on = prefix in "IE" and before[:1] in ("B", "I") and before[2:] == kind
+            first = found.pop()[1] if goes_on else place
+            found.append((kind, first, place + 1))
+        before = tag
+    return found
+
+
+def scores(
+    labelled: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
+) -> tuple[float, float, float]:
+    """Returns (precision, recall, F1) of the entities of sentences; 0 for a score without entities.
+
+    A predicted entity is correct if a labelled entity has its type, its first and its last word.
+
+    Args:
+      labelled, predicted: the tags of each sentence, with one tag for each word in either.
+    """
+    num_labelled = num_predicted = num_correct = 0
+    for ours, theirs in zip(labelled, predicted, strict=True):
+        truth, guess = entities(ours), entities(theirs)
+        num_labelled += len(truth)
+        num_predicted += len(guess)
+        num_correct += len(set(truth) & set(guess))
+    return (
+        num_correct / max(num_predicted, 1),
+        num_correct / max(num_labelled, 1),
+        2 * num_correct / max(num_labelled + num_predicted, 1),
+    )
