@@ -17,8 +17,11 @@ _ADVICE = {
 }
 _REASONS = {os.strerror(number): number for number in _ADVICE}
 _ABSENT = os.strerror(errno.ENOENT)
-_OF_TENSORFLOW = re.compile(rf"(\S+); ({'|'.join(map(re.escape, [*_REASONS, _ABSENT]))})")
-_OF_SAVER = re.compile(r"Parent directory of (\S+) doesn't exist, can't save")
+# A path may have spaces. In TensorFlow's messages ": " may stand before it.
+_OF_TENSORFLOW = re.compile(
+    rf"^(?:.*: )?(.+?); ({'|'.join(map(re.escape, [*_REASONS, _ABSENT]))})", re.MULTILINE
+)
+_OF_SAVER = re.compile(r"Parent directory of (.+) doesn't exist, can't save")
 
 
 def explanation(error: BaseException, what_next: str) -> str | None:
@@ -37,7 +40,7 @@ def explanation(error: BaseException, what_next: str) -> str | None:
         if missing is None:
             return None
         return (
-            f"{path} cannot be written: the directory {missing} is gone. Bring it back; {what_next}"
+            f"{path} cannot be reached: the directory {missing} is gone. Bring it back; {what_next}"
         )
     if reason not in _REASONS:
         return None
@@ -48,11 +51,11 @@ def _path_and_reason(error):
     if isinstance(error, OSError):
         path = error.filename if isinstance(error.filename, str) else ""
         return path, os.strerror(error.errno) if error.errno else None
-    found = _OF_TENSORFLOW.search(str(error))
-    if found:
-        return found.groups()
-    found = _OF_SAVER.search(str(error))
-    return (found[1], _ABSENT) if found else ("", None)
+    of_tensorflow = _OF_TENSORFLOW.search(str(error))
+    if of_tensorflow:
+        return of_tensorflow.groups()
+    of_saver = _OF_SAVER.search(str(error))
+    return (of_saver[1], _ABSENT) if of_saver else ("", None)
 
 
 def _first_missing(path):

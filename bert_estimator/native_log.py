@@ -18,7 +18,8 @@ _CHATTER = re.compile(
     # Information and warnings, in the two forms that TensorFlow has used.
     rb"[IW]\d{4} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |"
     rb"To enable the following instructions: |"
-    # Errors that are not: there is no GPU, or two parts of TensorFlow register the same.
+    # Messages at the level of errors that do not matter: there is no GPU, or two parts of
+    # TensorFlow register the same factory.
     rb".*(?:failed call to cuInit|Unable to register cu\w+ factory|oneDNN supports DT_\w+ only|"
     rb"computation placer already registered)"
 )
@@ -42,11 +43,13 @@ def quiet() -> None:
     try:
         sys.stderr.flush()
         terminal = os.dup(2)
-    except (AttributeError, OSError):  # stderr is closed
+        reader, writer = os.pipe()
+        child = os.fork()
+    except (AttributeError, OSError):  # stderr is closed, or the system is out of something
         return
-    reader, writer = os.pipe()
-    if os.fork() == 0:
+    if child == 0:
         try:
+            os.close(writer)
             _be_the_filter(reader, terminal)
         finally:
             os._exit(0)
@@ -63,7 +66,7 @@ def _be_the_filter(reader, terminal):
         signal.signal(number, signal.SIG_IGN)
     os.dup2(terminal, 2)
     os.dup2(reader, 0)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, 1 << 16)  # The limit may be a thousand times that, and take a minute.
     os.close(1)
     rest = b""
     while True:

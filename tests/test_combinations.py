@@ -202,7 +202,8 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
         except Killed:
             pass
         else:  # fine-tuning that evaluates at its end alone has no second evaluation
-            assert row["killed"] == "in an evaluation"
+            place = (row["killed"], row["script"], row["on the way"])
+            assert place == ("in an evaluation", "fine-tuning", "nothing")
     assert run(script, flags_of(row, data, tmp_path / "killed")) == 0
 
     expected = variables_of(tmp_path / "whole", LAST)

@@ -27,6 +27,10 @@ FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{
         ),
         (IndexError("run/events.x; File too large\n"), "run/events.x: File too large. Raise "),
         (
+            tf.errors.ResourceExhaustedError(None, None, f"Save failed: my {FULL}"),
+            "my run/model.ckpt-4_temp/part-0.tempstate1: No space left on device. Free space ",
+        ),
+        (
             tf.errors.UnknownError(None, None, "a/b; Input/output error"),
             "a/b: Input/output error. Have a look at the disk (dmesg); ",
         ),
@@ -48,9 +52,10 @@ def test_sentences(error, sentence):
     ],
 )
 def test_a_directory_that_has_vanished(tmp_path, error):
-    path = f"{tmp_path}/gone/run/model.ckpt"
+    path = f"{tmp_path}/gone away/run/model.ckpt"
+    gone = f"{tmp_path}/gone away"
     assert disk_errors.explanation(error(path), NEXT) == (
-        f"{path} cannot be written: the directory {tmp_path}/gone is gone. Bring it back; {NEXT}"
+        f"{path} cannot be reached: the directory {gone} is gone. Bring it back; {NEXT}"
     )
     os.makedirs(os.path.dirname(path))
     assert disk_errors.explanation(error(path), NEXT) is None  # only the file is missing

@@ -370,6 +370,11 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
     low, median, high = sorted(accuracies)
     assert f"accuracy of 3 seeds: median {median:.4f} ({low:.4f} to {high:.4f})" in out
     assert sorted(os.listdir(tmp_path)) == ["seed-5", "seed-6", "seed-7"]
+    # The configuration of a seed's run repeats this seed.
+    (config,) = classification_config.resolve(
+        ["", f"--config={tmp_path}/seed-6/config.json", "--output_dir=other"]
+    )
+    assert (config.random_seed, config.num_seeds) == (6, 1)
 
 
 # Files that cannot work

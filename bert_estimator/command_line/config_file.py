@@ -56,9 +56,10 @@ def _of_run(config, path) -> dict[str, Any]:
     given = {}
     for name, entry in json_files.field(config, "flags", dict, path).items():
         json_files.check(entry, dict, f"{path}: flags: {name}")
-        is_given = entry.get("from") == str(provenance.FLAG)
-        if is_given and name not in _OF_ONE_RUN and entry.get("value") is not None:
-            given[name] = entry["value"]
+        if entry.get("from") == str(provenance.FLAG) and name not in _OF_ONE_RUN:
+            # An empty flag overrides a recipe or a default; config.json has null for it.
+            value = entry.get("value")
+            given[name] = "" if value is None else value
     return given
 
 

@@ -165,7 +165,8 @@ def _quiet_event_files():
 def _explanation(error):
     """Returns the message of a self-explaining exception, else None."""
     if type(error).__name__ in _SELF_EXPLAINING:
-        return str(error.args[0])  # TensorFlow's NaN error has a str() of its own
+        # TensorFlow's own NaN error has a str() that leaves its arguments out.
+        return str(error.args[0] if error.args else error)
     carried = re.search(rf"\b(?:{'|'.join(_SELF_EXPLAINING)}): (.+)", str(error))
     if carried:
         return carried[1]

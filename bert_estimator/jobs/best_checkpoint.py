@@ -57,14 +57,16 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     def resume(self, step: int) -> None:
         """Completes what an earlier process of this training did not complete.
 
-        Forgets the evaluations of later steps, since training will come to these steps again.
-        Evaluates the checkpoint that training resumes from if it has not been evaluated.
+        Forgets the evaluations of later steps, and the best checkpoint if it is a later one, since
+        training will come to these steps again. Evaluates the checkpoint that training resumes from
+        if it has not been evaluated, or if something was forgotten: it may be the best one now.
 
         Args:
           step: the global step that training resumes from, or 0.
         """
         values = {at: value for at, value in self._values.items() if at <= step}
         if values != self._values:
+            values.pop(step, None)
             self._values = values
             evaluated_steps.write(self._directory, self._values)
         self._remove_others()
@@ -81,7 +83,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if math.isnan(value):  # a correlation with constant predictions
             value = -math.inf
         values = {**self._values, step: value}
-        if self._keeps_best and evaluated_steps.best_of(values) == step:
+        # Training may have gone back to a checkpoint, and the best one until then may be gone.
+        kept = evaluated_steps.best_kept(self._directory, self._values)
+        if self._keeps_best and (kept is None or value > self._values[kept]):
             self._copy(checkpoint)
         self._values = values
         evaluated_steps.write(self._directory, self._values)
@@ -107,9 +111,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
                 os.replace(copy + ".tmp", copy)
 
     def _remove_others(self):
-        """Removes the files of all checkpoints but the best one, if that one is there."""
+        """Removes the files of all checkpoints but the best one."""
         best = evaluated_steps.best_kept(self._directory, self._values)
         prefix = evaluated_steps.PREFIX
-        for name in os.listdir(self._directory) if best else ():
+        for name in os.listdir(self._directory) if os.path.isdir(self._directory) else ():
             if name.startswith(prefix) and not name.startswith(f"{prefix}{best}."):
                 os.remove(os.path.join(self._directory, name))

@@ -235,6 +235,8 @@ def _seeds(config):
             random_seed=seed,
             output_dir=os.path.join(config.output_dir, f"seed-{seed}"),
             num_seeds=1,
+            # --config of this run's config.json repeats this seed.
+            sources={**config.sources, "random_seed": provenance.FLAG},
         )
         for seed in range(config.random_seed, config.random_seed + config.num_seeds)
     ]

@@ -357,7 +357,8 @@ def _stage(settings, sources, number, stage):
     """Returns (settings, sources) of a recipe's stage; flags on the command line come first."""
     recipe = settings["recipe"]
     settings = {**settings, "bert_config": None, "stage": number}
-    sources = {**sources, "bert_config": provenance.DEFAULT}
+    # --config of this stage's config.json repeats this stage.
+    sources = {**sources, "bert_config": provenance.DEFAULT, "stage": provenance.FLAG}
     for name, given in stage.items():
         if sources[name] != provenance.FLAG:
             settings[name] = given.value

@@ -81,7 +81,7 @@ class Run:
             return
         start = time.perf_counter()
         rollbacks = Rollbacks(self.directory.path, self.config.max_rollbacks)
-        if start_step == 0:
+        if not self.directory.holds_checkpoint():
             rollbacks.begin()
         listeners = [best_checkpoint] if best_checkpoint is not None else []
         while not self._train_or_roll_back(input_fn, num_train_steps, listeners, rollbacks):

@@ -50,14 +50,19 @@ def main(argv: list[str]) -> int:
 def _run_module(name, flags):
     sys.argv = [name, *flags]
     sys.path[0] = os.getcwd()
+    # Finding a module imports its package, which may import TensorFlow.
+    bert_estimator.legacy.install()
     try:
         found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # The package is there; it imports something that is not.
+        found = None
+    except ValueError:  # The name is empty.
         found = None
     if found is None:
-        print(f"python -m bert_estimator.legacy: no module named {name}", file=sys.stderr)
+        print(f"python -m bert_estimator.legacy: no module named {name!r}", file=sys.stderr)
         return 2
-    bert_estimator.legacy.install()
     return _exit_code(name, lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
 
 

@@ -167,9 +167,9 @@ def _packages():
 
 
 _PACKAGES = _packages()
-# Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
 _OLD_WHEEL = "tensorflow.python.estimator."  # tensorflow_estimator's place in TensorFlow 1.12
-_GONE = ("tensorflow.contrib.", "tensorflow_estimator.", "tensorflow.python.estimator.")
+# Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
+_GONE = ("tensorflow.contrib.", "tensorflow_estimator.", _OLD_WHEEL)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

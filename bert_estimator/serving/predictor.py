@@ -123,20 +123,24 @@ class Predictor:
 
         Raises:
           ValueError: a text is not a string, or not a pair of strings if the task is about pairs;
-            the message says which text.
+            the message says which text. Or an output is not finite.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        outputs = {name: [] for name in self._outputs}
+        outputs, num_cut = {name: [] for name in self._outputs}, 0
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
             make = TagFeatures if self.kind == "tagging" else Features
             features = make(part, self._tokenizer, self.max_seq_length)
-            with self._counting:
-                self.num_cut += features.num_cut
+            num_cut += features.num_cut
             for name, rows in self._run(features).items():
                 outputs[name] += features.by_sentence(rows) if self.kind == "tagging" else rows
+        for row in outputs["logits"]:
+            if not np.isfinite(row).all():
+                raise ValueError(f"the model's output is not finite: {np.asarray(row).tolist()}")
+        with self._counting:
+            self.num_cut += num_cut
         if self.kind == "tagging":
             return outputs
         shape = [len(examples), len(self.labels) or 1]

@@ -42,6 +42,14 @@ def test_the_config_of_a_run_repeats_its_command_line(tmp_path):
     assert config_file.arguments(path) == ["--do_eval=false", "--learning_rate=0.25"]
 
 
+def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
+    """The empty flag is not left out: it overrides the checkpoint of a recipe or a task."""
+    settings, sources = read_command_line(JobConfig, ["script", "--init_checkpoint="])
+    recorded = JobConfig(**settings).settings()
+    RunDirectory(str(tmp_path)).write_config(recorded, sources, "digest")
+    assert config_file.arguments(str(tmp_path / "config.json")) == ["--init_checkpoint="]
+
+
 def test_yaml(tmp_path):
     pytest.importorskip("yaml")
     path = write(tmp_path / "run.yaml", "learning_rate: 1.0e-3\nuse_tpu: true\ntpu_name:\n")

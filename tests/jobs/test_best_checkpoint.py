@@ -231,12 +231,26 @@ def test_going_back_to_an_earlier_checkpoint_evaluates_again(tmp_path, run):
     for earlier in (24, 20, 16, 4):
         a_run = run(VALUES, early_stopping_patience=3)
         a_run.resume(earlier)
-        assert a_run.evaluated == []
-        best = path_of_best(str(tmp_path))
-        assert best == (None if earlier < 20 else f"{tmp_path}/best/model.ckpt-20")
+        # The best checkpoint until then may have been removed since: this one may take its place.
+        assert a_run.evaluated == [earlier]
+        assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-{min(earlier, 20)}"
         assert not a_run.listener.exhausted
         assert a_run.finish() == 32
         assert a_run.kept() == expected
+
+
+def test_an_abandoned_checkpoint_is_never_the_best(tmp_path, run):
+    """Neither while training comes to its step again, nor after that with another metric."""
+    run({4: 0.3, 8: 0.5, 12: 0.4, 16: 0.9}).finish()
+    a_run = run({4: 0.3, 8: 0.5, 12: 0.4, 16: 0.2, 20: 0.35, 24: 0.45})
+    a_run.resume(12)
+    best = []
+    for step in (16, 20, 24):
+        best.append(path_of_best(str(tmp_path)))
+        a_run.save(step)
+    # The checkpoint of step 8 is gone. So the best checkpoint there is now the best one.
+    assert best == [f"{tmp_path}/best/model.ckpt-12"] * 3
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-24"
 
 
 def test_started_over_nothing_of_the_run_before_counts(tmp_path, run):

@@ -64,6 +64,15 @@ def test_a_flag_can_be_for_one_stage(tmp_path):
     assert config.stage == 1 and config.learning_rate == 5e-3
 
 
+def test_the_config_of_a_stage_repeats_this_stage(tmp_path):
+    (alone,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
+    _, of_all = stages(tmp_path, "--recipe=lamb_76min")
+    for each in (alone, of_all):
+        RunDirectory(str(tmp_path)).write_config(each.settings(), each.sources, "digest")
+        (again,) = stages(tmp_path, f"--config={tmp_path}/config.json", "--init_checkpoint=")
+        assert again.stage == 2
+
+
 def finished(tmp_path, num_train_steps):
     """As a run of stage 1 with so many steps leaves it."""
     first = tmp_path / "stage_1"

@@ -4,8 +4,11 @@ import types
 
 import locked as locks
 import pytest
+from kills import Killed
 
-from bert_estimator.jobs.run import locked
+from bert_estimator import tpu
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.run import Run, locked
 from bert_estimator.tpu import lock
 
 
@@ -25,3 +28,30 @@ def test_all_directories_are_locked_before_the_first_run(tmp_path):
         assert not (tmp_path / "1" / ".lock").exists()
         with locked([config(tmp_path / "2", do_train=False)]):
             pass
+
+
+class Estimator:
+    """Trains in name only, from the checkpoint of step 0: each call of `train` raises an error."""
+
+    def __init__(self, *errors):
+        self._errors = iter(errors)
+
+    def global_step(self):
+        return 0
+
+    def train(self, input_fn, **_):
+        raise next(self._errors)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_rollback_to_step_0_outlives_a_kill(tmp_path, has_checkpoint):
+    """If the checkpoint is gone, training starts from scratch."""
+    skipped = []
+    for errors in ([tpu.NanLossDuringTrainingError("NaN", step=5), Killed()], [Killed()]):
+        if has_checkpoint:
+            (tmp_path / "model.ckpt-0.index").touch()
+        run_config = types.SimpleNamespace(max_rollbacks=1)
+        run = Run(run_config, RunDirectory(str(tmp_path)), Estimator(*errors))
+        with pytest.raises(Killed):
+            run.train(skipped.append, 10, "num_train_steps")
+    assert skipped == [(), ((0, 5),), ((0, 5),) if has_checkpoint else ()]

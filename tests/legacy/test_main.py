@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import locked
+import pytest
 
 import bert_estimator
 import bert_estimator.legacy
@@ -307,7 +308,7 @@ def test_no_script(tmp_path, capsys):
 def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     package = tmp_path / "package"
     package.mkdir()
-    (package / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("import sys\nassert sys.installed")
     (package / "part.py").write_text("WORD = 'part'")
     (package / "module.py").write_text(
         "import sys\nfrom package import part\nprint(__name__, part.WORD, sys.argv[1:])"
@@ -315,12 +316,21 @@ def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    monkeypatch.setattr(sys, "installed", False, raising=False)
+
+    def install():
+        sys.installed = True
+
+    monkeypatch.setattr(bert_estimator.legacy, "install", install)
     assert runner.main(["runner", "-m", "package.module", "--flag"]) == 0
     assert capsys.readouterr().out == "__main__ part ['--flag']\n"
-    for absent in ("package.absent", "absent.module"):
+    for absent in ("package.absent", "absent.module", ""):
         assert runner.main(["runner", "-m", absent]) == 2
-        assert f"no module named {absent}" in capsys.readouterr().err
+        assert f"no module named {absent!r}" in capsys.readouterr().err
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "__init__.py").write_text("import something_absent")
+    with pytest.raises(ModuleNotFoundError, match="something_absent"):
+        runner.main(["runner", "-m", "lacking.module"])
 
 
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):

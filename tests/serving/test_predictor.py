@@ -369,6 +369,28 @@ def test_a_text_that_the_network_fails_on_costs_its_own_line_only(cased, monkeyp
     assert answers[2] == {"error": "line 3: MemoryError()"}
 
 
+def test_an_output_that_is_not_finite_is_an_error_of_its_line(cased, monkeypatch):
+    """JSON does not have NaN; and a text is counted once if its line is answered again."""
+    predictor = Predictor(str(cased))
+    run, outputs = predictor._session.run, []
+
+    def spoils(fetches, feeds):
+        results = run(fetches, feeds)
+        if not outputs:
+            results["logits"][1] = np.nan
+        outputs.append(results)
+        return results
+
+    long = b"W1 " * 100
+    monkeypatch.setattr(predictor._session, "run", spoils)
+    writer = io.StringIO()
+    assert answer_lines(predictor, io.BytesIO(b"W1\n" + long + b"\n"), writer) == 0
+    assert len(outputs) == 3 and predictor.num_cut == 1
+    outputs.clear()
+    with pytest.raises(ValueError, match=r"^the model's output is not finite: \[nan\]$"):
+        predictor(["W1", "W2"])
+
+
 def test_several_threads_ask_at_once(pairs):
     given = [texts(NUMBER, seed, True) + [("w1 " * 20, "w2")] for seed in range(8)]
     predictor = Predictor(str(pairs), batch_size=4)

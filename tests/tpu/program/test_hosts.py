@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -192,13 +193,17 @@ def test_two_hosts_equal_one(tmp_path, cores, tolerance):
 
 
 def kill_when(condition, processes, killed):
-    """Kills a host once a condition is true; returns (exit code, stderr) of the other host."""
+    """Kills a host once a condition is true.
+
+    Returns:
+      (exit code, stderr, and seconds to its end) of the other host.
+    """
     try:
         toy.wait_until(condition, secs=240)
         processes[killed].send_signal(signal.SIGKILL)
-        other = processes[1 - killed]
+        other, start = processes[1 - killed], time.monotonic()
         _, err = other.communicate(timeout=240)
-        return other.returncode, err
+        return other.returncode, err, time.monotonic() - start
     finally:
         for process in processes:
             process.kill()
@@ -209,7 +214,7 @@ def kill_when(condition, processes, killed):
 @pytest.mark.usefixtures("xla_runtime")
 def test_a_killed_host_ends_the_other_with_a_sentence(tmp_path, killed):
     processes = start_two(tmp_path, 10**6)
-    code, err = kill_when(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, processes, killed)
+    code, err, _ = kill_when(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, processes, killed)
     assert code == 1
     (sentence,) = (line for line in err.splitlines() if ": error: " in line)
     assert f": error: host {killed} of TF_CONFIG (localhost:" in sentence
@@ -226,10 +231,11 @@ def test_hosts_that_were_killed_resume(tmp_path, killed):
     list(map(output_of, start_two(tmp_path / "whole", 300)))
     (tmp_path / "killed").mkdir()
     processes = start_two(tmp_path / "killed", 300)
-    code, _ = kill_when(
+    code, _, secs = kill_when(
         lambda: toy.checkpoint_steps(tmp_path / "killed")[-1:] > [30], processes, killed
     )
     assert code == 1
+    assert secs < 30  # as README promises
     list(map(output_of, start_two(tmp_path / "killed", 300)))
     found, expected = (
         tf.train.load_checkpoint(str(tmp_path / name / "model.ckpt-300"))

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from bert_estimator.tpu.verbs import ticker
 
 
@@ -47,11 +49,8 @@ def test_nothing_is_said_without_an_interval_or_a_text(logged):
 
 
 def test_an_error_ends_the_lines():
-    try:
-        with ticker.every(0.001, lambda: None):
-            raise KeyError("of the block")
-    except KeyError:
-        pass
+    with pytest.raises(KeyError), ticker.every(0.001, lambda: None):
+        raise KeyError("of the block")
     assert not [thread for thread in threading.enumerate() if thread.name == "ticker"]
 
 
