@@ -93,7 +93,9 @@ def test_a_line_without_an_end_is_passed_on_while_the_process_runs():
 
 
 def test_a_signal_to_all_of_a_terminal_s_processes_ends_the_filter_last():
-    program = WRITES + "os.killpg(0, 2)\nos.write(2, b'never')"
+    # A shell's background jobs are born with SIGINT ignored, and so may these tests be.
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program = heeds + WRITES + "os.killpg(0, 2)\nos.write(2, b'never')"
     ended = subprocess.run(
         [sys.executable, "-c", program, "before\n"],
         capture_output=True,
