@@ -3,9 +3,9 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 from tiny_run import bert_config, metrics_of, pairs, steps_of, variables_of, words, write_pairs
@@ -269,7 +269,7 @@ def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path,
     del batch["is_real_example"]
     np.savez(tmp_path / "ids.npz", **batch)
     arguments = [exported, str(tmp_path / "ids.npz"), str(tmp_path / "found.npy")]
-    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
     expected = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)
 

@@ -1,7 +1,6 @@
 """Both scripts stopped in the middle, by errors, signals and kills; runs that go on.
 
-Each process spends seconds importing TensorFlow, so processes that fail by themselves run at the
-same time.
+Processes that fail by themselves run at the same time.
 """
 
 import json

@@ -64,11 +64,10 @@ def compute(
             outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, config.vocab_size])
         if f"{NEXT_SENTENCE}/output_bias" in weights:
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
-        for variable in tf.global_variables():
-            if variable.op.name in weights:
-                # Feed the value in place of the initial value.
-                feed = {variable.initializer.inputs[1]: weights[variable.op.name]}
-                session.run(variable.initializer, feed)
+        variables = [v for v in tf.global_variables() if v.op.name in weights]
+        # The weights are fed in place of the initial values.
+        feed = {v.initializer.inputs[1]: weights[v.op.name] for v in variables}
+        session.run([v.initializer for v in variables], feed)
         values = session.run(outputs)
     if CLASSIFIER in weights:
         hidden = values.get("pooled_output", values["sequence_output"])

@@ -9,8 +9,16 @@ from input_pipelines import embedded_corpus, embedded_task
 
 
 @pytest.fixture(scope="module")
-def tasks():
-    return {name: embedded_task.load(name) for name in embedded_task.TASKS}
+def corpus():
+    return embedded_corpus.load()
+
+
+@pytest.fixture(scope="module")
+def tasks(corpus):
+    """Returns the tasks by name. They are made of one corpus, since reading it takes seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(embedded_corpus, "load", lambda: corpus)
+        return {name: embedded_task.load(name) for name in embedded_task.TASKS}
 
 
 @pytest.mark.parametrize("name", embedded_task.TASKS)
@@ -36,13 +44,13 @@ def test_no_example_is_on_both_sides(tasks, name):
     assert len(sides[0] & sides[1]) <= 0.03 * len(sides[1])
 
 
-def test_what_is_held_out_was_held_out_of_pretraining(tasks):
-    sentences = {sentence for document in embedded_corpus.load().train for sentence in document}
+def test_what_is_held_out_was_held_out_of_pretraining(corpus, tasks):
+    sentences = {sentence for document in corpus.train for sentence in document}
     seen = [e for e in tasks["sentence_order"].held_out if {e.text_a, e.text_b} & sentences]
     assert seen == []
 
 
-def test_examples(tasks):
+def test_examples(corpus, tasks):
     written, changed = tasks["word_order"].held_out[:2]
     words = written.text_a.split()
     rotations = [words[i:] + words[:i] for i in range(2, len(words) - 1)]
@@ -52,8 +60,8 @@ def test_examples(tasks):
     assert (first.text_a, first.text_b) == (exchanged.text_b, exchanged.text_a)
     follows, elsewhere = tasks["neighbours"].train[:2]
     assert follows.text_a == elsewhere.text_a and follows.text_b != elsewhere.text_b
-    documents = embedded_corpus.load().train
-    assert any((follows.text_a, follows.text_b) in itertools.pairwise(d) for d in documents)
+    neighbours = [itertools.pairwise(document) for document in corpus.train]
+    assert any((follows.text_a, follows.text_b) in pairs for pairs in neighbours)
     own, other = tasks["summary"].train[:2]
     assert own.text_a == other.text_a and own.text_b != other.text_b
     assert "(" in own.text_a

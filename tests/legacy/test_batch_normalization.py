@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -171,7 +171,7 @@ def test_slim_trains_its_moving_averages(tmp_path):
     x = images()
     np.save(tmp_path / "x.npy", x)
     (tmp_path / "script.py").write_text(SLIM, encoding="utf-8")
-    done = subprocess.run(
+    done = forked.run(
         [
             *(sys.executable, "-m", "bert_estimator.legacy"),
             *(str(tmp_path / "script.py"), str(tmp_path / "x.npy")),

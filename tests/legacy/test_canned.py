@@ -1,9 +1,9 @@
 """Tests tensorflow-estimator's canned estimators and heads on this project's Estimator."""
 
 import json
-import subprocess
 import sys
 
+import forked
 import pytest
 import replay
 import tensorflow.compat.v1 as tf
@@ -101,7 +101,7 @@ print("all")
 
 def run(folder, text, *arguments):
     (folder / "script.py").write_text(text)
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "bert_estimator.legacy", str(folder / "script.py"), *arguments],
         cwd=replay.ROOT,
         capture_output=True,

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -40,10 +41,10 @@ print(sorted(name for name in estimator.get_variable_names() if "Adam" not in na
 """
 
 
-def run(tmp_path, text, **environment):
+def run(tmp_path, text, run=forked.run, **environment):
     script = tmp_path / "script.py"
     script.write_text(text, encoding="utf-8")
-    return subprocess.run(
+    return run(
         [sys.executable, "-m", "bert_estimator.legacy", str(script), str(tmp_path / "model")],
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -81,7 +82,7 @@ except ImportError as error:
 def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_path):
     # With this entry Python does not find the package.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tf_keras'] = None\n")
-    done = run(tmp_path, WITHOUT, PYTHONPATH=str(tmp_path))
+    done = run(tmp_path, WITHOUT, subprocess.run, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     names, error = done.stdout.splitlines()
     assert names == (

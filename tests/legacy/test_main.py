@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import forked
 import locked
 import pytest
 
@@ -103,9 +104,9 @@ if __name__ == "__main__":
 """
 
 
-def start(folder, script, *flags):
+def start(folder, script, *flags, run=forked.run):
     (folder / "script.py").write_text(script)
-    return subprocess.run(
+    return run(
         [sys.executable, "-m", "bert_estimator.legacy", str(folder / "script.py"), *flags],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
         cwd=ROOT,
@@ -116,7 +117,7 @@ def start(folder, script, *flags):
 
 def test_a_script_sees_tensorflow_1_and_its_own_flags(tmp_path):
     (tmp_path / "helper.py").write_text("def path(file):\n    return file + '.json'\n")
-    done = start(tmp_path, SCRIPT, "--word=hello", "more")
+    done = start(tmp_path, SCRIPT, "--word=hello", "more", run=subprocess.run)
     assert done.returncode == 7, done.stderr
     assert "deprecated" not in done.stderr
     assert done.stderr.count("This is said once.") == 1

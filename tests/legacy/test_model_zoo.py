@@ -7,6 +7,7 @@ Compared are names, shapes, dtypes, their order, and whether they are trainable.
 import importlib.util
 import sys
 
+import forked
 import pytest
 import replay
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     "name", ["model_zoo", pytest.param("keras_applications", marks=pytest.mark.slow)]
 )
 def test_variables_are_those_of_tensorflow_1(tmp_path, name):
-    replay.run_zoo(LEGACY, name, tmp_path)
+    replay.run_zoo(LEGACY, name, tmp_path, forked.run)
     golden = replay.variables_of(replay.GOLDENS / f"{name}.json")
     assert all(golden.values())
     got = replay.variables_of(tmp_path / "variables.json")

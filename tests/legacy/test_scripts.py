@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import sys
 
+import forked
 import numpy as np
 import pytest
 import replay
@@ -14,7 +15,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.legacy import wheel
 
-LEGACY = [sys.executable, "-m", "bert_estimator.legacy"]
+
+def run(script, folder, *flags):
+    command = [sys.executable, "-m", "bert_estimator.legacy"]
+    replay.run(command, script, folder, *flags, process=forked.run)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,7 @@ def runs(tmp_path_factory):
             flags, _ = replay.FLAGS[script]
             folder = root / script
             replay.start_from(folder, replay.GOLDENS / script, 0)
-            started[script] = folder, pool.submit(replay.run, LEGACY, script, folder, *flags)
+            started[script] = folder, pool.submit(run, script, folder, *flags)
         yield started
         pool.shutdown(cancel_futures=True)
 
@@ -53,7 +57,7 @@ def test_further_script_gives_what_tensorflow_1_gave(tmp_path, script):
         pytest.skip("needs tensorflow-estimator: the extra [estimator]")
     folder = tmp_path / "out"
     replay.start_from(folder, replay.GOLDENS / script, 0)
-    replay.run(LEGACY, script, folder, *replay.FLAGS[script][0])
+    run(script, folder, *replay.FLAGS[script][0])
     check(script, folder)
 
 
@@ -89,7 +93,7 @@ def test_a_scripts_own_hooks_saw_each_step(runs):
 def check_on_cores(script, folder, cores):
     replay.start_from(folder, replay.GOLDENS / script, 0)
     flags = ["--use_tpu"] if cores == 1 else ["--use_tpu", f"--tpu=rehearse:{cores}"]
-    replay.run(LEGACY, script, folder, *flags)
+    run(script, folder, *flags)
     golden = json.loads((replay.GOLDENS / f"{script}.json").read_text())
     lines, _ = replay.differences_on_cores(script, folder, golden)
     assert not lines

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import numpy as np
 import pytest
 from tiny_run import bert_config, metrics_of, variables_of, words, write_records
@@ -122,7 +123,7 @@ def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_trains(tm
 def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there):
     """SIGKILL arrives within the first stage, at the hand-over, and within the second stage."""
     script = os.path.abspath(run_pretraining.__file__)
-    process = subprocess.Popen(
+    process = forked.start(
         [sys.executable, script, *flags, f"--output_dir={tmp_path}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -134,7 +135,7 @@ def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / f"stage_2/model.ckpt-{STEPS}.index").exists()
-    subprocess.run(
+    forked.run(
         [sys.executable, script, *flags, f"--output_dir={tmp_path}"],
         check=True,
         stdout=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
+import forked
 import numpy as np
 from tiny_run import (
     bert_config,
@@ -176,7 +177,7 @@ def start(script, flags, step=None, action="pass", environment=()):
     if step is not None:
         name = script.module.__name__
         program = ["-c", WITH_ACTION.format(module=name, step=step, action=action)]
-    return subprocess.Popen(
+    return forked.start(
         [sys.executable, *program, *flags],
         env={**os.environ, "PYTHONPATH": root, **dict(environment)},
         stdout=subprocess.PIPE,

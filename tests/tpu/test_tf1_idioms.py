@@ -4,9 +4,9 @@ Each core gets the same rows, so that what a model computes over a core's batch 
 """
 
 import os
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -274,7 +274,7 @@ for network in (idioms.batch_norm, idioms.cond, idioms.while_loop):
 
 
 def test_after_disable_v2_behavior(tmp_path):
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],
         capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -146,7 +147,7 @@ def start(folder, steps, cores=4, cluster=None, index=0):
     if cluster:
         task = {"type": "worker" if index else "chief", "index": 0}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    return subprocess.Popen(
+    return forked.start(
         [sys.executable, "-c", PROGRAM, str(folder), str(steps), str(cores)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """The XLA runtime means what the session runtime means, on any number of cores."""
 
 import os
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -323,7 +323,7 @@ print("weight", estimator.get_variable_value("w"))
 
 
 def test_after_disable_v2_behavior(tmp_path):
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],
         capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,9 +1,9 @@
 """SavedModels: what is in them, that plain TensorFlow runs them, and that a failure leaves none."""
 
 import os
-import subprocess
 import sys
 
+import forked
 import locked
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ def test_it_runs_in_a_process_with_plain_tensorflow(tmp_path, use_tpu):
         "print(serve(x=tf.constant([1.0, 2.0]))['product'].numpy().tolist())\n"
         "assert not any('bert_estimator' in name for name in sys.modules)\n"
     )
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.stdout.splitlines()[-1:] == ["[3.0, 6.0]"], done.stderr

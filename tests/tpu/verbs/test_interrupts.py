@@ -1,8 +1,7 @@
 """Signals: the first one ends training after the step and saves, the second exits at once.
 
-Each scenario is a process of its own; they run side by side, since each spends its time importing
-TensorFlow. test_train_eval.py has signals to a training that evaluates, test_hosts.py those to one
-of several hosts.
+Each scenario is a process of its own; they run side by side. test_train_eval.py has signals to a
+training that evaluates, test_hosts.py has signals to one of several hosts.
 """
 
 import contextlib
@@ -13,6 +12,7 @@ import sys
 import threading
 import time
 
+import forked
 import numpy as np
 import pytest
 from toy import checkpoint_steps, wait_until, weight_at
@@ -77,7 +77,7 @@ class Process:
     def __init__(self, folder, scenario, signals):
         self.folder, self.scenario, self.signals = folder, scenario, signals
         self._lines = []
-        self._process = subprocess.Popen(
+        self._process = forked.start(
             [
                 sys.executable,
                 "-c",
@@ -91,9 +91,6 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            # A shell's background job, as a test run may be, ignores SIGINT.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self._reader = threading.Thread(
             target=lambda: self._lines.extend(iter(self._process.stderr.readline, ""))

@@ -1,0 +1,132 @@
+"""A process that has loaded TensorFlow and copies itself for each command that `forked` asks for.
+
+It runs as a program, with the number of a socket's descriptor as its argument. For each request it
+gets a byte with five descriptors: a file with the command, then stdin, stdout and stderr of the
+command, then a pipe, to which it writes the copy's process id and, when the copy has ended, its
+status. It ends when the socket is closed.
+
+A copy of a process with threads may deadlock, since the copy has only the thread that made it. So
+the server starts nothing of TensorFlow and jax: it only loads them.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import types
+
+
+def load():
+    """Loads what takes long: third parties' modules, and nothing of the project.
+
+    The legacy runner exchanges modules that tf_slim loads: so tf_slim is not among them.
+    """
+    import sentencepiece  # noqa: F401
+    import tensorflow.compat.v1  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import jax  # noqa: F401
+    gc.collect()
+    gc.freeze()
+
+
+def check_threads():
+    """Raises RuntimeError if this process has more than one thread.
+
+    OpenBLAS has threads when it is loaded. It ends them before each fork.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("what was loaded has started threads: copies may deadlock")
+
+
+def serve(control):
+    """Answers requests; returns (command, its working directory, its environment) in a copy."""
+    awake, waker = socket.socketpair()
+    for side in (awake, waker):
+        side.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which close the socket
+    pipes = {}  # process id -> the pipe for its status
+    while True:
+        ready, _, _ = select.select([control, awake], [], [])
+        if awake in ready:
+            awake.recv(1 << 12)
+            report_ended(pipes)
+        if control not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 5)
+        if not message:
+            sys.exit()
+        request, *streams, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for side in (control, awake, waker):
+                side.close()
+            for descriptor in (status, *pipes.values()):
+                os.close(descriptor)
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            with os.fdopen(request) as reader:
+                return json.load(reader)
+        check_threads()
+        pipes[pid] = status
+        os.write(status, b"%d\n" % pid)
+        for descriptor in (request, *streams):
+            os.close(descriptor)
+
+
+def report_ended(pipes):
+    """Writes the statuses of the copies that have ended to their pipes, and closes the pipes."""
+    while pipes:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        pipe = pipes.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # nobody may wait for it
+            os.write(pipe, b"%d\n" % os.waitstatus_to_exitcode(status))
+        os.close(pipe)
+
+
+def run(arguments, folder, environment):
+    """Does what `python ARGUMENTS` does.
+
+    Args:
+      arguments: "-c" and a program, or "-m" and a module, or a script's path; then its own ones.
+      folder: the working directory.
+      environment: all environment variables.
+    """
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    kind = arguments[0]
+    first = {"-c": "", "-m": os.getcwd()}.get(kind) or os.path.dirname(os.path.abspath(kind))
+    sys.path[:] = ["" if kind == "-c" else first, *path, *sys.path[1:]]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if kind == "-m":
+        sys.argv[:] = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv[:] = arguments
+        main.__file__ = kind
+        with open(kind, "rb") as reader:
+            exec(compile(reader.read(), kind, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    load()
+    # In a copy the program goes on here: how it ends is up to Python, as for any program.
+    run(*serve(socket.socket(fileno=int(sys.argv[1]))))
