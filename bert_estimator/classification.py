@@ -17,16 +17,12 @@ token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
 """
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu, update
-from bert_estimator.bert_config import BertConfig
-from bert_estimator.init_checkpoint import scaffold_fn
-from bert_estimator.layers.dropout import Dropout
+from bert_estimator.fine_tuning import Network
 from bert_estimator.metrics import METRICS, Metric
 from bert_estimator.precision import scope, to_float32
 
@@ -95,16 +91,7 @@ def mean_loss(losses: tf.Tensor, weights: tf.Tensor) -> Metric:
 
 
 def model_fn_builder(
-    bert_config: BertConfig,
-    head: Head,
-    rule: update.UpdateRule | None = None,
-    *,
-    precision: str = "float32",
-    recompute: bool = False,
-    use_one_hot_embeddings: bool = False,
-    random_seed: int = 0,
-    init_checkpoint: str | None = None,
-    allow_partial_init: bool = False,
+    network: Network, head: Head, rule: update.UpdateRule | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`.
 
@@ -114,45 +101,24 @@ def model_fn_builder(
     [B, L], or [B, F, L] for tagging, and, except for regression, `probabilities` of this shape.
 
     Args:
-      bert_config: `BertConfig`.
+      network: the network, and its initial weights.
       head: `Head`.
       rule: `update.UpdateRule`; only training needs it.
-      precision: "float32" or "bfloat16": what the network computes in.
-      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
-      random_seed: seed of dropout.
-      init_checkpoint: checkpoint whose weights training starts from, or None; the head starts
-        from random weights if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
-      allow_partial_init: whether the checkpoint may lack any variable of the model, and may hold
-        variables that the model does not have.
 
     Raises:
       ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
     """
-    make_model = functools.partial(
-        modeling.BertModel,
-        bert_config,
-        recompute=recompute,
-        use_one_hot_embeddings=use_one_hot_embeddings,
-    )
-
-    def initial_weights(**options):
-        return scaffold_fn(
-            init_checkpoint,
-            bert_config,
-            new_head=head.new_variables(),
-            allow_partial_init=allow_partial_init,
-            **options,
-        )
 
     def model_fn(features, labels, mode, params):
         del labels, params
         if mode == tpu.ModeKeys.TRAIN:
 
             def make_loss_fn(step):
-                return _loss_fn(make_model, head, precision, features, random_seed, step)
+                return _loss_fn(network, head, features, step)
 
-            return rule.train_spec(make_loss_fn, features, initial_weights())
-        logits = _logits(make_model, head, precision, features, None)
+            scaffold_fn = network.scaffold_fn(head.new_variables())
+            return rule.train_spec(make_loss_fn, features, scaffold_fn)
+        logits = _logits(network, head, features, None)
         if mode == tpu.ModeKeys.PREDICT:
             return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
         losses = _losses(head, logits, features["label_ids"])
@@ -163,53 +129,16 @@ def model_fn_builder(
             eval_metrics=head.eval_metrics(features, logits, losses),
             # An evaluation before the first step needs these weights. If the model's own directory
             # has a checkpoint, the evaluation reads that instead.
-            scaffold_fn=initial_weights(log=tf.logging.debug),
+            scaffold_fn=network.scaffold_fn(head.new_variables(), log=tf.logging.debug),
         )
 
     return model_fn
 
 
-def layerwise_rate_scale(
-    layerwise_lr_decay: float, num_hidden_layers: int
-) -> Callable[[str], float] | None:
-    """Returns the learning rate's factor by layer, which decays from the head to the embeddings.
-
-    ELECTRA is fine-tuned this way (Clark et al., 2020, section 3.1 and its code).
-
-    Args:
-      layerwise_lr_decay: the factor from a layer to the layer below it, such as 0.8; 1 turns the
-        decay off.
-      num_hidden_layers: the number of layers of the network.
-
-    Returns:
-      None if layerwise_lr_decay is 1. Else a function of a variable's name that returns the factor
-      of its rate: 1 for the pooler and the head, layerwise_lr_decay^2 for the last layer, and one
-      power more for each layer further down; the embeddings come last.
-    """
-    if layerwise_lr_decay == 1.0:
-        return None
-
-    def rate_scale(name):
-        layer = re.search(r"/encoder/layer_(\d+)/", name)
-        if layer:
-            depth = int(layer[1]) + 1
-        else:
-            depth = 0 if "/embeddings/" in name else num_hidden_layers + 2
-        return layerwise_lr_decay ** (num_hidden_layers + 2 - depth)
-
-    return rate_scale
-
-
-def _logits(make_model, head, precision, features, dropout):
+def _logits(network, head, features, dropout):
     """Returns the head's logits, float32 [B, ..., L]; without `dropout`, as outside of training."""
-    with scope(precision):
-        model = make_model(
-            is_training=dropout is not None,
-            input_ids=features["input_ids"],
-            input_mask=features["input_mask"],
-            token_type_ids=features["segment_ids"],
-            dropout=dropout,
-        )
+    with scope(network.precision):
+        model = network.build(features, dropout)
         hidden = head.input_of(model)
         if dropout is not None:
             hidden = dropout(hidden, _DROPOUT)
@@ -253,18 +182,17 @@ def _class_weights(head, features):
     return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
 
 
-def _loss_fn(make_model, head, precision, features, random_seed, step):
+def _loss_fn(network, head, features, step):
     """Returns the function of a micro-batch that gives its share of the global batch's loss."""
     weights = head.weights_of(features)
     num_labelled = update.global_sum(weights)
     total = num_labelled
     if head.class_weights is not None:  # their sum may be below 1, and may be 0
         total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
-    core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+    dropout_of = network.dropout_of(features, step)
 
     def loss_fn(micro_features, first_row):
-        dropout = Dropout(random_seed, step, core_first_row + first_row)
-        logits = _logits(make_model, head, precision, micro_features, dropout)
+        logits = _logits(network, head, micro_features, dropout_of(first_row))
         label_ids = micro_features["label_ids"]
         micro_weights = head.weights_of(micro_features)
         losses = _losses(head, logits, label_ids) * micro_weights

@@ -144,7 +144,7 @@ def match(
             f"{sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}",
             source.path,
         )
-    scopes = {name.split("/")[0] for name in shapes if "/" in name}
+    scopes = {_scope_of(name) for name in shapes if "/" in name}
     problems = []
     for name, shape in shapes.items():
         if name in source.shapes and name not in fitting:
@@ -154,7 +154,7 @@ def match(
         elif name not in fitting and not re.fullmatch(new_head or "", name):
             problems.append(f"{name}: {shape} in the model, not in the checkpoint")
     for name in unused:
-        if name not in shapes and name.split("/")[0] in scopes:
+        if name not in shapes and _scope_of(name) in scopes:
             problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
     if problems and not allow_partial_init:
         raise ArgumentError(
@@ -172,3 +172,9 @@ def match(
         *((f"optimizer's slots: {len(slots)}", "", UNUSED) for _ in slots[:1]),
         *((name, "", UNUSED) for name in source.left_out if name not in slots),
     ]
+
+
+def _scope_of(name):
+    """Returns the scope that a network's or a head's variables share; "cls" has several heads."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == "cls" else parts[0]

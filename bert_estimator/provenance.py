@@ -26,6 +26,7 @@ class Origin(enum.Enum):
     ASSUMED = "assumed"  # by this project, since the paper leaves the value open
     NVIDIA = "NVIDIA"  # DeepLearningExamples, PyTorch/LanguageModeling/BERT
     GOOGLE = "google-research/bert"
+    BERT_PAPER = "BERT paper"  # Devlin et al. (2018)
     SCALED = "scaled"  # --scale
     STAGE = "stage"  # the stage of the recipe that ran before
 

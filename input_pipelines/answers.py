@@ -115,6 +115,12 @@ def evaluate(windows: Windows, predictions: Iterable[Prediction], version_2: boo
     return results
 
 
+def metric_names(windows: Windows, version_2: bool) -> list[str]:
+    """Returns the names of the metrics that `evaluate` computes."""
+    nothing = [Prediction(question.id, (), (), "", 0.0, "") for question in windows.questions]
+    return list(evaluate(windows, nothing, version_2))
+
+
 def write(directory: str, predictions: Iterable[Prediction], version_2: bool) -> list[str]:
     """Writes predictions.json, nbest_predictions.json and, with version_2, null_odds.json.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import classification, tpu, update
+from bert_estimator import classification, fine_tuning, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.tpu.replica import Replica
 
@@ -55,7 +55,8 @@ def build(kind, mode, rule=None, head=None, rows=slice(None), **options):
     """Builds the model in the current graph; returns (spec, features)."""
     tf.set_random_seed(3)
     features = {n: tf.constant(v) for n, v in make_features(kind, rows).items()}
-    model_fn = classification.model_fn_builder(CONFIG, head or head_of(kind), rule, **options)
+    network = fine_tuning.Network(CONFIG, **options)
+    model_fn = classification.model_fn_builder(network, head or head_of(kind), rule)
     return model_fn(features, None, mode, {}), features
 
 
@@ -224,9 +225,9 @@ def test_dropout_is_on_in_training_alone():
 
 
 def test_layerwise_decay_is_electras():
-    scale = classification.layerwise_rate_scale(0.5, 2)
+    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
     assert scale("bert/embeddings/word_embeddings") == 0.5**4
     assert scale("bert/encoder/layer_0/output/dense/kernel") == 0.5**3
     assert scale("bert/encoder/layer_1/attention/self/query/bias") == 0.5**2
     assert scale("bert/pooler/dense/kernel") == scale("output_weights") == 1.0
-    assert classification.layerwise_rate_scale(1.0, 2) is None
+    assert fine_tuning.layerwise_rate_scale(1.0, 2) is None

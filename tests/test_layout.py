@@ -12,7 +12,7 @@ import bert_estimator
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 MOST_LINES, MOST_LINES_OF_A_SCRIPT, MOST_LINES_OF_A_FUNCTION = 400, 80, 60
-SCRIPTS = ("run_pretraining.py", "run_classifier.py")
+SCRIPTS = ("run_pretraining.py", "run_classifier.py", "run_squad.py")
 
 
 @functools.cache
@@ -92,6 +92,7 @@ CONFIG_ARROWS = [
 ARROWS = {
     "run_pretraining": ["bert_estimator.command_line", "bert_estimator.jobs"],
     "run_classifier": ["bert_estimator.command_line", "bert_estimator.jobs"],
+    "run_squad": ["bert_estimator.command_line", "bert_estimator.jobs"],
     **{name: [] for name in LEAVES},
     "bert_estimator.tpu": ["bert_estimator.tpu"],
     "bert_estimator.tpu.program": ["bert_estimator.tpu.program"],
@@ -168,7 +169,15 @@ ARROWS = {
         "bert_estimator.command_line",
     ],
     "bert_estimator.jobs.pretraining_config": CONFIG_ARROWS,
-    "bert_estimator.jobs.classification_config": CONFIG_ARROWS,
+    "bert_estimator.jobs.fine_tuning_config": CONFIG_ARROWS,
+    "bert_estimator.jobs.classification_config": [
+        "bert_estimator.jobs.fine_tuning_config",
+        *CONFIG_ARROWS,
+    ],
+    "bert_estimator.jobs.question_answering_config": [
+        "bert_estimator.jobs.fine_tuning_config",
+        *CONFIG_ARROWS,
+    ],
     "bert_estimator.serving": [
         "bert_estimator.serving",
         "bert_estimator.tokenization",

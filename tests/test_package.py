@@ -11,6 +11,7 @@ import tomllib
 import bert_estimator
 import run_classifier
 import run_pretraining
+import run_squad
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.legacy import __main__ as legacy
 from bert_estimator.serving import predictor
@@ -25,6 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
     [
         run_pretraining,
         run_classifier,
+        run_squad,
         create_vocabulary,
         create_pretraining_data,
         predictor,

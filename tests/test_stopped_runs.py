@@ -1,4 +1,4 @@
-"""Both scripts stopped in the middle, by errors, signals and kills; runs that go on.
+"""The scripts stopped in the middle, by errors, signals and kills; runs that go on.
 
 Processes that fail by themselves run at the same time.
 """
@@ -12,18 +12,14 @@ import time
 import locked
 import numpy as np
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, end, start, write_data
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, end, start, with_slow, write_data
 from tiny_run import (
     bert_config,
     metrics_of,
-    pairs,
     steps_of,
     training_metrics,
     variables_of,
     without_timing,
-    words,
-    write_pairs,
-    write_records,
 )
 
 from bert_estimator.tpu.verbs import checkpoints
@@ -31,7 +27,7 @@ from bert_estimator.tpu.verbs import checkpoints
 PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 
 
-@pytest.fixture(scope="module", params=SCRIPTS)
+@pytest.fixture(scope="module", params=with_slow(SQUAD))
 def script(request):
     return SCRIPTS[request.param]
 
@@ -52,8 +48,8 @@ def assert_last_checkpoint(output_dir, step):
 
 @pytest.fixture(scope="module")
 def failing(data, tmp_path_factory):
-    """Runs that fail, by script and what does: (directory, process). Started together: each keeps
-    one core busy."""
+    """Returns a function of a script and of what fails in it: (directory, process). The quick ones
+    are started together, since each keeps one core busy."""
     started = {}
 
     def begin(script, name, action):
@@ -62,10 +58,15 @@ def failing(data, tmp_path_factory):
         action = action.format(path=path)
         started[script, name] = path, start(script, [*flags, "--do_train"], 6, action)
 
-    for script in SCRIPTS.values():
-        begin(script, "input_fn", f"{script.reads} = fail")
+    def find(script, name):
+        if (script, name) not in started:
+            begin(script, name, f"{script.reads} = fail")
+        return started[script, name]
+
+    for script in (PRETRAINING, CLASSIFIER):
+        find(script, "input_fn")
     begin(PRETRAINING, "cut", "os.truncate('{path}/train.tfrecord', 0)")
-    yield started
+    yield find
     for _, process in started.values():
         process.kill()
 
@@ -79,7 +80,7 @@ def assert_ended_after_step_6(path, code):
 
 
 def test_an_exception_inside_input_fn(failing, script):
-    path, process = failing[script, "input_fn"]
+    path, process = failing(script, "input_fn")
     code, err = end(process)
     assert "RuntimeError: the disk has gone" in err[err.index("Traceback") :]
     assert "CancelledError" not in err
@@ -87,7 +88,7 @@ def test_an_exception_inside_input_fn(failing, script):
 
 
 def test_a_file_cut_short_while_it_is_read(failing):
-    path, process = failing[PRETRAINING, "cut"]
+    path, process = failing(PRETRAINING, "cut")
     code, err = end(process)
     last = err.splitlines()[-1]
     assert last.startswith(f"run_pretraining.py: error: {path}/train.tfrecord: record ")
@@ -100,7 +101,7 @@ def test_a_loss_that_is_infinite(script, data, tmp_path, capsys):
     flags = script.flags(path, tmp_path / "run", **script.steps(20), **script.spoil(path))
     assert script.main([*flags, "--do_train"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"{script.name}: error: The loss of step 7 is inf")
+    assert last.startswith(f"{script.name}: error: The loss of step 7 is {script.bad_loss}")
     assert "Lower the learning rate" in last
     assert_last_checkpoint(tmp_path / "run", 4)
     assert [r["step"] for r in training_metrics(tmp_path / "run")] == [2, 4, 6]
@@ -213,10 +214,7 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
     (output_dir / "config.json").write_text(config.replace(str(data[script.name]), str(own)))
     flags = [*script.flags(own, output_dir, **script.steps(8)), "--do_train"]
     assert script.main(flags) == 0
-    if script is PRETRAINING:
-        write_records(own, "train.tfrecord", words(40), num_sentences=6)
-    else:
-        write_pairs(own / "train.tsv", pairs(64, 4))
+    script.change_data(own)
     assert script.main(flags) == 2
     message = f"--{script.data_flag}: {output_dir} holds a run on other records"
     assert message in capsys.readouterr().err
@@ -228,8 +226,13 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
         (PRETRAINING, {"use_tpu": True, "precision": "bfloat16"}),
         (PRETRAINING, {"use_tpu": False, "keep_best_checkpoint": True}),
         (CLASSIFIER, {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True}),
+        pytest.param(
+            SQUAD,
+            {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["pretraining-tpu", "pretraining-local", "classifier"],
+    ids=["pretraining-tpu", "pretraining-local", "classifier", "squad"],
 )
 def test_a_killed_run_resumed_equals_an_uninterrupted_one(data, tmp_path, script, changes):
     own = shutil.copytree(data[script.name], tmp_path / "data")

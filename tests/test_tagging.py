@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from test_classification import CONFIG, B, F
 
-from bert_estimator import classification, entities, tagging, tpu, update
+from bert_estimator import classification, entities, fine_tuning, tagging, tpu, update
 from bert_estimator.tpu.replica import Replica
 
 LABELS = ("O", "B-X", "I-X")
@@ -29,7 +29,8 @@ def head_of(metrics=(*tagging.ENTITY_METRICS, "accuracy", "macro_f1"), **options
 def build(mode, rule=None, head=None, rows=slice(None), **options):
     tf.set_random_seed(3)
     features = {name: tf.constant(value[rows]) for name, value in FEATURES.items()}
-    model_fn = classification.model_fn_builder(CONFIG, head or head_of(), rule, **options)
+    network = fine_tuning.Network(CONFIG, **options)
+    model_fn = classification.model_fn_builder(network, head or head_of(), rule)
     return model_fn(features, None, mode, {})
 
 

@@ -1,11 +1,11 @@
-"""Both scripts told of input that cannot work: what is wrong, where, before step 0 if they can."""
+"""The scripts told of input that cannot work: what is wrong, where, before step 0 if they can."""
 
 import json
 import os
 import shutil
 
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, TAGGER, examples_of_step, write_data
+from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, TAGGER, examples_of_step, write_data
 from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tpu.verbs import checkpoints
@@ -62,6 +62,24 @@ def few_columns(path):
     """Cuts a file short: its last row has only one column and a part of the second."""
     text = (path / "train.tsv").read_text()
     (path / "train.tsv").write_text(text[: text.rindex("\t")])
+
+
+def changes_question(**changes):
+    """Returns damage to the second question of train.json; a value of None takes a key out."""
+
+    def change(path):
+        content = json.loads((path / "train.json").read_text())
+        qa = content["data"][0]["paragraphs"][1]["qas"][0]
+        qa.update(changes)
+        for name in [name for name, value in changes.items() if value is None]:
+            del qa[name]
+        (path / "train.json").write_text(json.dumps(content))
+
+    return change
+
+
+def no_questions(path):
+    (path / "dev.json").write_text('{"data": []}')
 
 
 def no_damage(path):
@@ -132,6 +150,26 @@ BAD_INPUT = [
      ["--train_file: {data}/train.conll: columns are numbered from 1"]),
     ("tags_weights", TAGGER, no_damage, {"class_weights": "1,2"},
      ["--class_weights=1,2: must be a number for each of the labels O, B-LOW, I-LOW"]),
+    ("vocabulary", SQUAD, small_vocabulary, {},
+     ["--vocab_file={data}/vocab.txt: has 35 tokens, but the network only"]),
+    ("length", SQUAD, no_damage, {"max_seq_length": 17},
+     ["--max_seq_length=17: cannot be more than the network's max_position_embeddings"]),
+    ("segments", SQUAD, one_segment, {},
+     ["--bert_config_file={data}/bert_config.json: has type_vocab_size 1, but a question and it"]),
+    ("cut", SQUAD, lambda path: os.truncate(path / "dev.json", 99), {},
+     ["--eval_file: {data}/dev.json: is not JSON"]),
+    ("no_id", SQUAD, changes_question(id=None), {},
+     ["--train_file: {data}/train.json: data[0].paragraphs[1].qas[0]: the key 'id' is missing"]),
+    ("no_answer", SQUAD, changes_question(answers=[]), {},
+     ["--train_file: {data}/train.json: data[0].paragraphs[1].qas[0]: the question does not have"]),
+    ("impossible", SQUAD, changes_question(is_impossible=True), {},
+     ["--train_file: {data}/train.json: data[0].paragraphs[1].qas[0]: the question is impossible"]),
+    ("unlabelled_to_evaluate", SQUAD, changes_question(answers=None),
+     {"train_file": "{whole}/train.json", "eval_file": "{data}/train.json"},
+     ["--eval_file: {data}/train.json: data[0].paragraphs[1].qas[0]: the question does not have"]),
+    ("no_questions", SQUAD, no_questions,
+     {"do_train": True, "do_predict": True, "predict_file": "{data}/dev.json"},
+     ["--predict_file: {data}/dev.json: has 0 questions"]),
 ]  # fmt: skip
 
 

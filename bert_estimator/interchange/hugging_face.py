@@ -8,6 +8,7 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
     BertForNextSentencePrediction  cls/seq_relationship
     BertForSequenceClassification  output_weights, output_bias
     BertForTokenClassification     output_weights, output_bias of a tagging network; no pooler
+    BertForQuestionAnswering       cls/squad/output_weights, cls/squad/output_bias
     BertModel                      no head
 """
 
@@ -23,7 +24,12 @@ from bert_estimator.interchange import (
     network_variables,
     safetensors_files,
 )
-from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+)
 from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
 from bert_estimator.tokenization import Tokenizer
 
@@ -32,6 +38,7 @@ _ARCHITECTURES = {
     (MASKED_LM,): "BertForMaskedLM",
     (NEXT_SENTENCE,): "BertForNextSentencePrediction",
     (CLASSIFIER,): "BertForSequenceClassification",
+    (ANSWER,): "BertForQuestionAnswering",
     (): "BertModel",
 }
 
@@ -39,6 +46,7 @@ _ARCHITECTURES = {
 _RENAMED = (
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"^output_(weights|bias)$", r"classifier/\1"),
+    (r"^cls/squad/output_(weights|bias)$", r"qa_outputs/\1"),
     (r"/output_(weights|bias)$", r"/\1"),
     (r"_embeddings$", r"_embeddings/weight"),
     (r"/(kernel|gamma|weights)$", r"/weight"),

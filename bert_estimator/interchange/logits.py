@@ -7,7 +7,12 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange.network_variables import CLASSIFIER, MASKED_LM, NEXT_SENTENCE
+from bert_estimator.interchange.network_variables import (
+    ANSWER,
+    CLASSIFIER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+)
 
 _BATCH, _LENGTH = 3, 32
 
@@ -42,8 +47,9 @@ def compute(
     Returns:
       A dict of arrays: `sequence_output` [batch, seq, hidden]; with a pooler `pooled_output`
       [batch, hidden]; with the heads `masked_lm_logits` [batch, seq, vocab],
-      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels]. Without a pooler, the
-      classifier's logits are of the tokens, [batch, seq, labels].
+      `next_sentence_logits` [batch, 2], `classifier_logits` [batch, labels], `answer_logits`
+      [batch, seq, 2]. Without a pooler, the classifier's logits are of the tokens, [batch, seq,
+      labels].
     """
     batch = fixed_batch(config) if batch is None else batch
     size, length = batch["input_ids"].shape
@@ -73,4 +79,7 @@ def compute(
         hidden = values.get("pooled_output", values["sequence_output"])
         logits = hidden @ weights[CLASSIFIER].T + weights["output_bias"]
         values["classifier_logits"] = logits
+    if f"{ANSWER}/output_weights" in weights:
+        logits = values["sequence_output"] @ weights[f"{ANSWER}/output_weights"].T
+        values["answer_logits"] = logits + weights[f"{ANSWER}/output_bias"]
     return values

@@ -19,7 +19,8 @@ from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 
 CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
 SENTENCE_PIECE = "vocab.model"
-_PRETRAINING = "pretraining"  # a kind in task.json; this network does not have a classifier
+# Kinds in task.json of networks that do not have a classifier.
+_WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
 
 
@@ -79,10 +80,10 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
         key: json_files.field(task, key, kind, path, default=None)
         for key, kind in (("kind", str), ("do_lower_case", bool), ("max_seq_length", int))
     }
-    if values["kind"] == _PRETRAINING:
+    if values["kind"] in _WITHOUT_CLASSIFIER:
         values["kind"] = None
     if values["kind"] not in (None, *KINDS):
-        kinds = ", ".join((*KINDS, _PRETRAINING))
+        kinds = ", ".join((*KINDS, *_WITHOUT_CLASSIFIER))
         raise ValueError(f"{path}: kind must be one of {kinds}, not {values['kind']!r}")
     length = values["max_seq_length"]
     if length is not None and not 0 < length < 1 << 31:

@@ -8,6 +8,7 @@ MASKED_LM = "cls/predictions"
 NEXT_SENTENCE = "cls/seq_relationship"
 CLASSIFIER = "output_weights"
 POOLER = "bert/pooler/"
+ANSWER = "cls/squad"
 
 
 def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
@@ -51,6 +52,7 @@ def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list
             "cls/seq_relationship/output_bias": [2],
         },
         CLASSIFIER: {"output_weights": [num_labels, hidden], "output_bias": [num_labels]},
+        ANSWER: {f"{ANSWER}/output_weights": [2, hidden], f"{ANSWER}/output_bias": [2]},
     }
 
 
@@ -65,7 +67,8 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
       path: the place of the variables, for errors.
 
     Returns:
-      The heads that the variables belong to: a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER.
+      The heads that the variables belong to: a tuple of MASKED_LM, NEXT_SENTENCE, CLASSIFIER,
+      ANSWER.
 
     Raises:
       ValueError: a variable is unknown, is missing, or has another shape; names all of them.

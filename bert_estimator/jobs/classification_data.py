@@ -1,22 +1,16 @@
 """What fine-tuning reads: the network, a task's examples as features, and baselines to compare."""
 
-import contextlib
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable
 
-from bert_estimator import tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import EMBEDDED_TAGGING_TASKS
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import estimator
+from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
 from input_pipelines import (
     bag_of_words,
-    default_data,
     embedded_tags,
     embedded_task,
     tag_files,
@@ -24,6 +18,7 @@ from input_pipelines import (
     task_data,
     tasks,
 )
+from input_pipelines.features_input import Batches
 from input_pipelines.task_data import TaskData
 
 
@@ -42,6 +37,17 @@ class ClassificationData:
     task: TaskData
     baselines: Callable[[], dict[str, float]]
     baseline_metric: str = "accuracy"
+
+    @property
+    def vocab_file(self) -> str:
+        return self.task.vocab_file
+
+    @property
+    def train(self) -> Batches | None:
+        return self.task.train
+
+    def digest(self) -> str:
+        return self.task.digest()
 
 
 def load(config: ClassificationConfig) -> ClassificationData:
@@ -62,7 +68,7 @@ def load(config: ClassificationConfig) -> ClassificationData:
 def _load_files(config):
     bert_config = estimator.read_bert_config(config)
     estimator.check_length(config, bert_config)
-    tokenizer = _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
     try:
         if config.task_kind == "tagging":
             return _load_tags(config, bert_config, tokenizer)
@@ -143,8 +149,8 @@ def _load_embedded(config):
     vocab_size = embedded_classifier.VOCAB_SIZE
     bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
     estimator.check_length(config, bert_config)
-    vocab_file = _keep_vocabulary(config, bert_config)
-    tokenizer = _open_tokenizer(vocab_file, config.do_lower_case, bert_config)
+    vocab_file = vocabulary.keep(config, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
     if config.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
     task = embedded_task.load(config.task_name)
@@ -176,35 +182,3 @@ def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
 
 def _start(config):
     return config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
-
-
-def _keep_vocabulary(config, bert_config):
-    """Copies the vocabulary into the run's directory, since a later main job may replace it.
-
-    Returns:
-      The path of the copy.
-    """
-    extension = os.path.splitext(config.vocab_file or "")[1]
-    vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
-    if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():
-        return vocab_file
-    if config.vocab_file:
-        _open_tokenizer(config.vocab_file, config.do_lower_case, bert_config)
-        with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(config.vocab_file, vocab_file)
-    else:
-        default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
-    return vocab_file
-
-
-def _open_tokenizer(vocab_file, do_lower_case, bert_config):
-    with flags.named("vocab_file"):
-        tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
-    flags.check(
-        tokenizer.vocab_size <= bert_config.vocab_size,
-        "vocab_file",
-        vocab_file,
-        f"has {tokenizer.vocab_size} tokens, but the network only {bert_config.vocab_size}; give "
-        "the two that belong together",
-    )
-    return tokenizer

@@ -77,11 +77,11 @@ def read_task(export_dir: str) -> TextTask:
         )
     values = json_files.read(path)
     kind, name = (json_files.field(values, key, str, path) for key in ("kind", "vocab_file"))
+    if kind not in TASK_KINDS:
+        raise ValueError(f"{path}: kind must be one of {', '.join(TASK_KINDS)}, not {kind!r}")
     is_pair, lower = (json_files.field(values, k, bool, path) for k in ("is_pair", "do_lower_case"))
     labels = json_files.field(values, "labels", list, path)
     json_files.items(labels, str, f"{path}: labels")
-    if kind not in TASK_KINDS:
-        raise ValueError(f"{path}: kind must be one of {', '.join(TASK_KINDS)}, not {kind!r}")
     if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
         raise ValueError(f"{path}: {labels} cannot be the labels of a task of {kind}")
     try:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from absl import flags
 from fixtures import DATA
-from scripts import CLASSIFIER, PRETRAINING
+from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
 TEXT = "w1 w2 w3\nw4 w5\n\nw6 w7 w8\nw9 w1\n\nw2 w3\nw5 w8\n"
 
@@ -39,6 +39,7 @@ def _main_of(module, skip=0):
 MAINS = {
     "pretraining": PRETRAINING.module.main,
     "classifier": CLASSIFIER.module.main,
+    "squad": SQUAD.module.main,
     "vocabulary": _with_absl("create_vocabulary"),
     "records": _with_absl("create_pretraining_data"),
     "convert": _main_of("bert_estimator.interchange.__main__"),
@@ -50,7 +51,7 @@ MAINS = {
 
 def write_inputs(folder):
     """Writes what the arguments of `arguments` name."""
-    for script in (PRETRAINING, CLASSIFIER):
+    for script in (PRETRAINING, CLASSIFIER, SQUAD):
         path = folder / script.module.__name__
         path.mkdir()
         script.write_data(path)
@@ -72,6 +73,7 @@ def arguments(command, folder, output):
     return {
         "pretraining": lambda: PRETRAINING.flags(folder / "run_pretraining", output),
         "classifier": lambda: CLASSIFIER.flags(folder / "run_classifier", output),
+        "squad": lambda: SQUAD.flags(folder / "run_squad", output),
         "vocabulary": lambda: [
             f"--input_file={folder}/text.txt", f"--vocab_file={output}", "--vocab_size=40",
         ],

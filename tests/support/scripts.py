@@ -1,4 +1,4 @@
-"""The scripts as a table, for the tests that both of them have to pass."""
+"""The scripts as a table, for the tests that all of them have to pass."""
 
 import dataclasses
 import json
@@ -10,21 +10,27 @@ from types import ModuleType
 
 import forked
 import numpy as np
+import pytest
 from tiny_run import (
     bert_config,
     classifier_flags,
     copy_records,
     pairs,
     pretraining_flags,
+    questions,
+    squad_flags,
     tagging_flags,
     words,
     write_pairs,
+    write_questions,
     write_records,
     write_tagged,
 )
 
 import run_classifier
 import run_pretraining
+import run_squad
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines.order import record_order
 
@@ -75,6 +81,53 @@ def huge_label(path):
     return {"train_file": path / "huge.tsv", "task_kind": "regression"}
 
 
+# Question answering's: 64 questions, each with one window, 8 steps an epoch.
+
+
+def write_squad_data(path):
+    write_vocab([*SPECIAL_TOKENS, *words(29), "what"], str(path / "vocab.txt"))
+    (path / "bert_config.json").write_text(json.dumps(bert_config(30)))
+    for name, number, seed in (("train", 64, 1), ("dev", 21, 2)):
+        write_questions(path / f"{name}.json", questions(number, seed))
+
+
+def huge_embedding(path):
+    """Starts from weights of which the embedding of w28 is beyond float32 when it is summed.
+
+    A question of step 7 has w28; the others do not.
+    """
+    from bert_estimator.interchange import Source, network_variables, tf1_checkpoint
+
+    asked = questions(64, 1)
+    asked[examples_of_step(7, 64)[3]][1]["question"] = "w28 what"
+    write_questions(path / "huge.json", asked)
+    config = BertConfig.from_json_file(str(path / "bert_config.json"))
+    random = np.random.default_rng(0)
+    weights = {
+        name: (0.02 * random.normal(size=shape)).astype(np.float32)
+        for name, shape in network_variables.encoder_shapes(config).items()
+    }
+    weights["bert/embeddings/word_embeddings"][len(SPECIAL_TOKENS) + 28] = 3e38
+    if not (path / "huge").exists():
+        (path / "huge").mkdir()
+        tf1_checkpoint.write(
+            str(path / "huge"), Source("here", "tf1", {}, weights.get, config=config), weights
+        )
+    return {"train_file": path / "huge.json", "init_checkpoint": path / "huge"}
+
+
+def other_records(path):
+    write_records(path, "train.tfrecord", words(40), num_sentences=6)
+
+
+def other_pairs(path):
+    write_pairs(path / "train.tsv", pairs(64, 4))
+
+
+def other_questions(path):
+    write_questions(path / "train.json", questions(64, 4))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Script:
     """What the tests have to know of a script.
@@ -84,7 +137,9 @@ class Script:
       flags: function of (data, output_dir, **changes); see `tiny_run`.
       steps: function of a number of steps: the flag that asks for them.
       spoil: function of a data directory that adds a file to it and returns the flags for it: data
-        whose loss at step 7 is infinite.
+        whose loss at step 7 is not finite.
+      bad_loss: what that loss is.
+      change_data: function of a data directory that writes other data to train on.
       data_flag: the flag of what it trains on.
       reads: what reads the examples of a batch, for `WITH_ACTION`.
       others: flag -> value, what makes it another run.
@@ -98,6 +153,8 @@ class Script:
     data_flag: str
     reads: str
     others: dict
+    bad_loss: str
+    change_data: Callable
 
     @property
     def name(self):
@@ -117,6 +174,8 @@ PRETRAINING = Script(
     "input_file",
     "RecordFiles.read_all",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 12},
+    "inf",
+    other_records,
 )
 CLASSIFIER = Script(
     run_classifier,
@@ -127,10 +186,35 @@ CLASSIFIER = Script(
     "train_file",
     "Features.batch",
     {"learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 9},
+    "inf",
+    other_pairs,
 )
 # The same script with another kind of task, whose labels are not numbers that could be too large.
 TAGGER = dataclasses.replace(CLASSIFIER, flags=tagging_flags)
-SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER)}
+SQUAD = Script(
+    run_squad,
+    write_squad_data,
+    squad_flags,
+    lambda number: {"num_train_epochs": number / 8},
+    huge_embedding,
+    "train_file",
+    "Windows.batch",
+    {
+        "learning_rate": 0.5, "precision": "bfloat16", "random_seed": 1, "max_seq_length": 15,
+        "doc_stride": 3,
+    },
+    "nan",
+    other_questions,
+)  # fmt: skip
+SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER, SQUAD)}
+
+
+def with_slow(*slow):
+    """Returns the names of the scripts as parameters of tests, some of them slow."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if script in slow else ())
+        for name, script in SCRIPTS.items()
+    ]
 
 
 def write_data(tmp_path_factory):
@@ -152,6 +236,7 @@ from bert_estimator.command_line import console
 from bert_estimator.command_line.run_directory import RunDirectory
 from input_pipelines.features import Features
 from input_pipelines.record_reader import RecordFiles
+from input_pipelines.windows import Windows
 
 def fail(*args):
     raise RuntimeError("the disk has gone")

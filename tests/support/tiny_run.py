@@ -112,6 +112,60 @@ def tagging_flags(data, output_dir, **changes):
     return classifier_flags(data, output_dir, **{"task_kind": "tagging", **files, **changes})
 
 
+def questions(number, seed, impossible=0):
+    """Returns questions on texts over `words(28)`, as the objects of a SQuAD file.
+
+    The answer of "wI what" is the word after wI in a text of 8 words. The last questions, so many,
+    have no answer, since their texts do not have wI.
+    """
+    generator = np.random.default_rng(seed)
+    made = []
+    for i in range(number):
+        chosen = generator.permutation(28)[:9]
+        asked, *context = (f"w{word}" for word in chosen)
+        is_impossible = i >= number - impossible
+        place = int(generator.integers(7))
+        if not is_impossible:
+            context[place] = asked
+        text = " ".join(context)
+        start = len(" ".join(context[: place + 1])) + 1
+        answers = [{"text": context[place + 1], "answer_start": start}]
+        question = {"id": f"q{i}", "question": f"{asked} what", "answers": answers}
+        if is_impossible:
+            question.update(answers=[], is_impossible=True)
+        made.append((text, question))
+    return made
+
+
+def write_questions(path, made):
+    """Writes what `questions` made into a file in SQuAD's layout."""
+    paragraphs = [{"context": text, "qas": [question]} for text, question in made]
+    path.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
+
+
+def squad_flags(data, output_dir, **changes):
+    """Returns the flags of a short run_squad.py, with `train.json`, `dev.json` and `vocab.txt`."""
+    values = {
+        "train_file": data / "train.json",
+        "eval_file": data / "dev.json",
+        "vocab_file": data / "vocab.txt",
+        "bert_config_file": data / "bert_config.json",
+        "output_dir": output_dir,
+        "max_seq_length": 16,
+        "max_query_length": 3,
+        "doc_stride": 4,
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_epochs": 1,
+        "save_checkpoints_steps": 4,
+        "iterations_per_loop": 2,
+        "log_every_secs": 0,
+        "use_tpu": True,
+        **changes,
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
 def pretraining_flags(data, output_dir, **changes):
     """Returns the flags of a short run_pretraining.py.
 

@@ -1,0 +1,334 @@
+"""The runs of fine-tuning, whatever the task: train, evaluate, predict, export, compile."""
+
+import abc
+import functools
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Protocol
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import atomic_file, fine_tuning, tpu, update
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
+from bert_estimator.errors import GREATEST
+from bert_estimator.jobs import compile_only, estimator
+from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.run import Run, locked
+from input_pipelines import features_input
+from input_pipelines.features_input import Batches
+
+_IDS = ("input_ids", "input_mask", "segment_ids")
+
+
+class Data(Protocol):
+    """What a fine-tuning reads.
+
+    Attributes:
+      bert_config: the network.
+      vocab_file: the vocabulary.
+      train: what to train on, or None.
+      baselines: function without arguments that returns a dict of name -> value of the metric.
+      baseline_metric: the metric that the baselines have values of.
+    """
+
+    bert_config: BertConfig
+    baselines: Callable[[], dict[str, float]]
+    baseline_metric: str
+
+    @property
+    def vocab_file(self) -> str: ...
+
+    @property
+    def train(self) -> Batches | None: ...
+
+    def digest(self) -> str:
+        """Returns a hash of the training data and what its labels mean; "" without the data."""
+
+
+class FineTuning(abc.ABC):
+    """Runs a fine-tuning, once its flags and files have been checked; each script has a subclass.
+
+    Args:
+      config: its `FineTuningConfig`.
+
+    Attributes:
+      HEAD: a variable of the head.
+
+    Raises:
+      FlagError: flags that do not fit the data, the network, the cores, or the run in the
+        directory.
+    """
+
+    HEAD: ClassVar[str]
+
+    def __init__(self, config: Any):
+        directory = config.open_directory()
+        self._config, master = estimator.find_cores(config)
+        config = self._config
+        self._data = self.load(config)
+        if config.do_train:
+            flag = next((name for name in config.DATA_FLAGS if getattr(config, name)), "output_dir")
+            directory.check_config(config.settings_to_go_on(), self._data.digest(), flag)
+        self._run = Run(config, directory, self._estimator(config, self._data, master))
+        if not config.do_train:
+            self._check_is_trained()
+
+    @staticmethod
+    @abc.abstractmethod
+    def load(config: Any) -> Any:
+        """Reads the `Data` of a configuration; raises FlagError if a file is wrong."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def model_fn(
+        config: Any, data: Any, network: fine_tuning.Network, rule: update.UpdateRule | None
+    ) -> Callable[..., tpu.TPUEstimatorSpec]:
+        """Returns the `model_fn`; raises FlagError if the flags do not fit the data."""
+
+    @abc.abstractmethod
+    def task(self) -> dict[str, Any]:
+        """Returns the contents of task.json, which tells a reader of the weights their task."""
+
+    @abc.abstractmethod
+    def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
+        """Evaluates a checkpoint, or the newest; returns metric -> value, best metric first."""
+
+    @abc.abstractmethod
+    def predict(self) -> None:
+        """Writes the predictions."""
+
+    @classmethod
+    def compile_step(cls, config: Any) -> bool:
+        """Compiles the training step for a TPU that need not be there.
+
+        The data is read for what the network depends on, and for the number of its examples.
+
+        Returns:
+          Whether it fits the memory of a core.
+        """
+        data = cls.load(config)
+
+        def lower(changed, cores):
+            input_fn = _input_fn(changed, data.train, is_training=True)
+            return cls._estimator(changed, data).lower(input_fn, cores)
+
+        return compile_only.run(config, lower, num_train_steps(config, data.train))
+
+    @classmethod
+    def _estimator(cls, config, data, master=""):
+        network = fine_tuning.Network(
+            data.bert_config,
+            precision=config.precision,
+            recompute=config.recompute,
+            use_one_hot_embeddings=config.use_one_hot_embeddings,
+            random_seed=config.random_seed,
+            init_checkpoint=config.init_checkpoint,
+            allow_partial_init=config.allow_partial_init,
+        )
+        rule = _update_rule(config, data) if config.do_train or config.compile_only else None
+        return estimator.make(config, cls.model_fn(config, data, network, rule), master)
+
+    def _check_is_trained(self):
+        """Checks that there is a fine-tuned network to evaluate, here or in --init_checkpoint."""
+        config, elsewhere = self._config, self._run.only_reads_elsewhere()
+        if elsewhere:
+            flags.check(
+                tf.train.load_checkpoint(elsewhere).has_tensor(self.HEAD),
+                "init_checkpoint",
+                config.init_checkpoint,
+                "holds a network that was not fine-tuned; add --do_train",
+            )
+            return
+        flags.check(
+            self._run.estimator.latest_checkpoint(),
+            "output_dir",
+            config.output_dir,
+            "holds no checkpoint of a fine-tuned network; train first, or name the fine-tuned "
+            "network with --init_checkpoint",
+        )
+
+    def run(self) -> dict[str, float]:
+        """Trains, evaluates, predicts and exports, as the flags say; prints the results.
+
+        Returns:
+          What evaluation found, as a dict of metric -> float; empty without --do_eval.
+        """
+        config = self._config
+        if config.do_train:
+            self.train()
+        results = self.evaluate() if config.do_eval else {}
+        if config.do_predict:
+            self.predict()
+        if config.do_export:
+            self.export()
+        print(self._run.summary())
+        return results
+
+    def train(self) -> None:
+        """Trains from the newest checkpoint, or from step 0, to the end or until patience ends."""
+        config, directory = self._config, self._run.directory
+        directory.write_network(
+            self._data.bert_config.to_dict(), self._data.vocab_file, self.task()
+        )
+        corners = _update_rule(config, self._data).corners()
+        directory.write_config(config.settings(), config.sources, self._data.digest(), corners)
+        directory.forget_metrics_after(self._run.estimator.global_step())
+        best_checkpoint = None
+        if config.evaluates_while_training():
+            best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
+        self._run.train(
+            functools.partial(_input_fn, config, self._data.train, True),
+            num_train_steps(config, self._data.train),
+            "num_train_epochs",
+            best_checkpoint,
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates the best checkpoint if the run kept it, else the newest; prints the results.
+
+        Returns:
+          A dict of metric -> float.
+        """
+        found, baselines = self.evaluate_once(self._run.best()), self._data.baselines()
+        metric = self._data.baseline_metric
+        self._run.directory.add_evaluation({**found, **_as_metrics(baselines)})
+        write_lines(
+            os.path.join(self._config.output_dir, "eval_results.txt"),
+            (f"{name} = {value}" for name, value in sorted(found.items())),
+        )
+        results = {k: float(v) for k, v in found.items() if k not in ("loss", "global_step")}
+        measured = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+        print(f"Evaluation at step {found['global_step']}: {measured}")
+        for name, value in baselines.items():
+            print(f"  {metric} of {name}: {value:.4f} ({results[metric] - value:+.4f} above)")
+        return results
+
+    def _evaluate_newest(self):
+        """Returns (the best metric, the newest checkpoint), for `BestCheckpoint`."""
+        results = self.evaluate_once(None)
+        self._run.directory.add_evaluation(results)
+        newest = self._run.estimator.latest_checkpoint()
+        return float(next(iter(results.values()))), newest
+
+    def evaluate_on(
+        self, batches: Batches, checkpoint: str | None, name: str | None = None
+    ) -> dict[str, Any]:
+        """Evaluates one set of examples; returns what `TPUEstimator.evaluate` returns."""
+        return self._run.estimator.evaluate(
+            _input_fn(self._config, batches, is_training=False),
+            steps=-(-len(batches) // self._config.eval_batch_size),
+            checkpoint_path=checkpoint,
+            name=name,
+        )
+
+    def predictions_of(self, batches: Batches) -> Any:
+        """Returns the generator of the predictions of one set of examples, padding included."""
+        return self._run.estimator.predict(
+            _input_fn(self._config, batches, is_training=False), checkpoint_path=self._run.best()
+        )
+
+    def export(self) -> None:
+        """Writes a SavedModel with the signature `serving_default`: ids in, predictions out.
+
+        Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
+        outputs are the predictions of the model_fn. TensorFlow's graphs do not have an operation
+        for Unicode's normal forms, so text is tokenized outside of the model. A reader finds what
+        it needs in `assets.extra`: the vocabulary, and `task.json`.
+        """
+        config = self._config
+        shape = [None, config.max_seq_length]
+
+        def receiver():
+            ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
+            return tpu.serving.ServingInputReceiver(ids, ids)
+
+        task = self.task()
+        task_file = os.path.join(config.output_dir, "task.json")
+        write_lines(task_file, [json.dumps(task, indent=2)])
+        self._run.export(
+            receiver,
+            assets_extra={task["vocab_file"]: self._data.vocab_file, "task.json": task_file},
+        )
+
+
+def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
+    """Runs one seed after the other, and prints how far the results of several seeds spread.
+
+    Args:
+      job: the script's `FineTuning`.
+      configs: list of its configurations.
+
+    Raises:
+      FlagError: a configuration does not fit its data, its cores, or the run in its directory.
+      lock.InUseError: another process trains in a directory of these.
+      SystemExit: --compile_only, and the step does not fit the TPU's memory.
+    """
+    if configs[0].compile_only:
+        if not job.compile_step(configs[0]):
+            raise SystemExit(1)
+        return
+    with locked(configs):
+        results = [job(config).run() for config in configs]
+    for name in results[0] if len(results) > 1 else ():
+        values = [result[name] for result in results]
+        print(
+            f"{name} of {len(values)} seeds: median {statistics.median(values):.4f} "
+            f"({min(values):.4f} to {max(values):.4f})"
+        )
+
+
+def num_train_steps(config: FineTuningConfig, train: Batches) -> int:
+    """Returns the steps of the training, as google-research/bert counts them.
+
+    Examples that do not fill a last batch do not make a step.
+    """
+    steps = len(train) / config.train_batch_size * config.num_train_epochs
+    epochs = config.num_train_epochs
+    rule = f"gives {steps:g} steps, more than {GREATEST}"
+    flags.check(steps <= GREATEST, "num_train_epochs", epochs, rule)
+    return int(steps)
+
+
+def vocabulary_in_run(vocab_file: str) -> str:
+    """Returns the name that a vocabulary has beside checkpoints; vocab.model is SentencePiece's."""
+    return "vocab.model" if vocab_file.endswith(".model") else "vocab.txt"
+
+
+def write_lines(path: str, lines: Iterable[str]) -> None:
+    """Writes a file of lines, all of them or nothing."""
+    with atomic_file.writer(path) as writer:
+        writer.writelines(line + "\n" for line in lines)
+
+
+def _input_fn(config, batches, is_training, skipped=()):
+    return features_input.input_fn_builder(batches, is_training, config.random_seed, skipped)
+
+
+def _update_rule(config, data):
+    steps = num_train_steps(config, data.train)
+    flags.check(
+        steps > 0,
+        "num_train_epochs",
+        config.num_train_epochs,
+        f"the {len(data.train)} examples make no step of --train_batch_size="
+        f"{config.train_batch_size}",
+    )
+    return update.UpdateRule(
+        config.optimizer,
+        config.learning_rate,
+        steps,
+        min(int(steps * config.warmup_proportion), steps - 1),
+        micro_batch_size=config.micro_batch_size,
+        rate_scale=fine_tuning.layerwise_rate_scale(
+            config.layerwise_lr_decay, data.bert_config.num_hidden_layers
+        ),
+        summary_dir=config.output_dir,
+    )
+
+
+def _as_metrics(baselines):
+    return {name.replace(" ", "_") + "_baseline": value for name, value in baselines.items()}

@@ -1,0 +1,116 @@
+"""Fine-tuning to answer questions: the runs of run_squad.py."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_estimator import fine_tuning, question_answering, tpu, update
+from bert_estimator.jobs import fine_tuning_job, question_answering_data
+from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run
+from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.question_answering_data import QuestionAnsweringData
+from input_pipelines import answers
+from input_pipelines.answers import Search
+from input_pipelines.windows import Windows
+
+
+def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
+    """Runs the configurations of `question_answering_config.resolve`; see `run_all`."""
+    fine_tuning_job.run_all(QuestionAnswering, configs)
+
+
+class QuestionAnswering(FineTuning):
+    """Runs the fine-tuning of a `QuestionAnsweringConfig`."""
+
+    HEAD = "cls/squad/output_weights"
+
+    @staticmethod
+    def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
+        return question_answering_data.load(config)
+
+    @staticmethod
+    def model_fn(
+        config: QuestionAnsweringConfig,
+        data: QuestionAnsweringData,
+        network: fine_tuning.Network,
+        rule: update.UpdateRule | None,
+    ) -> Callable[..., tpu.TPUEstimatorSpec]:
+        scorer = data.evaluate and Scorer(data.evaluate, _search(config))
+        return question_answering.model_fn_builder(network, rule, scorer)
+
+    def task(self) -> dict[str, Any]:
+        """Returns the contents of task.json, which tells a reader of the weights their task:
+
+        kind              "question_answering"
+        vocab_file        name of the vocabulary beside it; vocab.model is a SentencePiece model
+        do_lower_case     whether text is lower-cased
+        max_seq_length    the length in tokens of a question with a window of its context
+        doc_stride, max_query_length, version_2_with_negative
+                          the flags of these names
+        """
+        config = self._config
+        return {
+            "kind": "question_answering",
+            "vocab_file": vocabulary_in_run(self._data.vocab_file),
+            "do_lower_case": config.do_lower_case,
+            "max_seq_length": config.max_seq_length,
+            "doc_stride": config.doc_stride,
+            "max_query_length": config.max_query_length,
+            "version_2_with_negative": config.version_2_with_negative,
+        }
+
+    def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
+        found = self.evaluate_on(self._data.evaluate, checkpoint)
+        return {"f1": found["f1"], **found}
+
+    def predict(self) -> None:
+        """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
+        config, windows = self._config, self._data.predict
+        predictions = self.predictions_of(windows)
+        # The last batch is padded with rows that are not windows.
+        logits = (
+            (row["start_logits"], row["end_logits"])
+            for row in itertools.islice(predictions, len(windows))
+        )
+        found = list(answers.predict(windows, logits, _search(config)))
+        predictions.close()
+        paths = answers.write(config.output_dir, found, config.version_2_with_negative)
+        print(f"Answers: {', '.join(paths)} ({len(found)} questions)")
+
+
+class Scorer:
+    """Computes SQuAD's metrics of an evaluation; it is a `question_answering.Scorer`.
+
+    An evaluation goes through all windows, so that each overwrites the logits of the one before.
+
+    Attributes:
+      names: the names of the metrics.
+    """
+
+    def __init__(self, windows: Windows, search: Search):
+        self.names = answers.metric_names(windows, search.version_2)
+        self._windows, self._search = windows, search
+        shape = len(windows), windows.max_seq_length
+        self._starts, self._ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+
+    def add(self, unique_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        is_window = unique_ids >= 0
+        self._starts[unique_ids[is_window]] = starts[is_window]
+        self._ends[unique_ids[is_window]] = ends[is_window]
+
+    def scores(self) -> list[float]:
+        logits = zip(self._starts, self._ends, strict=True)
+        predictions = answers.predict(self._windows, logits, self._search)
+        found = answers.evaluate(self._windows, predictions, self._search.version_2)
+        return [found[name] for name in self.names]
+
+
+def _search(config):
+    return Search(
+        config.n_best_size,
+        config.max_answer_length,
+        config.version_2_with_negative,
+        config.null_score_diff_threshold,
+    )
