@@ -1,6 +1,7 @@
 """Paths that strangers choose: names inside files, patterns, and what no file system can hold."""
 
 import glob
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -48,6 +49,27 @@ def matches(pattern: str) -> list[str]:
     if os.path.isfile(pattern):
         return [pattern]
     return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+
+
+def split_weight(pattern: str) -> tuple[str, float | None]:
+    """Splits a pattern of a mixture, `a*.tfrecord:0.7`, into its pattern and its weight.
+
+    Returns:
+      (the pattern, the weight); (the pattern, None) if it does not end in a weight.
+
+    Raises:
+      ValueError: the weight is not a positive number.
+    """
+    found = re.fullmatch(r"(.*):([-+\d.][-+.\deE]*)", pattern, re.DOTALL)
+    if found is None or os.path.isfile(pattern):
+        return pattern, None
+    try:
+        weight = float(found[2])
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise ValueError(f"{pattern!r} ends in the weight {found[2]}; it must be a positive number")
+    return found[1], weight
 
 
 def inside(directory: str, name: str) -> str:

@@ -55,8 +55,18 @@ def define_flags() -> None:
         "Mask at most this number of tokens in an example.",
     )
     flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed all random choices.")
+    flags.DEFINE_enum(
+        "masking",
+        "static",
+        ["static", "dynamic"],
+        "Write records with masks (static), as google-research/bert, or packed records without "
+        "masks (dynamic): run_pretraining.py draws other masks in each epoch.",
+    )
     flags.DEFINE_integer(
-        "dupe_factor", defaults.dupe_factor, "Make this number of passes over the text."
+        "dupe_factor",
+        None,
+        "Make this number of passes over the text, each with other masks and segments; by default "
+        f"{defaults.dupe_factor}, and 1 with --masking=dynamic.",
     )
     flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Mask this share of the tokens.")
     flags.DEFINE_float(
@@ -74,9 +84,11 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    fields = dataclasses.fields(CreationSettings)
+    given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
+    if given["dupe_factor"] is None:
+        given["dupe_factor"] = 1 if values.masking == "dynamic" else CreationSettings.dupe_factor
     try:
-        settings = CreationSettings(**{field.name: values[field.name].value for field in fields})
+        settings = CreationSettings(**given)
     except ValueError as error:
         # The message begins with the name of a field, which is the name of its flag too.
         raise ValueError(f"--{error}") from None
@@ -100,7 +112,12 @@ def create(values: flags.FlagValues) -> str:
 
     with lock.held_for(output_files[0]):
         manifest = write_pretraining_records(
-            read_documents(input_files), tokenizer, values.vocab_file, output_files, settings
+            read_documents(input_files),
+            tokenizer,
+            values.vocab_file,
+            output_files,
+            settings,
+            masking=values.masking,
         )
     return (
         f"{manifest.num_records} examples from {manifest.corpus['documents']} documents "

@@ -87,6 +87,20 @@ class CreationSettings:
             raise ValueError(f"{name} is {getattr(self, name)}; it must be {allowed}.")
 
 
+@dataclasses.dataclass(frozen=True)
+class SegmentPair:
+    """Holds the segments of one example, before special tokens and masks are put in.
+
+    Attributes:
+      tokens_a, tokens_b: ids of A and of B; together at most `max_seq_length` - 3.
+      is_random_next: as in `TrainingInstance`.
+    """
+
+    tokens_a: list[int]
+    tokens_b: list[int]
+    is_random_next: bool
+
+
 class InstanceMaker:
     """Makes the instances of documents."""
 
@@ -111,13 +125,29 @@ class InstanceMaker:
           number: number of the document, from 0.
           turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
         """
-        rng = random.Random(f"{self._settings.random_seed}/{turn}/{number}")
-        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
-            truncate_seq_pair(tokens_a, tokens_b, self._settings.max_seq_length - 3, rng)
+        rng = self._generator(number, turn)
+        for pair in self._pairs(documents, number, rng):
+            tokens_a, tokens_b = pair.tokens_a, pair.tokens_b
             ids = [self._cls_id, *tokens_a, self._sep_id, *tokens_b, self._sep_id]
             segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
             masked_ids, positions, labels = create_masked_lm_predictions(ids, self._masking, rng)
-            yield TrainingInstance(masked_ids, segment_ids, is_random_next, positions, labels)
+            yield TrainingInstance(masked_ids, segment_ids, pair.is_random_next, positions, labels)
+
+    def pairs_of_document(
+        self, documents: Sequence[TokenizedDocument], number: int, turn: int
+    ) -> Iterator[SegmentPair]:
+        """Yields the segments of `documents[number]` without masks; see `of_document`."""
+        return self._pairs(documents, number, self._generator(number, turn))
+
+    def _generator(self, number: int, turn: int) -> random.Random:
+        return random.Random(f"{self._settings.random_seed}/{turn}/{number}")
+
+    def _pairs(
+        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
+    ) -> Iterator[SegmentPair]:
+        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
+            truncate_seq_pair(tokens_a, tokens_b, self._settings.max_seq_length - 3, rng)
+            yield SegmentPair(tokens_a, tokens_b, is_random_next)
 
     def _segments(
         self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
@@ -172,6 +202,18 @@ def create_training_instances(
     for turn in range(settings.dupe_factor):
         for number in range(len(documents)):
             yield from maker.of_document(documents, number, turn)
+
+
+def create_segment_pairs(
+    documents: Sequence[TokenizedDocument],
+    tokenizer: Tokenizer,
+    settings: CreationSettings,
+) -> Iterator[SegmentPair]:
+    """Yields the segments of all documents without masks, as `create_training_instances`."""
+    maker = InstanceMaker(tokenizer, settings)
+    for turn in range(settings.dupe_factor):
+        for number in range(len(documents)):
+            yield from maker.pairs_of_document(documents, number, turn)
 
 
 def truncate_seq_pair(

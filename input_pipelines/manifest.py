@@ -18,6 +18,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import json_files, paths
 
 FORMAT_VERSION = 1
+"""The version of records with masks; programs of this version and earlier ones read them."""
+DYNAMIC_FORMAT_VERSION = 2
+"""The version of records without masks, which `packed_records` describes."""
 
 _PREFIX, _SUFFIX = "manifest.", ".json"
 _COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
@@ -65,6 +68,11 @@ class Manifest:
     creation: dict[str, Any]
     vocab_file: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the records have no masks, which are drawn while training."""
+        return self.format_version == DYNAMIC_FORMAT_VERSION
 
 
 def manifest_path(record_file: str) -> str:
@@ -121,7 +129,7 @@ def read_manifest(path: str) -> Manifest:
     try:
         fields = json_files.read(path)
         version = json_files.field(fields, "format_version", int, path)
-        if version == FORMAT_VERSION:
+        if version in (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION):
             fields["files"] = tuple(
                 _checked(RecordFile, entry, f"{path}: files")
                 for entry in json_files.field(fields, "files", list, path)
@@ -136,8 +144,8 @@ def read_manifest(path: str) -> Manifest:
             f"{path}: is not a complete manifest ({error}). Create the data again."
         ) from None
     raise ValueError(
-        f"{path}: the format version is {version}, but this program reads {FORMAT_VERSION}. Create "
-        "the data again with this version of the program."
+        f"{path}: the format version is {version}, but this program reads {FORMAT_VERSION} "
+        f"and {DYNAMIC_FORMAT_VERSION}. Create the data again with this version of the program."
     )
 
 

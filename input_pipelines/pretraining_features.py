@@ -18,7 +18,7 @@ _INT32_END = 2**31
 _LARGEST_WEIGHT = float(tf.bfloat16.max)
 
 
-class _Feature(NamedTuple):
+class Feature(NamedTuple):
     """What one feature must be.
 
     Attributes:
@@ -31,8 +31,8 @@ class _Feature(NamedTuple):
 
     kind: str
     length: int
-    length_name: str | None
-    last: int | float
+    length_name: str | None = None
+    last: int | float = _INT32_END - 1
     reason: str | None = None
 
 
@@ -58,17 +58,17 @@ class PretrainingFeatures:
         by_prediction = (max_predictions_per_seq, "max_predictions_per_seq")
         token = _ids(vocab_size, "vocab_size")
         self._features = {
-            "input_ids": _Feature(*by_token, *token),
-            "input_mask": _Feature(*by_token, 1),
-            "segment_ids": _Feature(*by_token, *_ids(type_vocab_size, "type_vocab_size")),
-            "masked_lm_positions": _Feature(
+            "input_ids": Feature(*by_token, *token),
+            "input_mask": Feature(*by_token, 1),
+            "segment_ids": Feature(*by_token, *_ids(type_vocab_size, "type_vocab_size")),
+            "masked_lm_positions": Feature(
                 "int64_list", *by_prediction, max_seq_length - 1, "it is a place in input_ids"
             ),
-            "masked_lm_ids": _Feature("int64_list", *by_prediction, *token),
-            "masked_lm_weights": _Feature(
+            "masked_lm_ids": Feature("int64_list", *by_prediction, *token),
+            "masked_lm_weights": Feature(
                 "float_list", *by_prediction, _LARGEST_WEIGHT, "bfloat16 holds no larger number"
             ),
-            "next_sentence_labels": _Feature("int64_list", 1, None, 1),
+            "next_sentence_labels": Feature("int64_list", 1, None, 1),
         }
 
     def spec(self) -> dict[str, tf.io.FixedLenFeature]:
@@ -97,27 +97,7 @@ class PretrainingFeatures:
         Raises:
           RecordError: a feature is missing, or has another kind or length.
         """
-        features = _parsed(record, location).features.feature
-        for name, feature in self._features.items():
-            if name not in features:
-                raise RecordError(
-                    f"{location} has no feature {name!r}; it has "
-                    f"{', '.join(sorted(features)) or 'no features'}. Are these pretraining "
-                    "records?"
-                )
-            kind = features[name].WhichOneof("kind")
-            length = len(getattr(features[name], kind).value) if kind else 0
-            if (kind, length) == (feature.kind, feature.length):
-                continue
-            if kind != feature.kind or not length or not feature.length_name:
-                raise RecordError(
-                    f"{location}: {name} has {length} values of kind {kind}; it must have "
-                    f"{feature.length} of kind {feature.kind}. Create the data again."
-                )
-            raise RecordError(
-                f"{location}: {name} has {length} values, but {feature.length_name} is "
-                f"{feature.length}. Use {length}, or create the data again."
-            )
+        check_kinds(record, location, self._features)
 
     def check_values(
         self, records: RecordFiles, numbers: np.ndarray, values: Mapping[str, np.ndarray]
@@ -136,6 +116,40 @@ class PretrainingFeatures:
             check_range(records, numbers, name, values[name], feature.last, feature.reason)
 
 
+def check_kinds(record: bytes, location: str, expected: Mapping[str, Feature]) -> None:
+    """Checks that a record is an example whose features have the right kinds and lengths.
+
+    Args:
+      record: the serialized example.
+      location: the file and the place of the record, for the message.
+      expected: name -> what the feature must be.
+
+    Raises:
+      RecordError: a feature is missing, or has another kind or length.
+    """
+    features = parsed(record, location).features.feature
+    for name, feature in expected.items():
+        if name not in features:
+            raise RecordError(
+                f"{location} has no feature {name!r}; it has "
+                f"{', '.join(sorted(features)) or 'no features'}. Are these pretraining "
+                "records?"
+            )
+        kind = features[name].WhichOneof("kind")
+        length = len(getattr(features[name], kind).value) if kind else 0
+        if (kind, length) == (feature.kind, feature.length):
+            continue
+        if kind != feature.kind or not length or not feature.length_name:
+            raise RecordError(
+                f"{location}: {name} has {length} values of kind {kind}; it must have "
+                f"{feature.length} of kind {feature.kind}. Create the data again."
+            )
+        raise RecordError(
+            f"{location}: {name} has {length} values, but {feature.length_name} is "
+            f"{feature.length}. Use {length}, or create the data again."
+        )
+
+
 def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> None:
     """Checks that records are serialized `tf.train.Example`s, of whatever features.
 
@@ -149,7 +163,25 @@ def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> Non
       RecordError: a record is not an example; the message names the first.
     """
     for record, location in zip(serialized, locations, strict=True):
-        _parsed(record, location)
+        parsed(record, location)
+
+
+def parsed(record: bytes, location: str) -> tf.train.Example:
+    """Parses a serialized example.
+
+    Args:
+      record: the serialized example.
+      location: the file and the place of the record, for the message.
+
+    Raises:
+      RecordError: the record is not an example.
+    """
+    try:
+        return tf.train.Example.FromString(record)
+    except Exception as error:  # Protocol buffers' own error type has no stable public name.
+        raise RecordError(
+            f"{location} is not a tf.train.Example: {error}. Create the file again."
+        ) from None
 
 
 def check_range(
@@ -177,10 +209,12 @@ def check_range(
         return
     is_bad = ~((values >= 0) & (values <= last))
     row = int(np.argwhere(is_bad)[0][0])
+    number = int(numbers[row])
     raise RecordError(
-        f"{records.location(int(numbers[row]))}: {name} holds {values[row][is_bad[row]][0]}; it "
+        f"{records.location(number)}: {name} holds {values[row][is_bad[row]][0]}; it "
         f"must be from 0 to {last}{f', since {reason}' if reason else ''}. Give the network and "
-        "the vocabulary that the data was created with, or create the data again."
+        "the vocabulary that the data was created with, or create the data again.",
+        number,
     )
 
 
@@ -229,15 +263,6 @@ def _ids(size: int | None, name: str) -> tuple[int, str]:
     if size is None:
         return _INT32_END - 1, "ids are int32"
     return size - 1, f"the network's {name} is {size}"
-
-
-def _parsed(record: bytes, location: str) -> tf.train.Example:
-    try:
-        return tf.train.Example.FromString(record)
-    except Exception as error:  # Protocol buffers' own error type has no stable public name.
-        raise RecordError(
-            f"{location} is not a tf.train.Example: {error}. Create the file again."
-        ) from None
 
 
 def _check_manifest(

@@ -6,17 +6,15 @@ Letters: B batch size, F sequence length, P predictions per sequence.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.choices import PRECISIONS
+from input_pipelines.bad_records import BadRecords
+from input_pipelines.mixture import mixture
 from input_pipelines.order import BatchOrder
-from input_pipelines.pretraining_features import (
-    PretrainingFeatures,
-    check_examples,
-    open_pretraining_records,
-)
-from input_pipelines.record_reader import RecordFiles
+from input_pipelines.packed_records import open_packing
+from input_pipelines.pretraining_features import PretrainingFeatures, open_pretraining_records
+from input_pipelines.pretraining_reader import PretrainingReader
 
 
 def input_fn_builder(
@@ -29,6 +27,7 @@ def input_fn_builder(
     vocab_size: int | None = None,
     type_vocab_size: int | None = None,
     skipped: Sequence[tuple[int, int]] = (),
+    max_bad_records: int = 0,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds the `input_fn` of pretraining.
 
@@ -37,8 +36,12 @@ def input_fn_builder(
     same records as an uninterrupted one. Evaluation is one pass in the files' order; its last batch
     is padded with examples of zeros, whose `is_real_example` is 0.
 
+    Records without masks (`packed_records`) get masks here, in training other ones in each epoch.
+
     Args:
-      input_files: comma-separated file patterns, or a list of them.
+      input_files: comma-separated file patterns, or a list of them. In training, patterns with
+        weights at their ends, `a*.tfrecord:0.7,b*.tfrecord:0.3`, are a mixture: of each 1000
+        examples, a pattern has its share. Evaluation ignores the weights.
       max_seq_length: F.
       max_predictions_per_seq: P.
       is_training: True for training, False for evaluation.
@@ -47,6 +50,8 @@ def input_fn_builder(
       vocab_size: size of the network's vocabulary. None: ids need only fit int32.
       type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
+      max_bad_records: how many different records that are damaged, or not what they should be, may
+        be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
 
     Returns:
       `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
@@ -69,6 +74,7 @@ def input_fn_builder(
         records = open_pretraining_records(
             input_files, max_seq_length, max_predictions_per_seq, vocab_size
         )
+        parts = mixture(records, input_files) if is_training else ()
         start, invocation, num_invocations = deployment(params.get("context"))
         order = BatchOrder(
             records.num_records,
@@ -77,82 +83,23 @@ def input_fn_builder(
             invocation,
             num_invocations,
             skipped,
+            parts,
         )
         features = PretrainingFeatures(
             max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
         )
-        reader = _BatchReader(records, order, features, batch_size)
-
-        def parse(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-            return cast_features(reader.parse(batch_number), precision)
-
-        batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)
-        return prefetched(batches.map(parse))
+        # The masks of an evaluation belong to its records, so that runs can be compared.
+        masks_seed = random_seed if is_training else None
+        packing = open_packing(records.files, masks_seed)
+        reader = PretrainingReader(
+            records, order, features, batch_size, packing, BadRecords(max_bad_records)
+        )
+        batches = reader.batches(start if is_training else 0)
+        if precision == "bfloat16":
+            batches = batches.map(lambda features: cast_features(features, precision))
+        return prefetched(batches)
 
     return input_fn
-
-
-class _BatchReader:
-    """Reads the batches of records, and parses and checks them.
-
-    Args:
-      records: `RecordFiles` of pretraining.
-      order: says which records a batch holds.
-      features: the features of a record, and the ranges of their values.
-      batch_size: B.
-    """
-
-    def __init__(
-        self,
-        records: RecordFiles,
-        order: BatchOrder,
-        features: PretrainingFeatures,
-        batch_size: int,
-    ):
-        self._records = records
-        self._order = order
-        self._features = features
-        self._batch_size = batch_size
-        self._spec, self._padding = features.spec(), features.zeros()
-
-    def parse(self, batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the features of a batch, [B, ...]; integers are int32."""
-        examples, numbers, locations = tf.numpy_function(
-            self._read, [batch_number], (tf.string, tf.int64, tf.string)
-        )
-        for tensor in (examples, locations):
-            tensor.set_shape([self._batch_size])
-        # The names are for the messages of the parser, which checks kinds and lengths.
-        parsed = tf.io.parse_example(examples, self._spec, example_names=locations)
-        # Values are checked as int64: a cast to int32 would bring some back into their range.
-        values = [parsed[name] for name in self._spec]
-        numbers = tf.numpy_function(self._check, [numbers, *values], tf.int64)
-        numbers.set_shape([self._batch_size])
-        with tf.control_dependencies([numbers]):
-            features = {
-                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
-                for name, value in parsed.items()
-            }
-        return {**features, "is_real_example": tf.cast(numbers >= 0, tf.int32)}
-
-    def _read(self, batch_number: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the serialized examples of a batch, their numbers and their locations.
-
-        The number of padding is -1.
-        """
-        numbers = self._order.record_numbers(int(batch_number))
-        real = numbers[numbers >= 0]
-        examples = self._records.read_all(real)
-        locations = [self._records.location(number) for number in real.tolist()]
-        check_examples(examples, locations)
-        rest = self._batch_size - len(examples)
-        examples, locations = examples + [self._padding] * rest, locations + [""] * rest
-        return np.array(examples, object), numbers, np.array(locations, object)
-
-    def _check(self, numbers: np.ndarray, *values: np.ndarray) -> np.ndarray:
-        named = dict(zip(self._spec, values, strict=True))
-        self._features.check_values(self._records, numbers, named)
-        return numbers
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:

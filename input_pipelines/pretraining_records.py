@@ -1,7 +1,7 @@
 """Writes documents as TFRecord files of pretraining examples, with their manifest.
 
-Every example has these features, named as in google-research/bert and padded with zeros to fixed
-lengths (F: max_seq_length, P: max_predictions_per_seq):
+Every example of records with masks has these features, named as in google-research/bert and padded
+with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
 
   input_ids             int64 [F]  ids of `[CLS] A [SEP] B [SEP]`, masked tokens replaced
   input_mask            int64 [F]  1 for tokens, 0 for padding
@@ -10,6 +10,8 @@ lengths (F: max_seq_length, P: max_predictions_per_seq):
   masked_lm_ids         int64 [P]  original ids of these tokens
   masked_lm_weights     float [P]  1.0 for predictions, 0.0 for padding
   next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
+
+`packed_records` describes records without masks, which are drawn while training.
 """
 
 import array
@@ -25,13 +27,21 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines import manifest as manifests
+from input_pipelines import packed_records
 from input_pipelines.instances import (
     CreationSettings,
     TokenizedDocument,
     TrainingInstance,
+    create_segment_pairs,
     create_training_instances,
 )
 from input_pipelines.spool import Spool, SpooledDocuments
+
+MASKINGS = {
+    "static": manifests.FORMAT_VERSION,
+    "dynamic": manifests.DYNAMIC_FORMAT_VERSION,
+}
+"""How records are masked (RoBERTa paper, section 4.1) -> their format version."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +92,7 @@ def write_pretraining_records(
     output_files: Sequence[str],
     settings: CreationSettings,
     corpus_description: Mapping[str, Any] | None = None,
+    masking: str = "static",
 ) -> manifests.Manifest:
     """Makes the instances of documents and writes them, shuffled, to record files in turn.
 
@@ -96,14 +107,18 @@ def write_pretraining_records(
       output_files: files in one directory, which exists; existing files are replaced.
       settings: the settings of the instances.
       corpus_description: more facts about the text, for the manifest.
+      masking: one of `MASKINGS`: "static" masks are in the records; "dynamic" ones are drawn while
+        training, by the settings in the manifest.
 
     Returns:
       The manifest.
 
     Raises:
       ValueError: the text does not give any instance, or the output files lie in different
-        directories or are not distinct.
+        directories or are not distinct, or the masking is unknown.
     """
+    if masking not in MASKINGS:
+        raise ValueError(f"masking is {masking!r}; it must be one of {', '.join(MASKINGS)}.")
     directory = os.path.dirname(output_files[0])
     if {os.path.dirname(path) for path in output_files} != {directory}:
         raise ValueError(
@@ -114,10 +129,7 @@ def write_pretraining_records(
             f"output_files: {', '.join(output_files)} name a file twice; give each file once."
         )
     corpus = tokenize_documents(documents, tokenizer)
-    examples = Spool(
-        serialized_example(instance, settings.max_seq_length, settings.max_predictions_per_seq)
-        for instance in create_training_instances(corpus.documents, tokenizer, settings)
-    )
+    examples = Spool(_examples(corpus.documents, tokenizer, settings, masking))
     if not examples:
         raise ValueError(
             f"{corpus.description['documents']} documents with {corpus.description['tokens']} "
@@ -152,9 +164,24 @@ def write_pretraining_records(
         corpus={**corpus.description, **(corpus_description or {})},
         creation=creation,
         vocab_file=kept_vocab_file,
+        format_version=MASKINGS[masking],
     )
     manifests.write_manifest(manifest, path)
     return manifest
+
+
+def _examples(documents, tokenizer, settings, masking) -> Iterator[bytes]:
+    """Yields the serialized examples of documents, in the documents' order."""
+    if masking == "dynamic":
+        for pair in create_segment_pairs(documents, tokenizer, settings):
+            yield packed_records.serialized(
+                pair.tokens_a, pair.tokens_b, pair.is_random_next, tokenizer.vocab_size
+            )
+        return
+    for instance in create_training_instances(documents, tokenizer, settings):
+        yield serialized_example(
+            instance, settings.max_seq_length, settings.max_predictions_per_seq
+        )
 
 
 def serialized_example(

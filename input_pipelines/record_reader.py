@@ -4,8 +4,8 @@ A TFRecord file is a sequence of records: length (8 bytes, little-endian), check
 (4 bytes), data, checksum of the data (4 bytes).
 """
 
-import bisect
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -15,39 +15,72 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import paths
 from input_pipelines import manifest as manifests
-from input_pipelines.crc32c import masked_crc32c
+from input_pipelines.crc32c import masked_crc32c, masked_crc32c_of_strings
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
-# Verifying a byte takes 12 bytes of memory; so few records at a time stay in the cache.
-_VERIFIED_AT_ONCE = 64
 
 
 class RecordError(ValueError):
-    """A record or a record file that is not what it should be; the message names it."""
+    """A record or a record file that is not what it should be; the message names it.
+
+    Attributes:
+      number: number of the record, as `RecordFiles` counts; None if a whole file is meant.
+    """
+
+    def __init__(self, message: str, number: int | None = None):
+        super().__init__(message)
+        self.number = number
 
 
 def find_record_files(patterns: str | Iterable[str]) -> list[str]:
     """Expands a comma-separated list of file patterns, or a list of them, to record files.
 
     The files are sorted within each pattern; files that `create_pretraining_data` writes beside
-    the records are left out.
+    the records are left out. A pattern may end in a weight, `:0.7`, which does not count here.
 
     Raises:
       ValueError: a pattern does not match any file.
     """
+    return [path for files, _ in find_record_sets(patterns) for path in files]
+
+
+def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], float | None]]:
+    """Expands patterns as `find_record_files`; returns (files, weight) of each pattern.
+
+    Without a weight at its end, the weight of a pattern is None. A file counts where it is first.
+
+    Raises:
+      ValueError: a pattern does not match any file, or some patterns have a weight and others do
+        not, or patterns with weights share a file.
+    """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
-    files: list[str] = []
-    for pattern in patterns:
+    sets: list[tuple[list[str], float | None]] = []
+    found: set[str] = set()
+    for given in patterns:
+        pattern, weight = paths.split_weight(given)
         matches = [p for p in _matches(pattern) if not manifests.is_companion(p)]
         if not pattern or not matches:
             raise ValueError(
                 f"no file matches {pattern!r}. Give a comma-separated list of record files or "
                 "globs; create_pretraining_data makes such files."
             )
-        files.extend(path for path in matches if path not in files)
-    return files
+        if sets and (weight is None) != (sets[0][1] is None):
+            raise ValueError(
+                f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
+                "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
+            )
+        files = [path for path in matches if path not in found]
+        if weight is not None and len(files) < len(matches):
+            raise ValueError(
+                f"{given!r} matches files that a pattern before it matches too. In a mixture, each "
+                "file belongs to one pattern."
+            )
+        found.update(files)
+        if files:
+            sets.append((files, weight))
+    return sets
 
 
 def _matches(pattern):
@@ -71,10 +104,12 @@ class RecordFiles:
           RecordError: a file is cut short or damaged; the message names file and offset.
         """
         self.files = list(files)
-        self._offsets = [record_offsets(path) for path in self.files]
-        lengths = [len(offsets) - 1 for offsets in self._offsets]
-        self._starts = [0, *itertools.accumulate(lengths)]
-        self.num_records = self._starts[-1]
+        offsets = [record_offsets(path) for path in self.files]
+        lengths = [len(in_file) - 1 for in_file in offsets]
+        self._starts = np.array([0, *itertools.accumulate(lengths)])
+        self._begins = np.concatenate([in_file[:-1] for in_file in offsets])
+        self._ends = np.concatenate([in_file[1:] for in_file in offsets])
+        self.num_records = int(self._starts[-1])
         self._lock = threading.Lock()
         self._open_files = [_open(path) for path in self.files]
         for file in self._open_files:
@@ -82,7 +117,8 @@ class RecordFiles:
 
     def num_records_of(self, path: str) -> int:
         """Returns the number of records in one of the files."""
-        return len(self._offsets[self.files.index(path)]) - 1
+        number = self.files.index(path)
+        return int(self._starts[number + 1] - self._starts[number])
 
     def read(self, number: int) -> bytes:
         """Reads one record; see `read_all`."""
@@ -97,34 +133,49 @@ class RecordFiles:
         Raises:
           RecordError: a record is damaged; the message names file, record and offset.
         """
-        with self._lock:
-            stored = [self._read_stored(*self._locate(number)) for number in numbers.tolist()]
-        is_intact = _checksums_match(stored)
-        if not is_intact.all():
-            number = int(numbers[np.argmin(is_intact)])
+        begins = self._begins[numbers] + _HEADER_BYTES
+        sizes = self._ends[numbers] - begins
+        files = self._file_numbers(numbers)
+        places = zip(files.tolist(), begins.tolist(), sizes.tolist(), strict=True)
+        stored = [self._read_at(*place) for place in places]
+        # A file that was cut short while it is read gives fewer bytes.
+        damaged = np.array([len(data) for data in stored]) != sizes
+        records = [data[:-_FOOTER_BYTES] for data in stored]
+        footers = b"".join([data[-_FOOTER_BYTES:].rjust(_FOOTER_BYTES) for data in stored])
+        damaged |= masked_crc32c_of_strings(records) != np.frombuffer(footers, "<u4")
+        if damaged.any():
+            number = int(numbers[np.argmax(damaged)])
             raise RecordError(
                 f"{self.location(number)} is damaged: its checksum does not match its data. Create "
-                "the file again."
+                "the file again.",
+                number,
             )
-        return [data[:-_FOOTER_BYTES] for data in stored]
+        return records
 
-    def _read_stored(self, file_number: int, in_file: int) -> bytes:
-        """Reads the data of a record and its checksum."""
-        start, end = self._offsets[file_number][in_file : in_file + 2].tolist()
+    def _read_at(self, file_number: int, begin: int, size: int) -> bytes:
         file = self._open_files[file_number]
-        file.seek(start + _HEADER_BYTES)
-        return file.read(end - start - _HEADER_BYTES)
+        if isinstance(file, tf.io.gfile.GFile):
+            with self._lock:
+                file.seek(begin)
+                return file.read(size)
+        return os.pread(file.fileno(), size, begin)
 
     def location(self, number: int) -> str:
         """Describes where a record lies: its file, its number in the file and its byte offset."""
-        file_number, in_file = self._locate(number)
-        offset = self._offsets[file_number][in_file]
-        return f"{self.files[file_number]}: record {in_file} (byte {offset})"
+        return self.locations(np.array([number]))[0]
 
-    def _locate(self, number: int) -> tuple[int, int]:
-        """Returns (number of the file, number of the record in the file)."""
-        file_number = bisect.bisect_right(self._starts, number) - 1
-        return file_number, number - self._starts[file_number]
+    def locations(self, numbers: np.ndarray) -> list[str]:
+        """Describes where records lie, as `location`."""
+        files = self._file_numbers(numbers)
+        in_files = numbers - self._starts[files]
+        places = (files.tolist(), in_files.tolist(), self._begins[numbers].tolist())
+        return [
+            f"{self.files[file]}: record {in_file} (byte {begin})"
+            for file, in_file, begin in zip(*places, strict=True)
+        ]
+
+    def _file_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._starts, numbers, side="right") - 1
 
 
 def record_offsets(path: str) -> np.ndarray:
@@ -159,23 +210,6 @@ def record_offsets(path: str) -> np.ndarray:
             f"({file_bytes} bytes): the file is truncated. Create the file again."
         )
     return np.asarray(offsets, np.int64)
-
-
-def _checksums_match(stored: Sequence[bytes]) -> np.ndarray:
-    """Returns whether each record's data matches the checksum after it, bool [number of records].
-
-    Records of the same length are verified together, since numpy's calls cost more than their work.
-    """
-    lengths = np.array([len(data) for data in stored])
-    is_intact = lengths >= _FOOTER_BYTES
-    for length in np.unique(lengths[is_intact]):
-        rows = np.flatnonzero(lengths == length)
-        for part in np.array_split(rows, -(-len(rows) // _VERIFIED_AT_ONCE)):
-            table = np.frombuffer(b"".join([stored[row] for row in part]), np.uint8)
-            table = table.reshape(len(part), length)
-            checksums = np.ascontiguousarray(table[:, -_FOOTER_BYTES:]).view("<u4")[:, 0]
-            is_intact[part] = masked_crc32c(table[:, :-_FOOTER_BYTES]) == checksums
-    return is_intact
 
 
 def _open(path: str):

@@ -4,27 +4,35 @@ A model that ignores the context can do no better than these frequencies. Traini
 their cross-entropy.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
-from input_pipelines.pretraining_features import check_range
-from input_pipelines.record_reader import RecordFiles, find_record_files
+from input_pipelines.bad_records import BadRecords
+from input_pipelines.packed_records import PackedRecords, open_packing
+from input_pipelines.pretraining_features import check_range, parsed
+from input_pipelines.record_reader import RecordError, RecordFiles, find_record_files
+
+_READ_AT_ONCE = 256
 
 
 def unigram_cross_entropy(
-    input_files: str | Iterable[str], token_counts: np.ndarray, max_records: int | None = None
+    input_files: str | Iterable[str],
+    token_counts: np.ndarray,
+    max_records: int | None = None,
+    max_bad_records: int = 0,
 ) -> float:
     """Computes the mean cross-entropy of the masked tokens of records under unigram frequencies.
 
     The probability of an id is (count + 1) / (sum of counts + V): one is added to each count, so
-    that a token which does not occur in the training text has a probability too (Laplace).
+    that a token which does not occur in the training text has a probability too (Laplace). Records
+    without masks get the masks that an evaluation gives them.
 
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
       token_counts: integer array [V], how often each id occurs in the training text.
       max_records: number of records to use, from the first on; None for all.
+      max_bad_records: how many records may be left out, as in `pretraining_input`.
 
     Returns:
       The cross-entropy in nats per masked token, weighted with `masked_lm_weights`.
@@ -36,13 +44,54 @@ def unigram_cross_entropy(
     nats = np.log(counts.sum()) - np.log(counts)
     total = total_weight = 0.0
     records = RecordFiles(find_record_files(input_files))
-    for number in range(min(records.num_records, max_records or records.num_records)):
-        feature = tf.train.Example.FromString(records.read(number)).features.feature
-        ids = np.array(feature["masked_lm_ids"].int64_list.value, np.int64)
-        weights = np.array(feature["masked_lm_weights"].float_list.value, np.float64)
-        check_range(records, [number], "masked_lm_ids", ids[None], len(nats) - 1)
-        total += float(nats[ids] @ weights)
-        total_weight += float(weights.sum())
+    packing = open_packing(records.files, seed=None)
+    bad_records = BadRecords(max_bad_records)
+    end = min(records.num_records, max_records or records.num_records)
+    for first in range(0, end, _READ_AT_ONCE):
+        numbers = np.arange(first, min(first + _READ_AT_ONCE, end))
+        masked = None
+        while masked is None and numbers.size:
+            try:
+                masked = list(_masked(records, packing, numbers, len(nats)))
+            except RecordError as error:
+                if error.number is None or not bad_records.skip(error):
+                    raise
+                numbers = numbers[numbers != error.number]
+        for ids, weights in masked or ():
+            total += float(nats[ids] @ weights)
+            total_weight += float(weights.sum())
     if not total_weight:
         raise ValueError(f"{input_files}: no record has a masked token. Create the data again.")
     return total / total_weight
+
+
+def _masked(
+    records: RecordFiles, packing: PackedRecords | None, numbers: np.ndarray, vocab_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (ids of the masked tokens, their weights) of records, int64 and float64."""
+    examples = records.read_all(numbers)
+    rows = []
+    for number, example, location in zip(
+        numbers.tolist(), examples, records.locations(numbers), strict=True
+    ):
+        try:
+            rows.append(parsed(example, location).features.feature)
+        except RecordError as error:
+            error.number = number
+            raise
+    if packing:
+        values = {
+            "token_ids": np.array([row["token_ids"].bytes_list.value[0] for row in rows], object),
+            **{
+                name: np.array([row[name].int64_list.value for row in rows], np.int64)
+                for name in ("segment_lengths", "next_sentence_labels")
+            },
+        }
+        batch = packing.features(records, numbers, np.zeros_like(numbers), values)
+        labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+    else:
+        labels = [np.array(row["masked_lm_ids"].int64_list.value, np.int64) for row in rows]
+        weights = [np.array(row["masked_lm_weights"].float_list.value) for row in rows]
+    for number, ids, of_ids in zip(numbers, labels, weights, strict=True):
+        check_range(records, [number], "masked_lm_ids", ids[None], vocab_size - 1)
+        yield ids, of_ids.astype(np.float64)

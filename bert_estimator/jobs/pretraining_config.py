@@ -37,12 +37,19 @@ class PretrainingConfig(JobConfig):
     )
     input_file: str | None = flags.field(
         None,
-        "Train on these records: TFRecord files or patterns, comma-separated. With a recipe, "
+        "Train on these records: TFRecord files or patterns, comma-separated. With a weight after "
+        "each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a recipe, "
         "{max_seq_length} in a name stands for the length of the stage.",
     )
     eval_input_file: str | None = flags.field(
         None,
         "Evaluate on these records; by default on the records of --input_file.",
+        may_differ=True,
+    )
+    max_bad_records: int = flags.field(
+        0,
+        "Leave out at most this many records that are damaged or not what they should be, with a "
+        "warning for each; 0 ends the run at the first of them.",
         may_differ=True,
     )
     vocab_file: str | None = flags.field(
@@ -140,6 +147,9 @@ class PretrainingConfig(JobConfig):
             "num_warmup_steps",
             self.num_warmup_steps,
             f"must be from 0 to --num_train_steps={self.num_train_steps} exclusive",
+        )
+        flags.check(
+            self.max_bad_records >= 0, "max_bad_records", self.max_bad_records, "must be 0 or more"
         )
         power = self.learning_rate_decay_power
         flags.check(

@@ -34,11 +34,12 @@ class PretrainingData:
     do_lower_case: bool | None = None
     token_counts_file: str | None = None
 
-    def baseline(self, max_records: int) -> dict[str, float]:
+    def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
         """Returns the masked-LM loss of a model that only knows how frequent each token is.
 
         Args:
           max_records: how many of the records to evaluate on are read, from the first.
+          max_bad_records: how many of them may be left out.
 
         Returns:
           A dict of metric -> float; empty if the frequencies are not known.
@@ -46,7 +47,7 @@ class PretrainingData:
         if not self.token_counts_file:
             return {}
         counts = manifest.read_token_counts(self.token_counts_file)
-        loss = unigram.unigram_cross_entropy(self.eval_files, counts, max_records=max_records)
+        loss = unigram.unigram_cross_entropy(self.eval_files, counts, max_records, max_bad_records)
         return {"unigram_baseline": loss}
 
 

@@ -104,6 +104,7 @@ class Pretraining:
             vocab_size=self._bert_config.vocab_size,
             type_vocab_size=self._bert_config.type_vocab_size,
             skipped=skipped,
+            max_bad_records=config.max_bad_records,
         )
 
     def _evaluate(self, checkpoint=None):
@@ -121,7 +122,10 @@ class Pretraining:
 
     @functools.cached_property
     def _baseline(self):
-        return self._data.baseline(self._eval_steps() * self.config.eval_batch_size)
+        config = self.config
+        return self._data.baseline(
+            self._eval_steps() * config.eval_batch_size, config.max_bad_records
+        )
 
     def _eval_steps(self):
         batches = -(-self._data.num_eval_records // self.config.eval_batch_size)

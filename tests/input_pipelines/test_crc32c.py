@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.crc32c import crc32c, masked_crc32c
+from input_pipelines.crc32c import crc32c, masked_crc32c, masked_crc32c_of_strings
 
 
 def crc_of(data):
@@ -35,6 +35,17 @@ def test_short_and_long_data_equal_a_bitwise_twin():
 def test_rows_are_independent():
     rows = np.random.RandomState(1).randint(0, 256, (5, 12)).astype(np.uint8)
     assert crc32c(rows).tolist() == [crc_of(row.tobytes()) for row in rows]
+
+
+def test_strings_of_any_lengths_together():
+    rng = np.random.RandomState(2)
+    lengths = [*range(20), 1000, 1023, 1024, 1025, 1032, 2048, 2049, 5000]
+    lengths += rng.randint(0, 900, 300).tolist()
+    strings = [rng.bytes(length) for length in lengths]
+    expected = [int(masked_crc32c(np.frombuffer(string, np.uint8))) for string in strings]
+    assert masked_crc32c_of_strings(strings).tolist() == expected
+    assert masked_crc32c_of_strings([b""] * 3).tolist() == expected[:1] * 3
+    assert masked_crc32c_of_strings([]).size == 0
 
 
 def test_equals_what_tensorflow_writes(tmp_path):

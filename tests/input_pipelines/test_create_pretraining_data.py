@@ -21,7 +21,7 @@ def values(monkeypatch):
     def parse(*arguments):
         values = flags.FlagValues()
         monkeypatch.setattr(flags, "FLAGS", values)
-        for kind in ("string", "bool", "integer", "float"):
+        for kind in ("string", "bool", "integer", "float", "enum"):
             define = getattr(flags, f"DEFINE_{kind}")
             monkeypatch.setattr(
                 flags,
@@ -56,10 +56,26 @@ def arguments(text_file, tmp_path, vocab_file, *others):
 
 def test_create(values, text_file, tmp_path, vocab_file):
     flag_values = values(*arguments(text_file, tmp_path, vocab_file))
-    assert flag_values.dupe_factor == 10 and flag_values.random_seed == 12345
+    assert flag_values.random_seed == 12345
     summary = create_pretraining_data.create(flag_values)
     records = open_pretraining_records(str(tmp_path / "out-*"), 16, 4, 50)
     assert summary == (f"{records.num_records} examples from 6 documents (120 tokens) in 2 files.")
+
+
+@pytest.mark.parametrize(
+    ("others", "dupe_factor"),
+    [
+        ([], 10),
+        (["--masking=dynamic"], 1),
+        (["--masking=dynamic", "--dupe_factor=3"], 3),
+        (["--dupe_factor=3"], 3),
+    ],
+)
+def test_masking(values, text_file, tmp_path, vocab_file, others, dupe_factor):
+    create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, *others)))
+    manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
+    assert manifest.creation["dupe_factor"] == dupe_factor
+    assert manifest.is_dynamic == ("--masking=dynamic" in others)
 
 
 def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_file):

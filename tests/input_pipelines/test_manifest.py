@@ -90,7 +90,7 @@ def test_the_vocabulary_is_kept_once_and_found(tmp_path, ending):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"format_version": 2}', r"\.json: the format version is 2, but this program reads 1"),
+        ('{"format_version": 3}', r"\.json: the format version is 3, but this program reads 1 a"),
         (
             '{"format_version": 1, "fi',
             r"is not a complete manifest .*Create the data again",

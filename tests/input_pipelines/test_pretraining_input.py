@@ -1,10 +1,10 @@
 import math
 import pathlib
-import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from batches import batches, context
 from tiny_run import copy_records
 
 from input_pipelines import manifest
@@ -25,28 +25,6 @@ def record_files(tmp_path, documents, tokenizer, vocab_file):
 
 def input_fn(files, is_training, **options):
     return input_fn_builder(files, 16, 4, is_training, **options)
-
-
-def context(global_step, invocation=0, num_invocations=1):
-    return types.SimpleNamespace(
-        global_step=global_step,
-        current_input_fn_deployment=lambda: ("", invocation, num_invocations, 1),
-    )
-
-
-def batches(function, params, most=None):
-    """Returns the batches of an input_fn as numpy arrays: all, or the first `most`."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        iterator = tf.data.make_initializable_iterator(function(params))
-        features = iterator.get_next()
-        session.run(iterator.initializer)
-        result = []
-        while most is None or len(result) < most:
-            try:
-                result.append(session.run(features))
-            except tf.errors.OutOfRangeError:
-                break
-        return result
 
 
 def expected_rows(files):

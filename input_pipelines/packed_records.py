@@ -1,0 +1,197 @@
+"""Records without masks: the tokens of two segments as bytes, for masks drawn while training.
+
+Every record is a `tf.train.Example` with these features:
+
+  token_ids             bytes [1]  ids of A, then of B, little-endian: 2 bytes each if every id of
+                                   the vocabulary fits, else 4 bytes
+  segment_lengths       int64 [2]  numbers of tokens of A and of B
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
+
+Letters: B batch size, F sequence length, P predictions per sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import json_files
+from bert_estimator.tokenization import Tokenizer, open_tokenizer
+from input_pipelines import manifest as manifests
+from input_pipelines.dynamic_masking import DynamicMasking
+from input_pipelines.masking import Masking
+from input_pipelines.pretraining_features import Feature
+from input_pipelines.record_reader import RecordError, RecordFiles
+
+SPEC = {
+    "token_ids": tf.io.FixedLenFeature([], tf.string),
+    "segment_lengths": tf.io.FixedLenFeature([2], tf.int64),
+    "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+}
+FEATURES = {
+    "token_ids": Feature("bytes_list", 1),
+    "segment_lengths": Feature("int64_list", 2),
+    "next_sentence_labels": Feature("int64_list", 1, last=1),
+}
+"""What the features must be, for `pretraining_features.check_kinds`."""
+
+
+def serialized(
+    tokens_a: Sequence[int], tokens_b: Sequence[int], is_random_next: bool, vocab_size: int
+) -> bytes:
+    """Serializes two segments; the module's docstring has a table of the features."""
+    example = tf.train.Example()
+    feature = example.features.feature
+    ids = np.array([*tokens_a, *tokens_b], "<u2" if vocab_size <= 2**16 else "<u4")
+    feature["token_ids"].bytes_list.value.append(ids.tobytes())
+    feature["segment_lengths"].int64_list.value.extend([len(tokens_a), len(tokens_b)])
+    feature["next_sentence_labels"].int64_list.value.append(int(is_random_next))
+    return example.SerializeToString(deterministic=True)
+
+
+def zeros() -> bytes:
+    """Returns a record without tokens, which pads batches."""
+    return serialized([], [], False, 0)
+
+
+def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecords | None":
+    """Returns what makes batches of packed records; None if the records have masks already.
+
+    Lengths, vocabulary and the rules of masking come from the records' manifest.
+
+    Args:
+      record_files: the files of the records.
+      seed: seed of the masks; None for the seed that the records were made with.
+
+    Raises:
+      ValueError: some records have masks and others do not, or their rules differ, or the
+        vocabulary beside them is missing.
+    """
+    listed = manifests.read_manifests_of(record_files)
+    rules = {}
+    for path in record_files:
+        rules.setdefault(_rules_of(*listed.get(path, (None, None))), path)
+    if len(rules) > 1:
+        path, other = list(rules.values())[:2]
+        raise ValueError(
+            f"{path} and {other} do not agree in --masking, --masked_lm_prob or "
+            "--do_whole_word_mask of create_pretraining_data. Create their data alike."
+        )
+    ((rule, path),) = rules.items()
+    if rule is None:
+        return None
+    manifest_file, manifest = listed[path]
+    vocab_file = manifests.find_vocabulary([path])
+    if vocab_file is None:
+        raise ValueError(f"{manifest_file}: names no vocabulary. Create the data again.")
+    tokenizer = open_tokenizer(vocab_file, manifest.do_lower_case)
+    prob, do_whole_word_mask = rule
+    masking = Masking.for_tokenizer(
+        tokenizer, prob, manifest.max_predictions_per_seq, do_whole_word_mask
+    )
+    if seed is None:
+        seed = json_files.field(manifest.creation, "random_seed", int, manifest_file)
+    return PackedRecords(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
+
+
+def _rules_of(manifest_file, manifest):
+    """Returns (masked_lm_prob, do_whole_word_mask) of packed records; None of other records."""
+    if manifest is None or not manifest.is_dynamic:
+        return None
+    prob = json_files.field(manifest.creation, "masked_lm_prob", float, manifest_file)
+    if not 0 < prob <= 1:
+        raise ValueError(f"{manifest_file}: masked_lm_prob is {prob}. Create the data again.")
+    return prob, json_files.field(manifest.creation, "do_whole_word_mask", bool, manifest_file)
+
+
+class PackedRecords:
+    """Makes batches of packed records: tokens are put in their places, and masked.
+
+    Args:
+      tokenizer: tokenizer of the records' vocabulary.
+      max_seq_length: F.
+      masking: draws the masks.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
+        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self._vocab_size = tokenizer.vocab_size
+        self._max_seq_length = max_seq_length
+        self._masking = masking
+
+    def features(
+        self,
+        records: RecordFiles,
+        numbers: np.ndarray,
+        epochs: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Returns the features of static records, int64 or float32 [B, ...].
+
+        Args:
+          records: the files of the records.
+          numbers: int64 [B], numbers of the records; -1 for padding, whose features are 0.
+          epochs: int64 [B], how often each record has come before.
+          values: the features of `SPEC`, [B, ...].
+
+        Raises:
+          RecordError: lengths or ids do not fit; the message names the first record.
+        """
+        lengths = values["segment_lengths"]
+        tokens = self._tokens(records, numbers, lengths, values["token_ids"])
+        is_real = numbers >= 0
+        a, b = lengths[:, 0, None], lengths[:, 1, None]
+        places = np.arange(self._max_seq_length)
+        is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
+        ids = np.zeros([len(numbers), self._max_seq_length], np.int64)
+        ids[is_token] = tokens
+        rows = np.flatnonzero(is_real)
+        ids[rows, 0] = self._cls_id
+        ids[rows, a[rows, 0] + 1] = ids[rows, (a + b)[rows, 0] + 2] = self._sep_id
+        ends = np.where(is_real, (a + b)[:, 0] + 3, 0)
+        is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
+        masked = self._masking.mask(ids, is_maskable, ends, numbers, epochs)
+        is_used = places < ends[:, None]
+        return {
+            "input_ids": masked.input_ids,
+            "input_mask": is_used.astype(np.int64),
+            "segment_ids": (is_used & (places > a + 1)).astype(np.int64),
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.labels,
+            "masked_lm_weights": masked.weights,
+            "next_sentence_labels": values["next_sentence_labels"],
+        }
+
+    def _tokens(self, records, numbers, lengths, token_ids):
+        """Returns the checked tokens of all records, int64 [number of tokens]."""
+        longest = self._max_seq_length - 3
+        totals = lengths.sum(axis=1)
+        sizes = np.array([len(ids) for ids in token_ids])
+        width = 2 if self._vocab_size <= 2**16 else 4
+        # Each length is compared before their sum, which could wrap around.
+        fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
+        fits &= (totals > 0) | (numbers < 0)
+        for is_good, rule in (
+            (fits, f"segment_lengths must be two numbers from 0 to {longest} in sum"),
+            (sizes == totals * width, f"token_ids must have {width} bytes for each token"),
+        ):
+            if not is_good.all():
+                row = int(np.argmin(is_good))
+                number = int(numbers[row])
+                raise RecordError(
+                    f"{records.location(number)}: segment_lengths holds {lengths[row].tolist()} "
+                    f"and token_ids {sizes[row]} bytes; {rule}, since max_seq_length is "
+                    f"{self._max_seq_length}. Create the data again.",
+                    number,
+                )
+        tokens = np.frombuffer(b"".join(token_ids), f"<u{width}").astype(np.int64)
+        if tokens.size and tokens.max() >= self._vocab_size:
+            place = int(np.argmax(tokens >= self._vocab_size))
+            number = int(np.repeat(numbers, totals)[place])
+            raise RecordError(
+                f"{records.location(number)}: token_ids holds {tokens[place]}; it must be from 0 "
+                f"to {self._vocab_size - 1}, since the vocabulary has {self._vocab_size} tokens. "
+                "Create the data again.",
+                number,
+            )
+        return tokens
