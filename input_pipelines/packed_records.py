@@ -49,11 +49,6 @@ def serialized(
     return example.SerializeToString(deterministic=True)
 
 
-def zeros() -> bytes:
-    """Returns a record without tokens, which pads batches."""
-    return serialized([], [], False, 0)
-
-
 def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecords | None":
     """Returns what makes batches of packed records; None if the records have masks already.
 
@@ -130,7 +125,7 @@ class PackedRecords:
 
         Args:
           records: the files of the records.
-          numbers: int64 [B], numbers of the records; -1 for padding, whose features are 0.
+          numbers: int64 [B], numbers of the records.
           epochs: int64 [B], how often each record has come before.
           values: the features of `SPEC`, [B, ...].
 
@@ -139,16 +134,14 @@ class PackedRecords:
         """
         lengths = values["segment_lengths"]
         tokens = self._tokens(records, numbers, lengths, values["token_ids"])
-        is_real = numbers >= 0
         a, b = lengths[:, 0, None], lengths[:, 1, None]
         places = np.arange(self._max_seq_length)
         is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
         ids = np.zeros([len(numbers), self._max_seq_length], np.int64)
         ids[is_token] = tokens
-        rows = np.flatnonzero(is_real)
-        ids[rows, 0] = self._cls_id
-        ids[rows, a[rows, 0] + 1] = ids[rows, (a + b)[rows, 0] + 2] = self._sep_id
-        ends = np.where(is_real, (a + b)[:, 0] + 3, 0)
+        rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
+        ids[:, 0] = self._cls_id
+        ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
         is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
         masked = self._masking.mask(ids, is_maskable, ends, numbers, epochs)
         is_used = places < ends[:, None]
@@ -170,7 +163,7 @@ class PackedRecords:
         width = 2 if self._vocab_size <= 2**16 else 4
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
-        fits &= (totals > 0) | (numbers < 0)
+        fits &= totals > 0
         for is_good, rule in (
             (fits, f"segment_lengths must be two numbers from 0 to {longest} in sum"),
             (sizes == totals * width, f"token_ids must have {width} bytes for each token"),

@@ -79,13 +79,9 @@ class PretrainingFeatures:
             for name, feature in self._features.items()
         }
 
-    def zeros(self) -> bytes:
-        """Returns a serialized example whose values are all 0."""
-        example = tf.train.Example()
-        for name, feature in self._features.items():
-            values = getattr(example.features.feature[name], feature.kind).value
-            values.extend([0] * feature.length)
-        return example.SerializeToString()
+    def kinds(self) -> dict[str, Feature]:
+        """Returns the features for `check_kinds`."""
+        return dict(self._features)
 
     def check_example(self, record: bytes, location: str) -> None:
         """Checks that a record is an example whose features have the right kinds and lengths.
@@ -148,22 +144,6 @@ def check_kinds(record: bytes, location: str, expected: Mapping[str, Feature]) -
             f"{location}: {name} has {length} values, but {feature.length_name} is "
             f"{feature.length}. Use {length}, or create the data again."
         )
-
-
-def check_examples(serialized: Sequence[bytes], locations: Sequence[str]) -> None:
-    """Checks that records are serialized `tf.train.Example`s, of whatever features.
-
-    TensorFlow's parser would find out too, but its message quotes bytes, which nobody can read.
-
-    Args:
-      serialized: the content of the records.
-      locations: the files and places of the records, for the message.
-
-    Raises:
-      RecordError: a record is not an example; the message names the first.
-    """
-    for record, location in zip(serialized, locations, strict=True):
-        parsed(record, location)
 
 
 def parsed(record: bytes, location: str) -> tf.train.Example:

@@ -7,7 +7,8 @@ nevertheless: each batch of a block carries its error.
 Letters: M batches of a block, B batch size, F sequence length, P predictions per sequence.
 """
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,7 +17,7 @@ from input_pipelines import packed_records
 from input_pipelines.bad_records import BadRecords
 from input_pipelines.order import BatchOrder
 from input_pipelines.packed_records import PackedRecords
-from input_pipelines.pretraining_features import PretrainingFeatures, check_examples, check_kinds
+from input_pipelines.pretraining_features import PretrainingFeatures, check_kinds
 from input_pipelines.record_reader import RecordError, RecordFiles
 
 _RECORDS_AT_ONCE = 256
@@ -50,9 +51,16 @@ class PretrainingReader:
         self._at_once = max(1, _RECORDS_AT_ONCE // batch_size)
         self._packing = packing
         self._bad_records = bad_records
-        self._spec = packed_records.SPEC if packing else features.spec()
-        self._names = [name.encode() for name in self._spec]
-        self._padding = packed_records.zeros() if packing else features.zeros()
+        self._kinds = packed_records.FEATURES if packing else features.kinds()
+        self._at_once = max(1, _RECORDS_AT_ONCE // batch_size)
+        self._parse = _parser(packed_records.SPEC if packing else features.spec())
+        outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
+        outputs["is_real_example"] = ([], tf.int64)
+        # Values are checked as int64: a cast to int32 would bring some back into their range.
+        self._outputs = {
+            name: (shape, tf.int32 if dtype == tf.int64 else dtype)
+            for name, (shape, dtype) in outputs.items()
+        }
 
     def batches(self, start: int) -> tf.data.Dataset:
         """Returns a dataset of the batches from number `start` on.
@@ -61,109 +69,34 @@ class PretrainingReader:
         and `is_real_example` [B].
         """
         blocks = tf.data.Dataset.range(start, self._order.num_batches, self._at_once)
-        return blocks.map(self._parse).unbatch().map(_without_errors)
+        return blocks.map(self._block).unbatch().map(_without_errors)
 
-    def _parse(self, first):
-        """Returns (errors [M], features [M, B, ...]) of a block of batches."""
-        read = (tf.string, tf.int64, tf.int64, tf.string, tf.string)
-        examples, numbers, epochs, locations, errors = tf.numpy_function(self._read, [first], read)
-        for tensor in (examples, locations):
-            tensor.set_shape([None])
-        # The names are for the messages of the parser, which checks kinds and lengths.
-        parsed = tf.io.parse_example(examples, self._spec, example_names=locations)
-        # Values are checked as int64: a cast to int32 would bring some back into their range.
-        values = [parsed[name] for name in self._spec]
-        shapes = {name: (spec.shape, spec.dtype) for name, spec in self._features.spec().items()}
-        shapes["is_real_example"] = ([], tf.int64)
-        dtypes = {n: tf.int32 if d == tf.int64 else d for n, (_, d) in shapes.items()}
-        errors, *features = tf.numpy_function(
-            self._finish, [numbers, epochs, errors, *values], [tf.string, *dtypes.values()]
-        )
+    def _block(self, first):
+        """Returns (errors [M], features [M, B, ...]) as tensors."""
+        dtypes = [tf.string, *(dtype for _, dtype in self._outputs.values())]
+        errors, *features = tf.numpy_function(self._read, [first], dtypes)
         errors.set_shape([None])
-        for feature, (shape, _) in zip(features, shapes.values(), strict=True):
+        for feature, (shape, _) in zip(features, self._outputs.values(), strict=True):
             feature.set_shape([None, self._batch_size, *shape])
-        return errors, dict(zip(shapes, features, strict=True))
+        return errors, dict(zip(self._outputs, features, strict=True))
 
     def _read(self, first):
-        """Returns the serialized examples of a block and what belongs to them.
+        """Returns errors [M] and features [M, B, ...]; an error that is not empty ends the stream.
 
-        Returns:
-          (examples [M * B], record numbers [M, B], epochs [M, B], locations [M * B], errors [M]).
-          The number of padding is -1, and an error that is not empty ends the stream there.
+        A record that may be left out becomes padding. If it may not, its batch has the error, and
+        the batches from there on are padding.
         """
         end = min(int(first) + self._at_once, self._order.num_batches)
-        records = [self._order.records(number) for number in range(int(first), end)]
-        numbers, epochs = (np.stack(arrays) for arrays in zip(*records, strict=True))
+        batches = [self._order.records(number) for number in range(int(first), end)]
+        numbers, epochs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
         numbers[np.isin(numbers, self._bad_records.numbers())] = -1
         errors = np.empty(len(numbers), object)
         errors.fill(b"")
-
-        def read():
-            real = numbers[numbers >= 0]
-            examples, locations = self._records.read_all(real), self._records.locations(real)
-            self._check_examples(real, examples, locations)
-            return examples, locations
-
-        parts = self._settled(read, numbers, errors)
-        examples, locations = (np.empty(numbers.size, object) for _ in parts)
-        examples.fill(self._padding)
-        locations.fill(b"")
-        for array, values in zip((examples, locations), parts, strict=True):
-            # Without the dtype, NumPy would strip zeros at the ends of byte strings.
-            array[numbers.reshape(-1) >= 0] = np.array(values, object)
-        return examples, numbers, epochs, locations, errors
-
-    def _check_examples(self, numbers, examples, locations):
-        """Checks what the parser cannot report as well, or, to leave records out, all of it."""
-        if not self._bad_records.may_skip:
-            # What holds the names of all features goes to the parser, which is faster.
-            by_name = [[name in example for example in examples] for name in self._names]
-            named = zip(*by_name, strict=True)
-            odd = [i for i, has_names in enumerate(named) if not all(has_names)]
-            check_examples([examples[i] for i in odd], [locations[i] for i in odd])
-            return
-        for number, example, location in zip(numbers.tolist(), examples, locations, strict=True):
-            try:
-                if self._packing:
-                    check_kinds(example, location, packed_records.FEATURES)
-                else:
-                    self._features.check_example(example, location)
-            except RecordError as error:
-                error.number = number
-                raise
-
-    def _finish(self, numbers, epochs, errors, *values):
-        """Returns the errors [M] and the checked features of a block [M, B, ...]."""
-        named = dict(zip(self._spec, values, strict=True))
-        flat = numbers.reshape(-1)
-
-        def features():
-            found = {name: _cleared(value, flat < 0) for name, value in named.items()}
-            if self._packing:
-                found = self._packing.features(self._records, flat, epochs.reshape(-1), found)
-            self._features.check_values(self._records, flat, found)
-            return found
-
-        found = self._settled(features, numbers, errors)
-        found = {**found, "is_real_example": flat >= 0}
-        spec = self._features.spec()
-        shaped = [
-            found[name]
-            .reshape(*numbers.shape, *found[name].shape[1:])
-            .astype(np.float32 if name in spec and spec[name].dtype == tf.float32 else np.int32)
-            for name in [*spec, "is_real_example"]
-        ]
-        return errors, *shaped
-
-    def _settled(self, function: Callable, numbers: np.ndarray, errors: np.ndarray):
-        """Returns the result of a function of the records that are left after its errors.
-
-        A record that may be skipped is left out, by the number -1. If it may not be skipped, its
-        batch gets the error, and the batches from there on are left out.
-        """
         while True:
+            is_real = numbers >= 0
             try:
-                return function()
+                rows = self._rows(numbers[is_real], epochs[is_real]) if is_real.any() else {}
+                break
             except RecordError as error:
                 if error.number is None:
                     raise
@@ -173,15 +106,48 @@ class PretrainingReader:
                     errors[batch:] = str(error).encode()
                     is_bad[batch:] = True
                 numbers[is_bad] = -1
+        features = []
+        for name, (shape, dtype) in self._outputs.items():
+            feature = np.zeros([*numbers.shape, *shape], dtype.as_numpy_dtype)
+            feature[is_real] = rows.get(name, 1 if name == "is_real_example" else 0)
+            features.append(feature)
+        return errors, *features
 
-
-def _cleared(values: np.ndarray, is_padding: np.ndarray) -> np.ndarray:
-    """Returns the values of a feature with zeros, or without bytes, in the rows of padding."""
-    if not is_padding.any():
+    def _rows(self, numbers: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the checked features of records, int64 or float32 [number of records, ...]."""
+        values = self._parsed(numbers, self._records.read_all(numbers))
+        if self._packing:
+            values = self._packing.features(self._records, numbers, epochs, values)
+        self._features.check_values(self._records, numbers, values)
         return values
-    values = values.copy()
-    values[is_padding] = b"" if values.dtype == object else 0
-    return values
+
+    def _parsed(self, numbers, examples):
+        try:
+            return self._parse(np.array(examples, object))
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+            # The parser's message quotes bytes, which nobody can read, not even TensorFlow.
+            for number, example in zip(numbers.tolist(), examples, strict=True):
+                try:
+                    check_kinds(example, self._records.location(number), self._kinds)
+                except RecordError as error:
+                    error.number = number
+                    raise
+            raise
+
+
+def _parser(spec):
+    """Returns a function from serialized examples to a dict of arrays.
+
+    It has a session of its own, so that an error of the parser can be caught.
+    """
+    with tf.Graph().as_default() as graph:
+        serialized = tf.placeholder(tf.string, [None])
+        parsed = tf.io.parse_example(serialized, spec)
+    one = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
+    session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0}, **one))
+    run = session.make_callable(parsed, [serialized])
+    weakref.finalize(run, session.close)
+    return run
 
 
 def _without_errors(error: tf.Tensor, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

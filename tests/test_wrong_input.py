@@ -247,9 +247,13 @@ BAD_SEGMENT = "): segment_ids holds 4294967297; it must be from 0 to 1, since th
     [
         (None, wrapping_segment, BAD_SEGMENT),
         ("rehearse:2", wrapping_segment, BAD_SEGMENT),
-        (None, lambda features: features["input_mask"].int64_list.value.pop(), "): Key: input_m"),
-        (None, lambda features: features.pop("masked_lm_ids"), "): Feature: masked_lm_ids (data"),
-        (None, float_ids, "): Key: input_ids, "),
+        (
+            None,
+            lambda features: features["input_mask"].int64_list.value.pop(),
+            "): input_mask has 15 values, but",
+        ),
+        (None, lambda features: features.pop("masked_lm_ids"), ") has no feature 'masked_lm_ids'"),
+        (None, float_ids, "): input_ids has 16 values of kind float_list; it must"),
     ],
 )
 def test_a_bad_record_among_good_ones(own_data, tmp_path, capsys, request, master, change, message):

@@ -23,10 +23,6 @@ _CHATTER = re.compile(
     r"SavedModel written to|is deprecated and will be removed"
 )
 
-# What TensorFlow's parser says of a record whose features differ from the other records' features:
-# the place of the record, then the reason.
-_PARSER = re.compile(r"\bName: (.+: record \d+ \(byte \d+\)), (.+)")
-
 # Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. They
 # are recognized by name: of an exception of an input_fn, TensorFlow passes on only the text.
 _SELF_EXPLAINING = (
@@ -168,10 +164,7 @@ def _explanation(error):
         # TensorFlow's own NaN error has a str() that leaves its arguments out.
         return str(error.args[0] if error.args else error)
     carried = re.search(rf"\b(?:{'|'.join(_SELF_EXPLAINING)}): (.+)", str(error))
-    if carried:
-        return carried[1]
-    parser = _PARSER.search(str(error))
-    return parser and f"{parser[1]}: {parser[2]}"
+    return carried and carried[1]
 
 
 def _is_news(record):

@@ -66,11 +66,6 @@ class NanLossDuringTrainingError(RuntimeError):
         return "As TensorFlow's own, this does not show what it was made with."
 
 
-OF_THE_PARSER = """Graph execution error:
-Node: 'ParseExample/ParseExampleV2'
-Name: data/a.tfrecord: record 7 (byte 99), Key: input_ids, Index: 3.  Values size: 8
- [[{{node ParseExample/ParseExampleV2}}]]"""
-
 IN_A_TRACEBACK = """Traceback (most recent call last):
   File "order.py", line 7, in read
     raise RecordError(
@@ -100,12 +95,6 @@ input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
             RuntimeError(IN_A_TRACEBACK),
             1,
             "script.py: error: a.tfrecord: record 7 is damaged.\n",
-        ),
-        (
-            RuntimeError(OF_THE_PARSER),
-            1,
-            "script.py: error: data/a.tfrecord: record 7 (byte 99): Key: input_ids, Index: 3.  "
-            "Values size: 8\n",
         ),
     ],
 )

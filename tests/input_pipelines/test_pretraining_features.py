@@ -103,16 +103,6 @@ def test_the_first_record_out_of_range_is_named(records):
         check_range(records, [3, 0, 2, 1], "input_ids", ids, 49)
 
 
-def test_zeros_are_an_example(features):
-    features.check_example(features.zeros(), "x")
-    with tf.Graph().as_default(), tf.Session() as session:
-        parsed = session.run(tf.io.parse_example([features.zeros()] * 2, features.spec()))
-    assert {name: value.shape for name, value in parsed.items()} == {
-        name: (2, *spec.shape) for name, spec in features.spec().items()
-    }
-    assert not any(value.any() for value in parsed.values())
-
-
 # Opening
 
 

@@ -10,7 +10,7 @@ from batches import batches, context
 from tiny_run import copy_records
 
 from input_pipelines import manifest as manifests
-from input_pipelines import packed_records, pretraining_reader
+from input_pipelines import pretraining_reader
 from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_input import input_fn_builder
 from input_pipelines.pretraining_records import write_pretraining_records
@@ -57,12 +57,25 @@ def damage(path, record, place=30):
         file.write(bytes([byte ^ 1]))
 
 
-def test_the_batches_before_a_bad_record_are_read(files):
-    damage(files[0], 9)
-    damage(files[0], 12)
-    function = input_fn(files, is_training=False)
+def shorter(features):
+    features["input_mask"].int64_list.value.pop()
+
+
+@pytest.mark.parametrize("kind", ["damaged", "shorter", "range"])
+def test_the_batches_before_a_bad_record_are_read(record_files, tmp_path, kind):
+    path = str(tmp_path / "bad.tfrecord")
+    wrong = {
+        "damaged": lambda features: None,
+        "shorter": shorter,
+        "range": lambda features: change(features, "segment_ids", 2),
+    }[kind]
+    copy_records(record_files[0], path, {9: wrong, 12: wrong})
+    if kind == "damaged":
+        damage(path, 9)
+        damage(path, 12)
+    function = input_fn([path], is_training=False)
     assert len(batches(function, {"batch_size": 4}, most=2)) == 2
-    message = r"-0\.tfrecord: record 9 \(byte \d+\) is damaged"
+    message = r"bad\.tfrecord: record 9 \(byte \d+\)"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         batches(function, {"batch_size": 4}, most=3)
 
@@ -270,7 +283,3 @@ def test_the_unigram_baseline_leaves_out_damaged_records(files):
 def test_a_negative_number_of_bad_records(record_files):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="-1; it must be 0 or more"):
         input_fn(record_files, max_bad_records=-1)({"batch_size": 4})
-
-
-def test_zeros_are_a_record_without_tokens():
-    assert packed_records.zeros() == packed_records.serialized([], [], False, 2**16)
