@@ -199,6 +199,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "output_dir": str(tmp_path),
         "input_file": f"{data}/train.tfrecord",
         "eval_input_file": None,
+        "max_bad_records": 0,
         "vocab_file": None,
         "bert_config_file": f"{data}/bert_config.json",
         "max_seq_length": 128,
