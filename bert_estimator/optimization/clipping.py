@@ -37,13 +37,15 @@ def clip_by_global_norm(
         )
     with tf.name_scope("clip_by_global_norm"):
         dense = [to_dense_float32(gradient) for gradient in gradients]
-        squares = [tf.reduce_sum(tf.square(gradient)) for gradient in dense if gradient is not None]
-        if not squares:
+        halves = [tf.nn.l2_loss(gradient) for gradient in dense if gradient is not None]
+        if not halves:
             raise ValueError(
                 "clip_by_global_norm: every gradient is None: the loss does not depend on any of "
                 "the variables."
             )
-        norm = tf.sqrt(tf.add_n(squares), name="global_norm")
+        # An l2_loss is half a sum of squares. On a CPU it reads a gradient once, writes nothing,
+        # and takes a third of the time of a square and a sum.
+        norm = tf.sqrt(2.0 * tf.add_n(halves), name="global_norm")
         scale = tf.where(
             tf.math.is_finite(norm),
             max_norm / tf.maximum(norm, max_norm),

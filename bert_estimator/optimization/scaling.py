@@ -206,11 +206,11 @@ class ScaleByLearningRate:
 
 
 def _norm(x):
-    return tf.sqrt(tf.reduce_sum(tf.square(x)))
+    return tf.sqrt(2.0 * tf.nn.l2_loss(x))  # see `clipping`
 
 
 def _rms(x):
-    return tf.sqrt(tf.reduce_mean(tf.square(x)))
+    return _norm(x) / math.sqrt(x.shape.num_elements())
 
 
 def _check_positive(name, value):
