@@ -23,7 +23,8 @@ from bert_estimator.fine_tuning import Network
 from bert_estimator.precision import scope, to_float32
 
 _SCOPE = "cls/squad"
-_VARIABLES = f"{_SCOPE}/output_(weights|bias)"
+# What a checkpoint to start from may lack: the head, and the pooler, which is not used.
+_VARIABLES = f"{_SCOPE}/output_(weights|bias)|bert/pooler/dense/(kernel|bias)"
 
 
 class Scorer(Protocol):

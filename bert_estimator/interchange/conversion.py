@@ -28,7 +28,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     Args:
       source: `Source`, with its configuration and its vocabulary.
       target: a directory that does not exist yet, or that is empty.
-      to: one of WRITERS. Hugging Face's files of a tagging network do not have its pooler.
+      to: one of WRITERS. Hugging Face's files of networks that tag or answer do not have a pooler.
 
     Returns:
       output -> greatest absolute difference of the logits on a fixed batch.
@@ -44,12 +44,12 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
             paths.check_no_pattern(target)
         except ValueError as error:
             raise ValueError(f"{target}: {error}") from None
-    network_variables.check(source.config, source.shapes, source.path)
+    heads = network_variables.check(source.config, source.shapes, source.path)
     tokenizer = _open_tokenizer(source)
     names = list(source.shapes)
-    if to == HUGGING_FACE and source.kind == TAGGING:
-        # A tagging network does not use its pooler, and BertForTokenClassification does not have
-        # one.
+    if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
+        # These networks do not use their pooler, and BertForTokenClassification and
+        # BertForQuestionAnswering do not have one.
         names = [name for name in names if not name.startswith(network_variables.POOLER)]
     weights = {name: source.read(name) for name in names}
     for name, value in weights.items():

@@ -8,7 +8,7 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
     BertForNextSentencePrediction  cls/seq_relationship
     BertForSequenceClassification  output_weights, output_bias
     BertForTokenClassification     output_weights, output_bias of a tagging network; no pooler
-    BertForQuestionAnswering       cls/squad/output_weights, cls/squad/output_bias
+    BertForQuestionAnswering       cls/squad/output_weights, cls/squad/output_bias; no pooler
     BertModel                      no head
 """
 

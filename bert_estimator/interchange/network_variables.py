@@ -59,7 +59,8 @@ def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list
 def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tuple[str, ...]:
     """Checks that variables are all the variables of a network and of its heads.
 
-    The pooler may be missing: Hugging Face's models for masked words and for tags do not have it.
+    The pooler may be missing: Hugging Face's models for masked words, for tags and for answers do
+    not have it.
 
     Args:
       config: `BertConfig`.

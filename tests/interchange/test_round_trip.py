@@ -10,7 +10,7 @@ from tiny_run import variables_of
 
 import run_classifier
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import logits, open_source
+from bert_estimator.interchange import logits, network_variables, open_source
 from bert_estimator.tokenization import FullTokenizer
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
@@ -183,3 +183,56 @@ def test_tensorflow_1_checkpoint_fine_tuned_here_is_restored_there(tmp_path):
         for name, value in trained.items()
     }
     assert {"output_weights", "output_bias"} == {k for k in trained if not k.startswith("bert/")}
+
+
+@pytest.fixture
+def answering(tmp_path):
+    """Returns (directory in Google's layout, its weights): random, with the head of answers."""
+    source = open_source(str(fixtures.TF1))
+    random = np.random.default_rng(4)
+    weights = {name: v for name, v in fixtures.weights_of(source).items() if "bert/" in name}
+    for name, shape in network_variables.head_shapes(source.config, 0)[
+        network_variables.ANSWER
+    ].items():
+        weights[name] = random.normal(size=shape).astype(np.float32)
+    facts = {"vocab_file": source.vocab_file, "max_seq_length": 20}
+    (tmp_path / "google").mkdir()
+    fixtures.write_tf1(tmp_path / "google", source.config, weights, **facts)
+    return tmp_path / "google", weights
+
+
+def test_a_network_that_answers_goes_there_and_back(tmp_path, answering):
+    """Its names there are transformers' own; the pooler, which answers do not need, stays here."""
+    google, weights = answering
+    convert(google, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "back")
+    tensors = fixtures.tensors_of(tmp_path / "hf")
+    head = weights["cls/squad/output_weights"]
+    np.testing.assert_array_equal(tensors["qa_outputs.weight"], head)
+    assert tensors["qa_outputs.bias"].shape == (2,)
+    assert not [name for name in tensors if "pooler" in name]
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["BertForQuestionAnswering"]
+    back = fixtures.weights_of(open_source(str(tmp_path / "back")))
+    assert sorted(back) == sorted(name for name in weights if "/pooler/" not in name)
+    for name, value in back.items():
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+    outputs = logits.compute(open_source(str(google)).config, weights)
+    tokens = outputs["sequence_output"].astype(np.float64)
+    expected = tokens @ head.T + weights["cls/squad/output_bias"]
+    np.testing.assert_allclose(outputs["answer_logits"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@fixtures.needs_transformers
+def test_transformers_computes_the_same_answers(tmp_path, answering):
+    google, weights = answering
+    convert(google, tmp_path / "hf")
+    config = open_source(str(google)).config
+    batch = logits.fixed_batch(config)
+    np.savez(tmp_path / "batch.npz", **batch)
+    fixtures.transformers("logits", tmp_path / "hf", tmp_path / "batch.npz", tmp_path / "out.npz")
+    expected = logits.compute(config, weights, batch)
+    with np.load(tmp_path / "out.npz") as found:
+        is_real = batch["input_mask"].astype(bool)
+        assert_close(found["answer_logits"][is_real], expected["answer_logits"][is_real])

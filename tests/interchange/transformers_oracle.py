@@ -125,6 +125,8 @@ def logits(directory, batch):
     if "logits" in out:
         masked = isinstance(model, transformers.BertForMaskedLM)
         values["masked_lm_logits" if masked else "classifier_logits"] = out["logits"]
+    if "start_logits" in out:
+        values["answer_logits"] = torch.stack([out["start_logits"], out["end_logits"]], -1)
     return {name: value.numpy() for name, value in values.items()}
 
 
