@@ -14,6 +14,9 @@ PRECISIONS = ("float32", "bfloat16")
 # one of several for each word.
 TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 
+# What an exported model may take.
+EXPORT_INPUTS = ("text", "ids")
+
 # The tasks made from the text that comes with Python: those about texts, the keys of
 # `embedded_task.TASKS`, and those about words, of `embedded_tags`.
 EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")

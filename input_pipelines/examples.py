@@ -1,6 +1,7 @@
 """Labelled texts and pairs of texts, from the files of a task."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -95,6 +96,28 @@ def read_examples(
         selected = f" with {where[0]}={where[1]!r}" if where else ""
         raise TableError(f"{path}: has 0 examples{selected}; give a file with at least one")
     return examples
+
+
+def texts(task: Task) -> Iterator[str]:
+    """Yields the texts of all files of a task that exist; see `read_examples` for the errors."""
+    unlabelled = task.predict_columns or dataclasses.replace(task.columns, label=None)
+    files = {
+        **dict.fromkeys(filter(None, [task.train]), task.train_columns or task.columns),
+        **dict.fromkeys(task.evaluate.values(), task.columns),
+        **dict.fromkeys(task.predict.values(), unlabelled),
+    }
+    for path, columns in files.items():
+        if os.path.exists(path):
+            columns = dataclasses.replace(columns, label=None)
+            yield from texts_of(read_examples(task, path, columns))
+
+
+def texts_of(examples: Sequence[Example]) -> Iterator[str]:
+    """Yields the texts of examples, both texts of a pair."""
+    for example in examples:
+        yield example.text_a
+        if example.text_b is not None:
+            yield example.text_b
 
 
 def discover_labels(task: Task) -> tuple[str, ...]:

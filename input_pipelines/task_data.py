@@ -1,6 +1,7 @@
 """The data of a task as features, for training, evaluation and prediction."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -27,6 +28,7 @@ class TaskData:
       is_pair: whether an example is a pair of texts.
       vocab_file: the vocabulary of the features.
       do_lower_case: whether the text was lower-cased.
+      texts: a function that yields every text of the task's files.
       write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
         of their file.
       tags_extension: the ending of the name of this file.
@@ -41,6 +43,7 @@ class TaskData:
     is_pair: bool
     vocab_file: str
     do_lower_case: bool
+    texts: Callable[[], Iterator[str]] = tuple
     write_tags: Callable[[Tags], Iterator[str]] | None = None
     tags_extension: str = ""
 
@@ -104,6 +107,7 @@ def load(
         task.columns.text_b is not None,
         vocab_file,
         tokenizer.do_lower_case,
+        functools.partial(examples.texts, task),
     )
 
 
@@ -115,5 +119,6 @@ def of_embedded(
     held_out = Features(task.held_out, tokenizer, max_seq_length)
     sides = train, {"": held_out}, {"": held_out}
     is_pair = task.train[0].text_b is not None
-    of_text = is_pair, vocab_file, tokenizer.do_lower_case
+    texts = functools.partial(examples.texts_of, [*task.train, *task.held_out])
+    of_text = is_pair, vocab_file, tokenizer.do_lower_case, texts
     return TaskData("classification", task.labels, ("accuracy",), *sides, *of_text)

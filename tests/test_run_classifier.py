@@ -105,6 +105,7 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+        (["--export_inputs=words"], "--export_inputs=words: must be one of text, ids"),
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
     ],
 )
@@ -260,7 +261,8 @@ assert not [name for name in sys.modules if name.startswith("bert_estimator")]
 def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, tmp_path, capsys):
     output_dir = tmp_path / "run"
     flags = command(data, output_dir, predict_file=data / "test.csv", num_train_epochs=0.5)
-    assert main([*flags, "--do_train", "--do_predict", "--do_export"]) == 0
+    flags += ["--do_train", "--do_predict", "--do_export", "--export_inputs=ids"]
+    assert main(flags) == 0
     exported = re.search(r"SavedModel: (.*)", capsys.readouterr().out)[1]
     assert sorted(os.listdir(f"{exported}/assets.extra")) == ["task.json", "vocab.txt"]
     tokenizer = FullTokenizer(str(data / "vocab.txt"))

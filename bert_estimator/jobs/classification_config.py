@@ -9,7 +9,12 @@ import re
 from typing import ClassVar
 
 from bert_estimator import provenance
-from bert_estimator.choices import EMBEDDED_TAGGING_TASKS, EMBEDDED_TASKS, TASK_KINDS
+from bert_estimator.choices import (
+    EMBEDDED_TAGGING_TASKS,
+    EMBEDDED_TASKS,
+    EXPORT_INPUTS,
+    TASK_KINDS,
+)
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.config import read_command_line
 from bert_estimator.jobs.fine_tuning_config import (
@@ -74,6 +79,12 @@ class ClassificationConfig(FineTuningConfig):
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
         may_differ=True,
     )
+    export_inputs: str | None = flags.field(
+        None,
+        "Export a model that takes text or ids; the default is text, but ids for SentencePiece and "
+        "for tagging.",
+        may_differ=True,
+    )
 
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.
@@ -90,6 +101,8 @@ class ClassificationConfig(FineTuningConfig):
             f"must be at least {_LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         )
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
+        if self.export_inputs is not None:
+            flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
         weights = self.class_weights.split(",") if self.class_weights else ("1",)
         are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
         flags.check(

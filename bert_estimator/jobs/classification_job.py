@@ -2,12 +2,12 @@
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_estimator import classification, fine_tuning, tagging, tpu, update
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import classification_data, fine_tuning_job
+from bert_estimator.jobs import classification_data, classification_export, fine_tuning_job
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.classification_data import ClassificationData
 from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run, write_lines
@@ -122,6 +122,15 @@ class Classification(FineTuning):
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             predictions.close()
             print(f"Predictions: {path} ({what})")
+
+    def export_model(self, assets_extra: Mapping[str, str]) -> None:
+        """Writes a SavedModel that takes texts, or ids; see `classification_export`."""
+        config, task = self._config, self._data.task
+        if not classification_export.takes_text(config, task):
+            super().export_model(assets_extra)
+            return
+        receiver, wrap = classification_export.text_parts(config, task)
+        self.export_wrapped(receiver, assets_extra, wrap)
 
 
 def _tags(task, features, predictions):

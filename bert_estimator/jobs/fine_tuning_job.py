@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -67,13 +67,13 @@ class FineTuning(abc.ABC):
 
     def __init__(self, config: Any):
         directory = config.open_directory()
-        self._config, master = estimator.find_cores(config)
+        self._config, self._master = estimator.find_cores(config)
         config = self._config
         self._data = self.load(config)
         if config.do_train:
             flag = next((name for name in config.DATA_FLAGS if getattr(config, name)), "output_dir")
             directory.check_config(config.settings_to_go_on(), self._data.digest(), flag)
-        self._run = Run(config, directory, self._estimator(config, self._data, master))
+        self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
 
@@ -119,7 +119,7 @@ class FineTuning(abc.ABC):
         return compile_only.run(config, lower, num_train_steps(config, data.train))
 
     @classmethod
-    def _estimator(cls, config, data, master=""):
+    def _estimator(cls, config, data, master="", wrap=lambda model_fn: model_fn):
         network = fine_tuning.Network(
             data.bert_config,
             precision=config.precision,
@@ -130,7 +130,7 @@ class FineTuning(abc.ABC):
             allow_partial_init=config.allow_partial_init,
         )
         rule = _update_rule(config, data) if config.do_train or config.compile_only else None
-        return estimator.make(config, cls.model_fn(config, data, network, rule), master)
+        return estimator.make(config, wrap(cls.model_fn(config, data, network, rule)), master)
 
     def _check_is_trained(self):
         """Checks that there is a fine-tuned network to evaluate, here or in --init_checkpoint."""
@@ -232,27 +232,41 @@ class FineTuning(abc.ABC):
         )
 
     def export(self) -> None:
-        """Writes a SavedModel with the signature `serving_default`: ids in, predictions out.
+        """Writes a SavedModel with the signature `serving_default`.
+
+        A reader finds what it needs in `assets.extra`: the vocabulary, and `task.json`.
+        """
+        task = self.task()
+        task_file = os.path.join(self._config.output_dir, "task.json")
+        write_lines(task_file, [json.dumps(task, indent=2)])
+        self.export_model({task["vocab_file"]: self._data.vocab_file, "task.json": task_file})
+
+    def export_model(self, assets_extra: Mapping[str, str]) -> None:
+        """Writes a SavedModel whose `serving_default` takes ids and gives predictions.
 
         Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
-        outputs are the predictions of the model_fn. TensorFlow's graphs do not have an operation
-        for Unicode's normal forms, so text is tokenized outside of the model. A reader finds what
-        it needs in `assets.extra`: the vocabulary, and `task.json`.
+        outputs are the predictions of the model_fn.
+
+        Args:
+          assets_extra: see `TPUEstimator.export_saved_model`.
         """
-        config = self._config
-        shape = [None, config.max_seq_length]
+        shape = [None, self._config.max_seq_length]
 
         def receiver():
             ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
             return tpu.serving.ServingInputReceiver(ids, ids)
 
-        task = self.task()
-        task_file = os.path.join(config.output_dir, "task.json")
-        write_lines(task_file, [json.dumps(task, indent=2)])
-        self._run.export(
-            receiver,
-            assets_extra={task["vocab_file"]: self._data.vocab_file, "task.json": task_file},
-        )
+        self._run.export(receiver, assets_extra)
+
+    def export_wrapped(
+        self,
+        receiver: Callable[[], tpu.serving.ServingInputReceiver],
+        assets_extra: Mapping[str, str],
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        """Writes a SavedModel of another model_fn: what `wrap` makes of the job's own."""
+        other = self._estimator(self._config, self._data, self._master, wrap)
+        self._run.export(receiver, assets_extra, other)
 
 
 def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:

@@ -134,14 +134,19 @@ class Run:
         return self.only_reads_elsewhere() or delivered_best(self.config.output_dir)
 
     def export(
-        self, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str]
+        self,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str],
+        estimator: tpu.TPUEstimator | None = None,
     ) -> None:
         """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`.
 
         Args:
           serving_input_receiver_fn, assets_extra: see `TPUEstimator.export_saved_model`.
+          estimator: an estimator for the same directory whose model is exported; by default the
+            run's own.
         """
-        path = self.estimator.export_saved_model(
+        path = (estimator or self.estimator).export_saved_model(
             os.path.join(self.config.output_dir, "export"),
             serving_input_receiver_fn,
             assets_extra=assets_extra,

@@ -10,6 +10,7 @@ from bert_estimator.choices import TASK_KINDS
 _EXPORTS = "export"  # the directory of a run's exported models
 _REGRESSION, _TAGGING = "regression", "tagging"
 _LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
+_OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
 
@@ -112,7 +113,9 @@ def open_session(
     try:
         with session.graph.as_default():
             meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
-        signature = meta_graph.signature_def["serving_default"]
+        signatures = meta_graph.signature_def
+        # A model that takes texts takes ids, too.
+        signature = signatures.get("ids:serving_default", signatures["serving_default"])
         length = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
@@ -121,14 +124,14 @@ def open_session(
             f"{export_dir}: the exported model cannot be used: {reason[0]}. Export it again"
         ) from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
-    outputs = {name: tensor.name for name, tensor in signature.outputs.items()}
+    outputs = {name: tensor.name for name, tensor in signature.outputs.items() if name in _OUTPUTS}
     return session, inputs, outputs, length
 
 
 def _check_signature(signature, task):
     """Returns the length of a sequence of a signature that fits a task."""
     outputs = ("logits",) if task.kind == _REGRESSION else ("logits", "probabilities")
-    if not set(signature.inputs) <= set(_FEATURES) or set(signature.outputs) != set(outputs):
+    if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
     expected = [-1, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]

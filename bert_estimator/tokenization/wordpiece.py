@@ -265,22 +265,23 @@ def is_cjk(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in _CJK_BLOCKS)
 
 
+def cleaned(code: int) -> str:
+    """Returns what a character, given by its code, becomes when text is cleaned up."""
+    char = chr(code)
+    category = unicodedata.category(char)
+    if char in "\t\n\r" or category == "Zs":
+        return " "
+    if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+        return ""
+    return f" {char} " if is_cjk(char) else char
+
+
 class _CharacterTable(dict):
     """Holds what `str.translate` replaces to clean text up; it is filled as characters occur."""
 
     def __missing__(self, code: int) -> str:
-        char = chr(code)
-        category = unicodedata.category(char)
-        if char in "\t\n\r" or category == "Zs":
-            replacement = " "
-        elif code in (0, 0xFFFD) or category in ("Cc", "Cf"):
-            replacement = ""
-        elif is_cjk(char):
-            replacement = f" {char} "
-        else:
-            replacement = char
-        self[code] = replacement
-        return replacement
+        self[code] = cleaned(code)
+        return self[code]
 
 
 def _read_bytes(path: str) -> bytes:

@@ -1,0 +1,250 @@
+"""WordPiece as operations of a TensorFlow graph: the tokens of `tokenization.FullTokenizer`.
+
+The operations are TensorFlow's own, so an exported model needs neither this project nor
+tensorflow-text. TensorFlow's graphs do not have an operation for Unicode's normal forms; here, they
+are a table of the characters that cleaning, lower-casing, decomposition and the removal of accents
+change. The table is made by Python's `unicodedata`, with which `FullTokenizer` works, too.
+
+Two rules look at more than one character. A capital sigma at the end of a word becomes a final
+sigma, as `str.lower` says; this is done here. The canonical order of several marks on one letter is
+not: it matters only for the few marks that are not removed with the accents, such as the tone marks
+of old Hangul.
+
+Letters: T texts, W words of all texts, C characters of all texts, V tokens of the vocabulary.
+"""
+
+import functools
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tokenization import UNK, FullTokenizer
+from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_punctuation
+
+_KEPT, _DROPPED, _SPACE, _OWN_WORD, _REPLACED = range(5)
+_CODES = 0x110000
+_SURROGATES = range(0xD800, 0xE000)
+_SIGMA = ord("Σ")
+_HASHES = (1 << 63) - 1
+_MOST_CHARACTERS_OF_A_WORD = 200
+
+
+class _Characters(NamedTuple):
+    """What happens to characters.
+
+    Attributes:
+      starts, kinds: the first code of each range of codes, and what happens to the range's codes.
+      codes, replacements: the codes of kind _REPLACED, ascending, and what replaces each.
+      case_starts, cases: the first code of each range, and a letter for the range's codes: "c" has
+        a case, "i" is ignored when cases are looked at, "o" is anything else.
+    """
+
+    starts: np.ndarray
+    kinds: np.ndarray
+    codes: np.ndarray
+    replacements: list[str]
+    case_starts: np.ndarray
+    cases: np.ndarray
+
+
+class GraphTokenizer:
+    """Adds a tokenizer to the current graph.
+
+    Args:
+      tokenizer: the tokenizer to do the same as.
+
+    Raises:
+      ValueError: two tokens have the same hash; this does not happen by chance.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer):
+        self._tokenizer = tokenizer
+        self._characters = _characters(tokenizer.do_lower_case)
+        tokens = np.array([token.encode() for token in tokenizer.vocab], object)
+        with tf.Graph().as_default(), tf.Session() as session:
+            hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(tokens), _HASHES))
+        if len(np.unique(hashes)) < len(hashes):
+            raise ValueError("two tokens of the vocabulary have the same hash")
+        self._order = np.argsort(hashes)
+        self._hashes, self._tokens = hashes[self._order], tokens[self._order]
+        sizes = [len(token.removeprefix(CONTINUATION)) for token in tokenizer.vocab]
+        self._longest = min(max(sizes), _MOST_CHARACTERS_OF_A_WORD)
+
+    def __call__(self, texts: tf.Tensor, most_words: int | None = None) -> tf.RaggedTensor:
+        """Returns the ids of the tokens of texts, int32 [T, (tokens)], without special tokens.
+
+        Args:
+          texts: strings [T] in UTF-8; bytes that are not UTF-8 are left out.
+          most_words: how many words of each text are looked at; by default all. A word has at least
+            one token.
+        """
+        words = tf.strings.split(self._spaced(texts), result_type="RaggedTensor")
+        if most_words is not None:
+            words = words[:, :most_words]
+        return words.with_values(self._pieces(words.flat_values)).merge_dims(1, 2)
+
+    def _spaced(self, texts):
+        """Returns texts cleaned up, with single words between spaces."""
+        table = self._characters
+        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
+        kinds = codes.with_values(_in_ranges(codes.flat_values, table.starts, table.kinds))
+        kept = tf.not_equal(kinds, _DROPPED)
+        codes, kinds = tf.ragged.boolean_mask(codes, kept), tf.ragged.boolean_mask(kinds, kept)
+        flat, kind = codes.flat_values, kinds.flat_values
+        characters = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
+        place = tf.minimum(tf.searchsorted(table.codes, flat), len(table.codes) - 1)
+        replaced = tf.gather(tf.constant(table.replacements), place)
+        characters = tf.where_v2(tf.equal(kind, _REPLACED), replaced, characters)
+        if self._tokenizer.do_lower_case:
+            final = tf.cond(
+                tf.reduce_any(tf.equal(flat, _SIGMA)),
+                lambda: self._final_sigmas(codes),
+                lambda: tf.zeros_like(flat, tf.bool),
+            )
+            characters = tf.where_v2(final, tf.fill(tf.shape(flat), "ς"), characters)
+        characters = tf.where_v2(
+            tf.equal(kind, _OWN_WORD), tf.strings.join([" ", characters, " "]), characters
+        )
+        characters = tf.where_v2(tf.equal(kind, _SPACE), tf.fill(tf.shape(flat), " "), characters)
+        return tf.strings.reduce_join(codes.with_values(characters), axis=-1)
+
+    def _final_sigmas(self, codes):
+        """Returns which characters are a capital sigma at the end of a word, bool [C]."""
+        table, flat = self._characters, codes.flat_values
+        cases = _in_ranges(flat, table.case_starts, table.cases)
+        cases = tf.where_v2(tf.equal(flat, _SIGMA), tf.fill(tf.shape(flat), "S"), cases)
+        joined = tf.strings.reduce_join(codes.with_values(cases), axis=-1)
+        marked = tf.strings.regex_replace(joined, "([cS]i*)S(i*(?:o|$))", r"\1F\2")
+        return tf.equal(tf.strings.bytes_split(marked).flat_values, "F")
+
+    def _pieces(self, words):
+        """Returns the ids of the pieces of words [W], a ragged int32 [W, (pieces)]."""
+        whole = self._lookup(words)
+        is_long = tf.strings.length(words, unit="UTF8_CHAR") > _MOST_CHARACTERS_OF_A_WORD
+        unknown = self._tokenizer.vocab[UNK]
+        whole = tf.where_v2(is_long, tf.fill(tf.shape(whole), unknown), whole)
+        rest = tf.cast(tf.where_v2(whole < 0)[:, 0], tf.int32)
+        ids = self._split(tf.gather(words, rest))
+        width = tf.maximum(tf.shape(ids)[1], 1)
+        table = tf.concat([whole[:, tf.newaxis], tf.fill([tf.size(words), width - 1], -1)], axis=1)
+        ids = tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]], constant_values=-1)
+        table = tf.tensor_scatter_nd_update(table, rest[:, tf.newaxis], ids)
+        return tf.ragged.boolean_mask(table, table >= 0)
+
+    def _split(self, words):
+        """Returns the pieces of words that are not tokens, int32 [W, steps], -1 after the last."""
+        lengths = tf.strings.length(words, unit="UTF8_CHAR")
+        sizes = tf.range(1, self._longest + 1)
+
+        def is_unfinished(start, ids):
+            del ids
+            return tf.reduce_any(start < lengths)
+
+        def step(start, ids):
+            rest = tf.strings.substr(
+                words, start, tf.fill(tf.shape(start), 1 << 20), unit="UTF8_CHAR"
+            )
+            shape = [tf.size(start), self._longest]
+            parts = tf.strings.substr(
+                tf.broadcast_to(rest[:, tf.newaxis], shape),
+                tf.zeros(shape, tf.int32),
+                tf.broadcast_to(sizes, shape),
+                unit="UTF8_CHAR",
+            )
+            prefix = tf.where_v2(start > 0, tf.fill(tf.shape(start), CONTINUATION), "")
+            prefixes = tf.broadcast_to(prefix[:, tf.newaxis], shape)
+            found = self._lookup(tf.strings.join([prefixes, parts]))
+            is_active = start < lengths
+            best = tf.reduce_max(
+                tf.where_v2(found >= 0, tf.broadcast_to(sizes, shape), 0 * found), 1
+            )
+            piece = tf.gather(found, tf.maximum(best - 1, 0), batch_dims=1)
+            is_lost = is_active & tf.equal(best, 0)
+            piece = tf.where_v2(is_active & ~is_lost, piece, -tf.ones_like(piece))
+            ids = tf.concat([ids, piece[:, tf.newaxis]], axis=1)
+            # A word that pieces cannot cover is unknown as a whole.
+            unknown = tf.one_hot(
+                tf.zeros_like(start),
+                tf.shape(ids)[1],
+                self._tokenizer.vocab[UNK],
+                -1,
+                dtype=tf.int32,
+            )
+            ids = tf.where_v2(tf.broadcast_to(is_lost[:, tf.newaxis], tf.shape(ids)), unknown, ids)
+            ahead = tf.where_v2(is_lost, lengths, tf.minimum(start + best, lengths))
+            return tf.where_v2(is_active, ahead, start), ids
+
+        _, ids = tf.while_loop(
+            is_unfinished,
+            step,
+            (tf.zeros_like(lengths), tf.zeros([tf.size(words), 0], tf.int32)),
+            shape_invariants=(tf.TensorShape([None]), tf.TensorShape([None, None])),
+        )
+        return ids
+
+    def _lookup(self, strings):
+        """Returns the ids of strings of any shape, int32; -1 for a string that is not a token."""
+        hashes = tf.reshape(tf.strings.to_hash_bucket_fast(strings, _HASHES), [-1])
+        place = tf.minimum(tf.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        place = tf.reshape(place, tf.shape(strings))
+        ids = tf.gather(tf.constant(self._order, tf.int32), place)
+        is_token = tf.equal(tf.gather(tf.constant(self._tokens), place), strings)
+        return tf.where_v2(is_token, ids, -tf.ones_like(ids))
+
+
+def _in_ranges(codes, starts, values):
+    """Returns the value of the range that each code is in."""
+    return tf.gather(tf.constant(values), tf.searchsorted(starts, codes, side="right") - 1)
+
+
+def _ranges(values):
+    """Returns (first places of the runs of equal values, the values of the runs)."""
+    values = np.array(values)
+    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return starts.astype(np.int32), values[starts]
+
+
+@functools.cache
+def _characters(do_lower_case):
+    """Returns `_Characters`, made by the functions that `FullTokenizer` calls."""
+    kinds = np.zeros(_CODES, np.int32)
+    cases = np.full(_CODES, "o")
+    codes, replacements = [-1], [""]  # so that the table has an entry in any case
+    for code in range(_CODES):
+        # UTF-8 does not have surrogates. Beyond all CJK blocks, codes without a character are kept.
+        if code in _SURROGATES or (code > 0x30000 and unicodedata.category(chr(code)) in "CnCo"):
+            continue
+        cases[code] = _case(chr(code))
+        kinds[code], replacement = _fate(code, do_lower_case)
+        if kinds[code] == _REPLACED:
+            codes.append(code)
+            replacements.append(replacement)
+    return _Characters(*_ranges(kinds), np.array(codes, np.int32), replacements, *_ranges(cases))
+
+
+def _fate(code, do_lower_case):
+    """Returns (what happens to a character, what replaces it)."""
+    character = chr(code)
+    text = cleaned(code)
+    if not text:
+        return _DROPPED, ""
+    if not text.strip() or character.isspace():
+        return _SPACE, " "
+    if do_lower_case:
+        decomposed = unicodedata.normalize("NFD", text.lower())
+        text = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+    spaced = "".join(f" {c} " if is_punctuation(c) else c for c in text)
+    if spaced == character:
+        return _KEPT, character
+    if spaced == f" {character} ":
+        return _OWN_WORD, spaced
+    return (_REPLACED, spaced) if spaced else (_DROPPED, "")
+
+
+def _case(character):
+    """Returns how `str.lower` takes a character beside a sigma."""
+    if (character + "Σ").lower().endswith("ς"):
+        return "c"
+    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"

@@ -1,0 +1,152 @@
+"""A model with text as its input: what an exported graph does before and after the network.
+
+Signatures of the exported model, by TensorFlow Serving's conventions:
+
+    serving_default        strings [B], or two of them for pairs, under `text_a` and `text_b`
+    ids:serving_default    `input_ids`, `input_mask`, `segment_ids`, int32 [B, F]
+
+Outputs are the model's own, `logits` and `probabilities`; and besides
+
+    classification    `label` strings [B]; `labels` strings [B, L], the names of the columns
+    multi_label       `labels` strings [B, L]
+    regression        `number` float32 [B]
+
+Letters: B texts, F sequence length, L labels.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.serving.graph_tokenizer import GraphTokenizer
+from bert_estimator.tokenization import FullTokenizer
+
+_BATCH = 256
+
+
+class TextDifferenceError(ValueError):
+    """The graph's tokens of a text are not the tokenizer's; the message shows the text."""
+
+
+def inputs(
+    tokenizer: FullTokenizer, is_pair: bool, max_seq_length: int
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Adds the inputs of a model to the current graph.
+
+    Args:
+      tokenizer: the tokenizer of the training.
+      is_pair: whether an example is a pair of texts.
+      max_seq_length: F.
+
+    Returns:
+      (the placeholders of the texts by name; the features by name, which may be fed instead).
+    """
+    names = ("text_a", "text_b")[: 2 if is_pair else 1]
+    texts = {name: tf.placeholder(tf.string, [None], name) for name in names}
+    in_graph = GraphTokenizer(tokenizer)
+    features = features_of(in_graph, list(texts.values()), tokenizer, max_seq_length)
+    ids = {
+        name: tf.placeholder_with_default(value, [None, max_seq_length], name)
+        for name, value in features.items()
+    }
+    return texts, ids
+
+
+def features_of(
+    in_graph: GraphTokenizer,
+    texts: Sequence[tf.Tensor],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+) -> dict[str, tf.Tensor]:
+    """Returns the features of texts or pairs, as `input_pipelines.features.Features` makes them.
+
+    Args:
+      in_graph: the tokenizer in the graph.
+      texts: one or two tensors of strings [B].
+      tokenizer: the tokenizer of the special tokens.
+      max_seq_length: F.
+
+    Returns:
+      `input_ids`, `input_mask`, `segment_ids`, int32 [B, F].
+    """
+    pieces = [in_graph(text, most_words=max_seq_length) for text in texts]
+    kept = _lengths([part.row_lengths() for part in pieces], max_seq_length - 1 - len(texts))
+    cls_id, sep_id = (
+        tf.fill([tf.size(texts[0]), 1], i) for i in (tokenizer.cls_id, tokenizer.sep_id)
+    )
+    parts = [cls_id]
+    for part, length in zip(pieces, kept, strict=True):
+        positions = tf.ragged.range(part.row_lengths())
+        is_kept = positions.flat_values < tf.gather(length, part.value_rowids())
+        parts += [tf.ragged.boolean_mask(part, positions.with_values(is_kept)), sep_id]
+    ids = tf.concat(parts, axis=1)
+    first = tf.cast(kept[0] + 2, tf.int32)
+    total = tf.cast(ids.row_lengths(), tf.int32)
+    mask = tf.sequence_mask(total, max_seq_length, tf.int32)
+    segments = mask - tf.sequence_mask(first, max_seq_length, tf.int32)
+    features = {
+        "input_ids": ids.to_tensor(shape=[None, max_seq_length]),
+        "input_mask": mask,
+        "segment_ids": segments if len(texts) == 2 else tf.zeros_like(mask),
+    }
+    return features
+
+
+def _lengths(lengths, room):
+    """Returns how many pieces are kept of each text, int64 [B].
+
+    A pair loses pieces from the end of its longer text, or of the second text if both are as long.
+    """
+    if len(lengths) == 1:
+        return [tf.minimum(lengths[0], room)]
+    first, second = lengths
+    second = tf.minimum(second, tf.maximum(tf.cast(room // 2, tf.int64), room - first))
+    return [tf.minimum(first, room - second), second]
+
+
+def named_outputs(kind: str, labels: Sequence[str], outputs: dict[str, tf.Tensor]) -> dict:
+    """Returns a model's outputs, and what they mean, as strings or as a number."""
+    if kind == "regression":
+        return {**outputs, "number": outputs["logits"][:, 0]}
+    names = tf.constant(list(labels))
+    count = tf.shape(outputs["logits"])[0]
+    named = {"labels": tf.tile(names[tf.newaxis], [count, 1])}
+    if kind == "classification":
+        named["label"] = tf.gather(names, tf.argmax(outputs["logits"], axis=-1))
+    return {**outputs, **named}
+
+
+def check_texts(tokenizer: FullTokenizer, texts: Iterable[str]) -> int:
+    """Compares the tokens of texts in the graph with the tokenizer's own.
+
+    Returns:
+      The number of texts.
+
+    Raises:
+      TextDifferenceError: the tokens of a text differ.
+    """
+    number, waiting = 0, []
+    with tf.Graph().as_default(), tf.Session() as session:
+        placeholder = tf.placeholder(tf.string, [None])
+        ids = GraphTokenizer(tokenizer)(placeholder)
+
+        def compare():
+            encoded = [text.encode(errors="surrogatepass") for text in waiting]
+            found = session.run(ids, {placeholder: encoded}).to_list()
+            for text, row in zip(waiting, found, strict=True):
+                if row != tokenizer.encode(text):
+                    raise TextDifferenceError(
+                        f"the graph of the exported model splits the text {text!r} into "
+                        f"{tokenizer.convert_ids_to_tokens(row)}, but training into "
+                        f"{tokenizer.tokenize(text)}"
+                    )
+
+        for text in texts:
+            waiting.append(text)
+            number += 1
+            if len(waiting) == _BATCH:
+                compare()
+                waiting.clear()
+        if waiting:
+            compare()
+    return number

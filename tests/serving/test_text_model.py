@@ -1,0 +1,177 @@
+"""Exported models that take text: features, signatures, and answers without this project."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from test_graph_tokenizer import NASTY
+from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
+
+import run_classifier
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs import classification_export
+from bert_estimator.serving import graph_tokenizer, text_model
+from bert_estimator.serving.predictor import Predictor
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines.examples import Example
+from input_pipelines.features import Features
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    vocab_file = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
+    write_vocab(NASTY["vocab"], vocab_file)
+    return FullTokenizer(vocab_file)
+
+
+@pytest.mark.parametrize(
+    ("is_pair", "length"),
+    [
+        (True, 6),
+        (False, 7),
+        (True, 13),
+        *(pytest.param(True, length, marks=pytest.mark.slow) for length in (5, 7, 8, 40)),
+        *(pytest.param(False, length, marks=pytest.mark.slow) for length in (5, 40)),
+    ],
+)
+def test_features_are_those_of_training(tokenizer, is_pair, length):
+    strings = NASTY["strings"]
+    others = [strings[(7 * i + 3) % len(strings)] if is_pair else None for i in range(len(strings))]
+    examples = [Example(*texts, None) for texts in zip(strings, others, strict=True)]
+    expected = Features(examples, tokenizer, length).batch(np.arange(len(examples)))
+    columns = [strings, others] if is_pair else [strings]
+    with tf.Graph().as_default(), tf.Session() as session:
+        in_graph = graph_tokenizer.GraphTokenizer(tokenizer)
+        texts = [tf.constant([text.encode() for text in column]) for column in columns]
+        found = session.run(text_model.features_of(in_graph, texts, tokenizer, length))
+    assert set(found) == {"input_ids", "input_mask", "segment_ids"}
+    for name, value in found.items():
+        assert value.dtype == np.int32
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
+    texts = [f"text {number}" for number in range(300)]
+    assert text_model.check_texts(tokenizer, texts) == 300
+    assert text_model.check_texts(tokenizer, []) == 0
+    monkeypatch.setattr(tokenizer, "encode", lambda text: [7] if text == "text 299" else None)
+    monkeypatch.setattr(text_model, "_BATCH", 299)
+    with pytest.raises(
+        text_model.TextDifferenceError, match=r"^the graph .* the text 'text 0' into"
+    ):
+        text_model.check_texts(tokenizer, texts)
+
+
+# Exported by the script
+
+LOADS_A_SAVED_MODEL = """
+import json, sys
+import tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+signature = model.signatures["serving_default"]
+texts = json.load(open(sys.argv[2]))
+found = signature(**{name: tf.constant(column) for name, column in texts.items()})
+found = {name: value.numpy().tolist() for name, value in found.items()}
+for name in {"label", "labels"} & set(found):
+    found[name] = json.loads(str(found[name]).replace("b'", "'").replace("'", '"'))
+json.dump(found, open(sys.argv[3], "w"))
+assert not [name for name in sys.modules if name.startswith(("bert_estimator", "tensorflow_text"))]
+"""
+
+
+def write_data(path):
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
+    config = {**bert_config(30), "initializer_range": 0.3}
+    (path / "bert_config.json").write_text(json.dumps(config))
+    for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
+        write_pairs(path / f"{name}.tsv", pairs(number, seed))
+
+
+def exported(path, capsys, **changes):
+    """Trains and exports; returns (the directory of the SavedModel, what was printed)."""
+    flags = classifier_flags(path, path / "run", do_train=True, do_export=True, **changes)
+    assert run_classifier.main(["run_classifier.py", *flags]) == 0
+    out = capsys.readouterr().out
+    return re.search("SavedModel: (.*)", out)[1], out
+
+
+def answers_of(path, model, texts):
+    """Returns the outputs of a process that knows TensorFlow alone."""
+    (path / "texts.json").write_text(json.dumps(texts))
+    arguments = [model, str(path / "texts.json"), str(path / "found.json")]
+    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    return json.loads((path / "found.json").read_text())
+
+
+def test_pairs(tmp_path, capsys):
+    write_data(tmp_path)
+    model, out = exported(tmp_path, capsys)
+    assert "The SavedModel takes text, and splits all 46 texts of the task as training does." in out
+    texts = [(a, b) for a, b, _ in pairs(9, 5)]
+    texts += [("W1 w2,w3", "Ω w4 " * 30), ("", "")]
+    first, second = zip(*texts, strict=True)
+    found = answers_of(tmp_path, model, {"text_a": first, "text_b": second})
+    predictor = Predictor(str(tmp_path / "run"))
+    expected = predictor.predict(texts)
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    assert found["label"] == [answer["label"] for answer in predictor(texts)]
+    assert found["labels"] == [["high", "low"]] * len(texts)
+    assert len(np.unique(np.round(expected["logits"], 4), axis=0)) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
+def test_single_texts(tmp_path, capsys, kind):
+    write_data(tmp_path)
+    label = {
+        "classification": lambda text: text[:2],
+        "multi_label": lambda text: text.split()[:2],
+        "regression": len,
+    }[kind]
+    texts = [f"{a} {b}" for a, b, _ in pairs(16, 5)]
+    rows = [{"text": text, "label": label(text)} for text in texts]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {f"{f}_file": tmp_path / f"{n}.jsonl" for f, n in (("train", "train"), ("eval", "dev"))}
+    model, _ = exported(tmp_path, capsys, task_kind=kind, **files)
+    found = answers_of(tmp_path, model, {"text_a": texts})
+    predictor = Predictor(str(tmp_path / "run"))
+    expected = predictor.predict(texts)
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    if kind == "regression":
+        np.testing.assert_allclose(found["number"], expected["logits"][:, 0], atol=1e-5)
+    else:
+        np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+        assert found["labels"][0] == list(predictor.labels)
+    assert ("label" in found) == (kind == "classification")
+
+
+@dataclasses.dataclass
+class _Config:
+    export_inputs: str | None
+
+
+@dataclasses.dataclass
+class _Task:
+    vocab_file: str
+    kind: str = "classification"
+
+
+def test_what_cannot_take_text_takes_ids(capsys):
+    for task, why in (
+        (_Task("vocab.model"), "do not have operations for a SentencePiece vocabulary"),
+        (_Task("vocab.txt", "tagging"), "text is split into windows outside of the graph"),
+    ):
+        with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
+            classification_export.takes_text(_Config("text"), task)
+        for inputs in (None, "ids"):
+            assert not classification_export.takes_text(_Config(inputs), task)
+            assert why in capsys.readouterr().out
+    assert classification_export.takes_text(_Config(None), _Task("vocab.txt"))
+    assert not classification_export.takes_text(_Config("ids"), _Task("vocab.txt"))
