@@ -197,9 +197,9 @@ def without(*names):
 
 
 def test_unknown_tensors_are_named(tmp_path):
-    extra = {"bert.embeddings.more.weight": np.ones(1), "qa_outputs.bias": np.ones(2)}
+    extra = {"bert.embeddings.more.weight": np.ones(1), "more_outputs.bias": np.ones(2)}
     folder = fixtures.changed(tmp_path, "hf_pretraining", lambda tensors: {**tensors, **extra})
-    message = "tensors that are unknown here: bert.embeddings.more.weight, qa_outputs.bias"
+    message = "tensors that are unknown here: bert.embeddings.more.weight, more_outputs.bias"
     with pytest.raises(ValueError, match=f"^{folder}: holds {message}$"):
         open_source(str(folder))
 
