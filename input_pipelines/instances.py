@@ -18,10 +18,8 @@ import random
 from collections.abc import Iterator, Sequence
 
 from bert_estimator.tokenization import Tokenizer
+from input_pipelines.flat_document import FlatDocument, TokenizedDocument
 from input_pipelines.masking import Masking, create_masked_lm_predictions
-
-TokenizedDocument = Sequence[Sequence[int]]
-"""A document as a sequence of sentences, each a non-empty sequence of token ids."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,61 +124,62 @@ class InstanceMaker:
           turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
         """
         rng = self._generator(number, turn)
-        for pair in self._pairs(documents, number, rng):
-            tokens_a, tokens_b = pair.tokens_a, pair.tokens_b
+        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
             ids = [self._cls_id, *tokens_a, self._sep_id, *tokens_b, self._sep_id]
             segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
             masked_ids, positions, labels = create_masked_lm_predictions(ids, self._masking, rng)
-            yield TrainingInstance(masked_ids, segment_ids, pair.is_random_next, positions, labels)
+            yield TrainingInstance(masked_ids, segment_ids, is_random_next, positions, labels)
 
     def pairs_of_document(
         self, documents: Sequence[TokenizedDocument], number: int, turn: int
     ) -> Iterator[SegmentPair]:
         """Yields the segments of `documents[number]` without masks; see `of_document`."""
-        return self._pairs(documents, number, self._generator(number, turn))
+        rng = self._generator(number, turn)
+        for segments in self._segments(documents, number, rng):
+            yield SegmentPair(*segments)
 
     def _generator(self, number: int, turn: int) -> random.Random:
         return random.Random(f"{self._settings.random_seed}/{turn}/{number}")
 
-    def _pairs(
-        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
-    ) -> Iterator[SegmentPair]:
-        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
-            truncate_seq_pair(tokens_a, tokens_b, self._settings.max_seq_length - 3, rng)
-            yield SegmentPair(tokens_a, tokens_b, is_random_next)
-
     def _segments(
         self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Yields (A, B, whether B is random or swapped with A).
+        """Yields (A, B, whether B is random or swapped with A), truncated; neither is empty."""
+        most = self._settings.max_seq_length - 3
+        for tokens_a, tokens_b, is_random_next in self._whole_segments(documents, number, rng):
+            yield *truncated_pair(tokens_a, tokens_b, most, rng), is_random_next
 
-        Neither is empty; together they may be too long.
-        """
-        document = documents[number]
+    def _whole_segments(
+        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
+    ) -> Iterator[tuple[list[int], list[int], bool]]:
+        """Yields as `_segments`; together A and B may be too long."""
+        document = FlatDocument.of(documents[number])
         max_num_tokens = self._settings.max_seq_length - 3
+        num_sentences = len(document)
         start = 0
-        while start < len(document):
+        while start < num_sentences:
             target_length = max_num_tokens
             if rng.random() < self._settings.short_seq_prob:
                 target_length = rng.randint(2, max_num_tokens)
-            end = start
-            length = 0
-            while end < len(document) and length < target_length:
-                length += len(document[end])
-                end += 1
+            end = document.end_of(start, target_length)
             a_end = start + 1 if end - start == 1 else rng.randint(start + 1, end - 1)
-            tokens_a = _joined(document[start:a_end])
+            tokens_a = document.tokens(start, a_end)
             draws_next = self._settings.random_next_sentence
             other = None
             if draws_next and (end - start == 1 or rng.random() < 0.5):
                 other = _random_position(documents, number, start, end, rng)
             if other is not None:
-                tokens_b = _filled(*other, max(1, target_length - len(tokens_a)))
-                yield tokens_a, tokens_b, True
+                other_document, first = other
+                length = max(1, target_length - len(tokens_a))
+                yield (
+                    tokens_a,
+                    other_document.tokens(first, other_document.end_of(first, length)),
+                    True,
+                )
                 # The sentences that would have followed are used by the next instance.
                 start = a_end
             else:
-                tokens_b = _joined(document[a_end:end])
+                tokens_b = document.tokens(a_end, end)
                 if not tokens_b:
                     # A single sentence without other text is split in halves.
                     half = (len(tokens_a) + 1) // 2
@@ -216,19 +215,28 @@ def create_segment_pairs(
             yield from maker.pairs_of_document(documents, number, turn)
 
 
-def truncate_seq_pair(
+def truncated_pair(
     tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random
-) -> None:
-    """Shortens the longer segment in place, token by token, at a random one of its two ends."""
-    while len(tokens_a) + len(tokens_b) > max_num_tokens:
-        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
-        # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
-        del longer[0 if rng.random() < 0.5 else -1]
+) -> tuple[list[int], list[int]]:
+    """Shortens the longer segment, token by token, at a random one of its two ends."""
+    begin_a, end_a, begin_b, end_b = 0, len(tokens_a), 0, len(tokens_b)
+    # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
+    for _ in range(end_a + end_b - max_num_tokens):
+        if end_a - begin_a > end_b - begin_b:
+            if rng.random() < 0.5:
+                begin_a += 1
+            else:
+                end_a -= 1
+        elif rng.random() < 0.5:
+            begin_b += 1
+        else:
+            end_b -= 1
+    return tokens_a[begin_a:end_a], tokens_b[begin_b:end_b]
 
 
 def _random_position(
     documents: Sequence[TokenizedDocument], number: int, start: int, end: int, rng: random.Random
-) -> tuple[TokenizedDocument, int] | None:
+) -> tuple[FlatDocument, int] | None:
     """Draws a random sentence of another document; returns (document, sentence number).
 
     If there is only one document, the sentence is drawn from it, but not from `start` to `end` and
@@ -236,25 +244,11 @@ def _random_position(
     """
     if len(documents) > 1:
         other = rng.randrange(len(documents) - 1)
-        document = documents[other + (other >= number)]
+        document = FlatDocument.of(documents[other + (other >= number)])
         return document, rng.randrange(len(document))
-    document = documents[number]
+    document = FlatDocument.of(documents[number])
     before, after = start, max(0, len(document) - end - 1)
     if before + after == 0:
         return None
     position = rng.randrange(before + after)
     return document, position if position < before else position + end + 1 - before
-
-
-def _filled(document: TokenizedDocument, start: int, length: int) -> list[int]:
-    """Joins the sentences from `start` on until there are `length` tokens or the document ends."""
-    tokens: list[int] = []
-    for number in range(start, len(document)):
-        tokens.extend(document[number])
-        if len(tokens) >= length:
-            break
-    return tokens
-
-
-def _joined(sentences: TokenizedDocument) -> list[int]:
-    return [token for sentence in sentences for token in sentence]

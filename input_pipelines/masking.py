@@ -70,45 +70,52 @@ def create_masked_lm_predictions(
     Returns:
       (masked ids, positions of the chosen tokens in ascending order, their original ids).
     """
-    candidates = _candidates(token_ids, masking)
     num_to_predict = min(
         masking.max_predictions_per_seq,
         max(1, round(len(token_ids) * masking.masked_lm_prob)),
     )
+    if masking.do_whole_word_mask:
+        words = _words(token_ids, masking)
+    else:
+        unmaskable = masking.unmaskable
+        words = [p for p, token_id in enumerate(token_ids) if token_id not in unmaskable]
     masked_ids = list(token_ids)
     positions: list[int] = []
-    while candidates and len(positions) < num_to_predict:
-        # Drawing without replacement is cheaper than a shuffle, most of which would go unused.
-        drawn = rng.randrange(len(candidates))
-        word = candidates[drawn]
-        candidates[drawn] = candidates[-1]
-        candidates.pop()
-        if len(positions) + len(word) > num_to_predict:
+    uniform, random_bits = rng.random, rng.getrandbits
+    while words and len(positions) < num_to_predict:
+        # Drawing without replacement is cheaper than a shuffle, most of which would go unused. This
+        # draws as `rng.randrange` does, which takes several times as long.
+        number = len(words)
+        bits = number.bit_length()
+        while (drawn := random_bits(bits)) >= number:
+            pass
+        word = words[drawn]
+        words[drawn] = words[-1]
+        words.pop()
+        pieces = word if masking.do_whole_word_mask else (word,)
+        if len(positions) + len(pieces) > num_to_predict:
             continue  # A shorter word may still fit.
-        for position in word:
-            if rng.random() < 0.8:
+        for position in pieces:
+            if uniform() < 0.8:
                 masked_ids[position] = masking.mask_id
-            elif rng.random() >= 0.5:
+            elif uniform() >= 0.5:
                 masked_ids[position] = rng.randrange(masking.vocab_size)
             positions.append(position)
     positions.sort()
     return masked_ids, positions, [token_ids[position] for position in positions]
 
 
-def _candidates(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
-    """Returns groups of positions to mask together: single tokens, or the pieces of words."""
-    if not masking.do_whole_word_mask:
-        unmaskable = masking.unmaskable
-        return [[p] for p, token_id in enumerate(token_ids) if token_id not in unmaskable]
-    candidates: list[list[int]] = []
+def _words(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
+    """Returns the positions of the pieces of each word."""
+    words: list[list[int]] = []
     previous_maskable = False
     for position, token_id in enumerate(token_ids):
         maskable = token_id not in masking.unmaskable
         if maskable:
-            # If a truncated segment begins inside a word, its first piece begins a group.
+            # If a truncated segment begins inside a word, its first piece begins a word.
             if token_id in masking.continuations and previous_maskable:
-                candidates[-1].append(position)
+                words[-1].append(position)
             else:
-                candidates.append([position])
+                words.append([position])
         previous_maskable = maskable
-    return candidates
+    return words

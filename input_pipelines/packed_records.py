@@ -10,6 +10,8 @@ Every record is a `tf.train.Example` with these features:
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
 
+import array
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,8 +19,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
+from input_pipelines import example_bytes
 from input_pipelines import manifest as manifests
 from input_pipelines.dynamic_masking import DynamicMasking
+from input_pipelines.example_bytes import bytes_feature, int64_feature
 from input_pipelines.masking import Masking
 from input_pipelines.pretraining_features import Feature
 from input_pipelines.record_reader import RecordError, RecordFiles
@@ -40,13 +44,16 @@ def serialized(
     tokens_a: Sequence[int], tokens_b: Sequence[int], is_random_next: bool, vocab_size: int
 ) -> bytes:
     """Serializes two segments; the module's docstring has a table of the features."""
-    example = tf.train.Example()
-    feature = example.features.feature
-    ids = np.array([*tokens_a, *tokens_b], "<u2" if vocab_size <= 2**16 else "<u4")
-    feature["token_ids"].bytes_list.value.append(ids.tobytes())
-    feature["segment_lengths"].int64_list.value.extend([len(tokens_a), len(tokens_b)])
-    feature["next_sentence_labels"].int64_list.value.append(int(is_random_next))
-    return example.SerializeToString(deterministic=True)
+    ids = array.array("H" if vocab_size <= 2**16 else "I", [*tokens_a, *tokens_b])
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return example_bytes.example(
+        {
+            "token_ids": bytes_feature(ids.tobytes()),
+            "segment_lengths": int64_feature([len(tokens_a), len(tokens_b)], 2),
+            "next_sentence_labels": int64_feature([int(is_random_next)], 1),
+        }
+    )
 
 
 def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecords | None":

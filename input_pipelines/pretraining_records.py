@@ -26,11 +26,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import Tokenizer
+from input_pipelines import example_bytes, packed_records
 from input_pipelines import manifest as manifests
-from input_pipelines import packed_records
+from input_pipelines.example_bytes import float_feature, int64_feature
+from input_pipelines.flat_document import TokenizedDocument
 from input_pipelines.instances import (
     CreationSettings,
-    TokenizedDocument,
     TrainingInstance,
     create_segment_pairs,
     create_training_instances,
@@ -189,26 +190,19 @@ def serialized_example(
 ) -> bytes:
     """Serializes an instance as a padded `tf.train.Example`; the module's docstring has a table."""
 
-    def padded(values: Sequence[int], length: int) -> list[int]:
-        return list(values) + [0] * (length - len(values))
-
-    num_tokens = len(instance.input_ids)
-    num_predictions = len(instance.masked_lm_ids)
-    ints = {
-        "input_ids": padded(instance.input_ids, max_seq_length),
-        "input_mask": padded([1] * num_tokens, max_seq_length),
-        "segment_ids": padded(instance.segment_ids, max_seq_length),
-        "masked_lm_positions": padded(instance.masked_lm_positions, max_predictions_per_seq),
-        "masked_lm_ids": padded(instance.masked_lm_ids, max_predictions_per_seq),
-        "next_sentence_labels": [int(instance.is_random_next)],
-    }
-    example = tf.train.Example()
-    feature = example.features.feature
-    for name, values in ints.items():
-        feature[name].int64_list.value.extend(values)
-    weights = padded([1] * num_predictions, max_predictions_per_seq)
-    feature["masked_lm_weights"].float_list.value.extend(weights)
-    return example.SerializeToString(deterministic=True)
+    num_tokens, num_predictions = len(instance.input_ids), len(instance.masked_lm_ids)
+    by_prediction = max_predictions_per_seq
+    return example_bytes.example(
+        {
+            "input_ids": int64_feature(instance.input_ids, max_seq_length),
+            "input_mask": int64_feature(b"\1" * num_tokens, max_seq_length),
+            "segment_ids": int64_feature(instance.segment_ids, max_seq_length),
+            "masked_lm_positions": int64_feature(instance.masked_lm_positions, by_prediction),
+            "masked_lm_ids": int64_feature(instance.masked_lm_ids, by_prediction),
+            "masked_lm_weights": float_feature([1.0] * num_predictions, by_prediction),
+            "next_sentence_labels": int64_feature([int(instance.is_random_next)], 1),
+        }
+    )
 
 
 def _write_file(examples: Iterable[bytes], path: str) -> manifests.RecordFile:

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from input_pipelines.instances import TokenizedDocument
+from input_pipelines.flat_document import FlatDocument, TokenizedDocument
 
 
 class Spool(Sequence[bytes]):
@@ -37,7 +37,7 @@ class Spool(Sequence[bytes]):
         return self._file.read(end - start)
 
 
-class SpooledDocuments(Sequence[TokenizedDocument]):
+class SpooledDocuments(Sequence[FlatDocument]):
     """Documents on disk; a sentence is read as a list of ids when it is asked for.
 
     The files are mapped to memory, which the operating system reclaims when memory is short.
@@ -60,27 +60,11 @@ class SpooledDocuments(Sequence[TokenizedDocument]):
     def __len__(self) -> int:
         return len(self._first_sentences) - 1
 
-    def __getitem__(self, number: int) -> TokenizedDocument:
+    def __getitem__(self, number: int) -> FlatDocument:
         if not 0 <= number < len(self):
             raise IndexError(f"document {number} of {len(self)}")
         first, end = self._first_sentences[number : number + 2]
-        return _SpooledDocument(self._ids, self._starts[first : end + 1])
-
-
-class _SpooledDocument(Sequence[list[int]]):
-    def __init__(self, ids: np.ndarray, starts: np.ndarray):
-        self._ids = ids
-        self._starts = starts
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def __getitem__(self, number):
-        if isinstance(number, slice):
-            return [self[sentence] for sentence in range(*number.indices(len(self)))]
-        if not 0 <= number < len(self):
-            raise IndexError(f"sentence {number} of {len(self)}")
-        return self._ids[self._starts[number] : self._starts[number + 1]].tolist()
+        return FlatDocument(self._ids, self._starts[first : end + 1])
 
 
 def _mapped(file: IO[bytes], dtype: type) -> np.ndarray:

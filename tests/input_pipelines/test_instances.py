@@ -8,7 +8,7 @@ from input_pipelines.instances import (
     InstanceMaker,
     TrainingInstance,
     create_training_instances,
-    truncate_seq_pair,
+    truncated_pair,
 )
 
 CLS, SEP, MASK = 2, 3, 4
@@ -222,8 +222,7 @@ def test_truncation_shortens_the_longer_at_both_ends():
     rng = random.Random(0)
     starts, ends = set(), set()
     for _ in range(100):
-        a, b = list(range(20)), list(range(100, 105))
-        truncate_seq_pair(a, b, 12, rng)
+        a, b = truncated_pair(list(range(20)), list(range(100, 105)), 12, rng)
         assert b == list(range(100, 105)) and len(a) == 7
         assert a == list(range(a[0], a[0] + 7))
         starts.add(a[0])
@@ -232,10 +231,9 @@ def test_truncation_shortens_the_longer_at_both_ends():
 
 
 def test_truncation_of_equal_lengths_takes_from_b():
-    a, b = [1, 2, 3], [4, 5, 6]
-    truncate_seq_pair(a, b, 5, random.Random(0))
+    a, b = truncated_pair([1, 2, 3], [4, 5, 6], 5, random.Random(0))
     assert a == [1, 2, 3] and len(b) == 2
-    truncate_seq_pair(a, b, 5, random.Random(0))
+    a, b = truncated_pair(a, b, 5, random.Random(0))
     assert len(a) + len(b) == 5
 
 
