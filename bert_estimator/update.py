@@ -4,7 +4,9 @@ The caller gives the loss of a micro-batch. This module sums over micro-batches 
 gradients, applies the schedule and the optimizer, and builds the host call that reports a step.
 """
 
+import collections
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -97,11 +99,14 @@ class UpdateRule:
         host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])
         if optimizer.trust_ratios:
             host_tensors["trust_ratios"] = tf.stack(list(optimizer.trust_ratios.values()))
+        host_call = None
+        if self.summary_dir:
+            host_call = _host_call(self.summary_dir, list(optimizer.trust_ratios)), host_tensors
         return tpu.TPUEstimatorSpec(
             tpu.ModeKeys.TRAIN,
             loss=loss,
             train_op=train_op,
-            host_call=(_host_call(self.summary_dir), host_tensors) if self.summary_dir else None,
+            host_call=host_call,
             scaffold_fn=scaffold_fn,
         )
 
@@ -154,19 +159,36 @@ def example_weights(features: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.ones_like(features["input_ids"][:, 0], tf.float32)
 
 
-def _host_call(summary_dir):
-    """Returns the host function that writes the report of a step as events."""
+def _host_call(summary_dir, names):
+    """Returns the host function that writes the report of a step as events.
+
+    Tags are the names of metrics, as in the events of evaluations: TensorBoard draws both in one
+    chart.
+
+    Args:
+      summary_dir: the directory of the events.
+      names: the names of the variables that have a trust ratio.
+    """
+    places = collections.defaultdict(list)
+    for place, name in enumerate(names):
+        places[_part_of(name)].append(place)
 
     def host_call(global_step, trust_ratios=None, **report):
         step = tf.cast(global_step[0], tf.int64)
         with tpu.summary.create_file_writer(summary_dir).as_default():
             operations = [
-                tpu.summary.scalar(f"train/{name}", value[0], step=step)
+                tpu.summary.scalar(name, value[0], step=step)
                 for name, value in sorted(report.items())
             ]
             if trust_ratios is not None:
                 operations += [
                     tpu.summary.histogram("trust_ratio", trust_ratios, step=step),
+                    *(
+                        tpu.summary.histogram(
+                            f"trust_ratio/{part}", tf.gather(trust_ratios, of_part), step=step
+                        )
+                        for part, of_part in places.items()
+                    ),
                     tpu.summary.scalar("trust_ratio/min", tf.reduce_min(trust_ratios), step=step),
                     tpu.summary.scalar("trust_ratio/mean", tf.reduce_mean(trust_ratios), step=step),
                     tpu.summary.scalar("trust_ratio/max", tf.reduce_max(trust_ratios), step=step),
@@ -174,3 +196,11 @@ def _host_call(summary_dir):
         return operations
 
     return host_call
+
+
+def _part_of(name):
+    """Returns the part of the network that a variable is in: a layer, the embeddings, the head."""
+    layer = re.search(r"/(layer_\d+)/", name)
+    if layer:
+        return layer[1]
+    return "embeddings" if "/embeddings/" in name else "head"

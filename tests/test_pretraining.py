@@ -511,13 +511,13 @@ def events_of(directory):
 
 
 SCALARS = {
-    "train/loss",
-    "train/masked_lm_loss",
-    "train/masked_lm_accuracy",
-    "train/next_sentence_loss",
-    "train/next_sentence_accuracy",
-    "train/learning_rate",
-    "train/gradient_norm",
+    "loss",
+    "masked_lm_loss",
+    "masked_lm_accuracy",
+    "next_sentence_loss",
+    "next_sentence_accuracy",
+    "learning_rate",
+    "gradient_norm",
 }
 RATIOS = ("trust_ratio/min", "trust_ratio/mean", "trust_ratio/max")
 
@@ -546,15 +546,15 @@ def test_host_call_writes_each_steps_report(tmp_path):
     )
     estimator.train(input_fn, hooks=[tpu.LogListener(records.append)], max_steps=7)
     events = events_of(model_dir)
-    tags = [*SCALARS, *RATIOS, "trust_ratio"]
+    parts = ["embeddings", *(f"layer_{n}" for n in range(RELU.num_hidden_layers)), "head"]
+    tags = [*SCALARS, *RATIOS, "trust_ratio", *(f"trust_ratio/{part}" for part in parts)]
     assert set(events) == {(step, tag) for step in range(1, 8) for tag in tags}
     assert [record["step"] for record in records] == list(range(1, 8))
     for record in records:
         for tag in SCALARS:
-            name = tag.removeprefix("train/")
-            assert events[record["step"], tag] == np.float32(record[name])
+            assert events[record["step"], tag] == np.float32(record[tag])
         # Step n is the update number n, which follows n - 1 others.
-        rate = events[record["step"], "train/learning_rate"]
+        rate = events[record["step"], "learning_rate"]
         assert rate == pytest.approx(SCHEDULE(record["step"] - 1), rel=1e-6)
         low, mean, high = (float(events[record["step"], tag]) for tag in RATIOS)
         assert 0 < low < mean < high
@@ -562,3 +562,8 @@ def test_host_call_writes_each_steps_report(tmp_path):
         assert (histogram[0, 0], histogram[-1, 1]) == pytest.approx((low, high))
         scaled = [v for v in weights() if v.endswith(("kernel", "embeddings", "weights"))]
         assert histogram[:, 2].sum() == len(scaled)
+        by_part = {part: events[record["step"], f"trust_ratio/{part}"] for part in parts}
+        assert sum(each[:, 2].sum() for each in by_part.values()) == len(scaled)
+        assert min(each[0, 0] for each in by_part.values()) == pytest.approx(low)
+        of_layer = [name for name in scaled if "/layer_0/" in name]
+        assert by_part["layer_0"][:, 2].sum() == len(of_layer)

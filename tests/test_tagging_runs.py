@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from tiny_run import bert_config, steps_of, tagging_flags, variables_of, words, write_tagged
 
 import run_classifier
@@ -110,6 +111,21 @@ def test_the_predictor_tags_as_the_run_did(data, trained):
             ValueError, match=r"^texts\[0\] is .*; it must be a string or a list of"
         ):
             predictor([wrong])
+
+
+def test_training_and_evaluation_share_charts(trained):
+    tags = [
+        {
+            value.tag
+            for path in folder.glob("events.*")
+            for event in tf.train.summary_iterator(str(path))
+            for value in event.summary.value
+        }
+        for folder in (trained, trained / "eval")
+    ]
+    assert tags[0] & tags[1] == {"loss", "accuracy"}
+    assert {"learning_rate", "gradient_norm"} <= tags[0]
+    assert {"entity_f1", "mean_loss"} <= tags[1]
 
 
 def test_the_command_tags_lines(trained, tmp_path, capsys):

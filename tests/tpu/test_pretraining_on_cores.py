@@ -60,7 +60,7 @@ def pretrain(folder, master, bert_config, micro_batch_size=None, steps=STEPS):
     )  # fmt: skip
     for end in (1, steps):
         estimator.train(input_fn, max_steps=end)
-    found = toy.scalars(folder, "train/loss")
+    found = toy.scalars(folder, "loss")
     assert [step for step, _ in found] == list(range(1, steps + 1))
     return np.array([loss for _, loss in found])
 
