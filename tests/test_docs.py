@@ -13,6 +13,7 @@ import bert_estimator
 from bert_estimator.command_line import flags as command_line_flags
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
+from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
 from input_pipelines import create_pretraining_data, create_vocabulary
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -104,7 +105,7 @@ def test_links_lead_somewhere(page):
 def our_flags():
     """Returns the flags of the scripts, and of the commands that prepare their data."""
     ours = {"flagfile"}
-    for config_class in (PretrainingConfig, ClassificationConfig):
+    for config_class in (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig):
         ours |= set(command_line_flags.define(config_class))
     for module in (create_pretraining_data, create_vocabulary):
         source = pathlib.Path(module.__file__).read_text(encoding="utf-8")
@@ -115,7 +116,7 @@ def our_flags():
 def defaults():
     """Returns flag name -> its defaults, as the scripts' help prints them."""
     found = {}
-    for config_class in (PretrainingConfig, ClassificationConfig):
+    for config_class in (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig):
         for name, flag in command_line_flags.define(config_class)._flags().items():
             found.setdefault(name, set()).add(str(flag.default))
     return found

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from test_docs import PAGES, old_script
-from tiny_run import bert_config, pairs
+from tiny_run import bert_config, pairs, write_questions
 
 import bert_estimator
 
@@ -36,6 +36,11 @@ RUN_HERE = [
     ("python -m bert_estimator.tpu.run_program program", ""),
     ("python run_classifier.py --task_name=mrpc", FINE_TUNING),
     ("python run_classifier.py --train_file=train.csv", FINE_TUNING),
+    (
+        "python run_squad.py --train_file=train-v1.1.json",
+        "--max_seq_length=16 --doc_stride=4 --max_query_length=4 --train_batch_size=8 "
+        "--num_train_epochs=1 --nodo_lower_case",
+    ),
     ("python -m bert_estimator.serving.predictor runs/mrpc", ""),
     ("python -m bert_estimator.interchange runs/mrpc mrpc", ""),
     ("python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased", ""),
@@ -53,6 +58,8 @@ RUN_ELSEWHERE = {
     f"{VENV} pip install -e '.[test,tpu]'": ".ci/run",
     f"{VENV} pip install -e . && python run_pretraining.py": "benchmarks/main_job.py",
     "python run_classifier.py --use_tpu --precision=bfloat16": "benchmarks/classifier.py",
+    "python run_squad.py --use_tpu --precision=bfloat16": "tests/test_run_squad.py",
+    "python run_classifier.py --task_kind=tagging": "tests/test_tagging_runs.py",
     "pip install -e '.[tpu]' && python run_pretraining.py --use_tpu --tpu_name=rehearse:4": (
         "tests/tpu/test_pretraining_on_cores.py"
     ),
@@ -87,7 +94,7 @@ def test_every_command_is_run_somewhere():
 @pytest.fixture
 def workspace(tmp_path):
     """Makes a directory with the files that the docs speak of, and the scripts."""
-    for script in ("run_pretraining.py", "run_classifier.py", "tests"):
+    for script in ("run_pretraining.py", "run_classifier.py", "run_squad.py", "tests"):
         (tmp_path / script).symlink_to(ROOT / script)
     (tmp_path / "old_script.py").write_text(old_script())
     (tmp_path / "corpus").mkdir()
@@ -108,6 +115,10 @@ def workspace(tmp_path):
     ):
         lines = [columns, *(",".join(row) for row in rows)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
+    asked = [(f"{a} {b}", {"id": str(i), "question": b, "answers": [
+        {"text": b, "answer_start": len(a) + 1}]}) for i, (a, b, _) in enumerate(rows)]  # fmt: skip
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        write_questions(tmp_path / name, asked)
     (tmp_path / "texts.tsv").write_text("".join(f"{a}\t{b}\n" for a, b, _ in rows[:3]))
     mrpc = tmp_path / "glue" / "MRPC"
     mrpc.mkdir(parents=True)

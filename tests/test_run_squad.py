@@ -233,3 +233,14 @@ def test_a_network_that_was_not_fine_tuned_is_refused(data, tmp_path, capsys):
     changes = {"do_eval": True}
     assert main(squad_flags(data, tmp_path / "run", **changes)) == 2
     assert "holds no checkpoint of a fine-tuned network" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_embedded_questions_are_learnt(tmp_path, monkeypatch, capsys):
+    """The network is ahead of both baselines by far more than the seeds spread."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["--use_tpu", "--precision=bfloat16"]) == 0
+    (results,) = (r for r in metrics_of(tmp_path / "runs" / "squad") if "eval_loss" in r)
+    for baseline in ("no_answer", "nearest_sentence"):
+        assert results["eval_f1"] > results[f"eval_{baseline}_baseline"] + 20
+    assert "f1 of nearest sentence: " in capsys.readouterr().out

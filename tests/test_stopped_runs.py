@@ -69,6 +69,7 @@ def failing(data, tmp_path_factory):
     yield find
     for _, process in started.values():
         process.kill()
+        process.communicate()  # closes the pipes of a process that no test has waited for
 
 
 def assert_ended_after_step_6(path, code):

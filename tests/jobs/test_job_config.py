@@ -3,12 +3,16 @@
 import dataclasses
 
 import pytest
-from scripts import CLASSIFIER, PRETRAINING
+from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
 from bert_estimator import provenance
 from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs import classification_config, pretraining_config
+from bert_estimator.jobs import (
+    classification_config,
+    pretraining_config,
+    question_answering_config,
+)
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.config import JobConfig, read_command_line
 
@@ -36,8 +40,12 @@ GOOD = dict(
 
 @pytest.mark.parametrize(
     ("script", "resolve"),
-    [(PRETRAINING, pretraining_config.resolve), (CLASSIFIER, classification_config.resolve)],
-    ids=["run_pretraining", "run_classifier"],
+    [
+        (PRETRAINING, pretraining_config.resolve),
+        (CLASSIFIER, classification_config.resolve),
+        (SQUAD, question_answering_config.resolve),
+    ],
+    ids=["run_pretraining", "run_classifier", "run_squad"],
 )
 def test_a_file_of_flags_is_a_command_line(tmp_path, script, resolve):
     script.write_data(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from kills import Killed
-from scripts import CLASSIFIER, PRETRAINING, write_data
+from scripts import CLASSIFIER, PRETRAINING, SQUAD, write_data
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 
 from bert_estimator.command_line.flags import FlagError
@@ -48,7 +48,7 @@ LOCAL, SESSION, CORES = {"use_tpu": False}, {}, {"tpu_name": "rehearse:2"}
 
 @pytest.fixture
 def run(request, data, tmp_path):
-    """Trains on data whose loss at step 7 is infinite; checkpoints are written every 4 steps."""
+    """Trains on data whose loss at step 7 is not finite; checkpoints are written every 4 steps."""
 
     def run(script, name, runtime, **changes):
         if runtime is CORES:
@@ -76,7 +76,7 @@ def skipped_by(path):
         (PRETRAINING, SESSION),
         *(
             pytest.param(script, runtime, marks=pytest.mark.slow)
-            for script in (PRETRAINING, CLASSIFIER)
+            for script in (PRETRAINING, CLASSIFIER, SQUAD)
             for runtime in (LOCAL, SESSION, CORES)
         ),
     ],
