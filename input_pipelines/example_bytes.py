@@ -72,7 +72,7 @@ def _encoded(value):
 
 
 class _Varints(dict[int, bytes]):
-    """Holds the bytes of numbers, and finds the bytes of those that it does not hold."""
+    """Maps numbers to their bytes, which are computed when they are asked for first."""
 
     def __missing__(self, value):
         if value < 0:
