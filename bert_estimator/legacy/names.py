@@ -18,6 +18,7 @@ _REPLICATED = (
     "batch_parallel initialize_system replicate rewrite shard shutdown_system",
 )
 _ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum outside_compilation")
+_IN_MEMORY = ("bert_estimator.tpu", "InMemoryEvaluatorHook")
 _EARLY_STOPPING = (
     "bert_estimator.tpu.early_stopping",
     "make_early_stopping_hook make_stop_at_checkpoint_step_hook stop_if_higher_hook "
@@ -120,7 +121,12 @@ MODULES = {
             "StopAtStepHook SummarySaverHook VocabInfo",
         ),
     ],
-    "tensorflow.estimator.experimental": [_EARLY_STOPPING, _SUPERVISED_INPUT, *_EXPERIMENTAL],
+    "tensorflow.estimator.experimental": [
+        _IN_MEMORY,
+        _EARLY_STOPPING,
+        _SUPERVISED_INPUT,
+        *_EXPERIMENTAL,
+    ],
     "tensorflow.estimator.export": [
         (
             "bert_estimator.tpu.serving",
@@ -187,6 +193,7 @@ MODULES = {
     ],
     "tensorflow.contrib.distributions": [(V1 + ".distributions", "*")],
     "tensorflow.contrib.estimator": [
+        _IN_MEMORY,
         _EARLY_STOPPING,
         _SUPERVISED_INPUT,
         ("bert_estimator.legacy.canned", "add_metrics call_logit_fn"),

@@ -53,13 +53,6 @@ REMOVED = {
         )
         for name in _NOT_OF_CONTRIB_ESTIMATOR.split()
     },
-    **dict.fromkeys(
-        (
-            "tensorflow.contrib.estimator.InMemoryEvaluatorHook",
-            "tensorflow.estimator.experimental.InMemoryEvaluatorHook",
-        ),
-        ("evaluations within training", "tf.estimator.train_and_evaluate"),
-    ),
     "tensorflow.contrib.eager": ("eager execution before TF 2", "tf.compat.v2"),
     **dict.fromkeys(
         ("tensorflow.contrib.layers.embed_sequence", "tensorflow.contrib.layers.bow_encoder"),

@@ -19,6 +19,7 @@ _MODULE_OF = {
     "ExportSavedModelApiVersion": "serving",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
+    "InMemoryEvaluatorHook": "evaluator_hook",
     "InputPipelineConfig": "tpu_config",
     "LatestExporter": "exporters",
     "LogListener": "verbs.progress",
@@ -46,7 +47,6 @@ _ABSENT = {
     "BatchConfig": "export_saved_model's own graph, which takes batches of any size",
     "EmbeddingConfigSpec": "tf.nn.embedding_lookup: tables on the TPU's own embedding hardware are "
     "operations of TensorFlow's own TPU runtime",
-    "InMemoryEvaluatorHook": "train_and_evaluate",
     "add_metrics": "eval_metrics of the model_fn",
     "export_estimator_savedmodel": "TPUEstimator.export_saved_model",
     "inference_on_tpu": "TPUEstimator.predict",

@@ -194,3 +194,47 @@ def defaults(api, folder):
         "train": plain(dict(api.TrainSpec(print)._asdict(), input_fn=None)),
         "eval": plain(dict(api.EvalSpec(print)._asdict(), input_fn=None)),
     }
+
+
+def in_memory(api, folder, every_n_iter=3, steps=2, train_steps=7, name="memory", hooks=None):
+    """Trains with a hook that evaluates; returns the losses that it wrote, by step."""
+    estimator = make_estimator(api, folder)
+    hook = api.InMemoryEvaluatorHook(
+        estimator,
+        make_input_fn(8),
+        steps=steps,
+        hooks=hooks,
+        name=name,
+        every_n_iter=every_n_iter,
+    )
+    estimator.train(make_input_fn(), steps=train_steps, hooks=[hook])
+    losses = {}
+    evaluations = os.path.join(folder, f"eval_{name}")
+    for events in os.listdir(evaluations):
+        for event in tf.train.summary_iterator(os.path.join(evaluations, events)):
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    losses[str(event.step)] = float(value.simple_value)
+    return {"losses": losses, "checkpoints": checkpoint_steps(folder)}
+
+
+@table(
+    every_third={},
+    every_step={"every_n_iter": 1, "train_steps": 2},
+    rarely={"every_n_iter": 100, "steps": None},
+    at_the_end_again={"train_steps": 6},
+)
+def in_memory_evaluator(api, folder, **row):
+    return in_memory(api, folder, **row)
+
+
+@table(
+    no_iterations={"every_n_iter": 0},
+    iterations_below_0={"every_n_iter": -1},
+    no_steps={"steps": 0},
+    not_a_hook={"hooks": [3]},
+)
+def in_memory_evaluator_refuses(api, folder, **row):
+    says = {"every_n_iter": ["invalid every_n_iter"], "steps": ["Must specify steps > 0"]}
+    (argument,) = row
+    return outcome(lambda: in_memory(api, folder, **row), says.get(argument, ["SessionRunHook"]))

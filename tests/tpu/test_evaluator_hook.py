@@ -1,0 +1,66 @@
+"""Tests the hook that evaluates within a training, on every runtime; the oracle has local mode."""
+
+import glob
+import json
+import os
+
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+
+from bert_estimator import tpu
+
+
+def losses_of(folder):
+    """Returns step -> the loss of its evaluation."""
+    (path,) = glob.glob(os.path.join(folder, "events*"))
+    return {
+        event.step: value.simple_value
+        for event in tf.train.summary_iterator(path)
+        for value in event.summary.value
+        if value.tag == "loss"
+    }
+
+
+@pytest.mark.parametrize("runtime", ["local", "session", "cores"])
+def test_a_training_is_evaluated_as_its_checkpoints_are(tmp_path, request, runtime):
+    """And it ends as a training without the hook does."""
+    options = {"local": {"use_tpu": False}, "session": {}, "cores": {"master": "rehearse:2"}}[
+        runtime
+    ]
+    if runtime == "cores":
+        request.getfixturevalue("xla_runtime")
+
+    def estimator(name):
+        return toy.make_estimator(
+            tmp_path / name, iterations_per_loop=2, save_checkpoints_steps=2, **options
+        )
+
+    plain, hooked = estimator("plain"), estimator("hooked")
+    plain.train(toy.input_fn, steps=6)
+    hook = tpu.InMemoryEvaluatorHook(hooked, toy.input_fn, steps=2, every_n_iter=3, name="memory")
+    hooked.train(toy.input_fn, steps=6, hooks=[hook])
+    # Under the TPU's rules hooks see the ends of loops: steps 2, 4 and 6.
+    due = [0, 3, 6] if runtime == "local" else [0, 4, 6]
+    found = losses_of(tmp_path / "hooked" / "eval_memory")
+    assert list(found) == due
+    for step in due:
+        if step % 2 == 0:
+            path = str(tmp_path / "plain" / f"model.ckpt-{step}")
+            expected = plain.evaluate(toy.input_fn, steps=2, checkpoint_path=path)
+            assert found[step] == pytest.approx(expected["loss"], rel=1e-6)
+    for name in plain.get_variable_names():
+        assert (plain.get_variable_value(name) == hooked.get_variable_value(name)).all(), name
+    assert hooked.latest_checkpoint() == str(tmp_path / "hooked" / "model.ckpt-6")
+
+
+def test_it_is_refused_with_several_processes(tmp_path, monkeypatch):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    estimator = toy.make_estimator(tmp_path)
+    message = (
+        r"^InMemoryEvaluator supports only single machine .* Unset TF_CONFIG, or use train_and"
+    )
+    with pytest.raises(ValueError, match=message):
+        tpu.InMemoryEvaluatorHook(estimator, toy.input_fn, steps=1)
