@@ -34,6 +34,10 @@ FLAGS = {
     "recurrent_tagger": ([], ["--train_steps=22"]),
     "keras_layers": ([], ["--train_steps=22"]),
     "slim_autoencoder": ([], ["--train_steps=22"]),
+    "matrix_factorization": ([], ["--train_steps=22"]),
+    "two_players": ([], ["--train_steps=22"]),
+    "translation": ([], ["--train_steps=22"]),
+    "segmentation": ([], ["--train_steps=22"]),
 }
 # These run in the quick suite.
 QUICK = list(FLAGS)[:7]
@@ -46,6 +50,10 @@ ON_CORES = [
     "recurrent_tagger",
     "keras_layers",
     "slim_autoencoder",
+    "matrix_factorization",
+    "two_players",
+    "translation",
+    "segmentation",
 ]
 # Script -> the largest relative difference of its losses, if it is not RELATIVE.
 LOSSES = dict.fromkeys(CANNED, 1e-5)
