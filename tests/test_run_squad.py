@@ -98,7 +98,16 @@ def test_a_recipe_gives_values_with_their_sources(tmp_path):
             assert provenance.Source.parse(str(source)) == source
 
 
-# Whole runs. What is learnt is to find a word, so a word more than the network's positions lets it.
+def test_a_run_by_a_recipe_is_repeated_by_its_config_json(tmp_path):
+    config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
+    config.open_directory().write_config(config.settings(), config.sources, "", [])
+    argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
+    (again,) = question_answering_config.resolve(["run_squad.py", *argv])
+    assert again.settings() == {**config.settings(), "output_dir": f"{tmp_path}/again"}
+    assert again.sources["num_train_epochs"] == config.sources["num_train_epochs"]
+
+
+# Whole runs
 
 
 @pytest.fixture(scope="module")

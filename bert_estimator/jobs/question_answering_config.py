@@ -33,7 +33,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
     recipe: str | None = flags.field(
         None,
         f"Take the settings of a paper: {' or '.join(RECIPES)}. Other flags come first.",
-        is_setting=False,
+        may_differ=True,  # the settings themselves may not
     )
     train_file: str | None = flags.field(
         None, "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0."
