@@ -37,7 +37,7 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
         with tf.variable_scope("transform"):
             x = modeling.dense(x, config.hidden_size, config.initializer_range, "dense")
             x = activations.ACTIVATIONS[config.hidden_act](x)
-            x = tf.cast(modeling.layer_norm(x), precision.compute_dtype())
+            x = modeling.layer_norm(x)
         table = tf.cast(model.get_embedding_table(), x.dtype)
         bias = tf.get_variable(
             "output_bias", [config.vocab_size], tf.float32, initializer=tf.zeros_initializer()

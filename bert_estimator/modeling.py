@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
-import tf_slim as slim
 
 from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig as BertConfig  # models use modeling.BertConfig
@@ -27,6 +26,7 @@ from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
+from bert_estimator.layers.normalization import layer_norm as layer_norm
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
 DropoutFn = Callable[[tf.Tensor, float], tf.Tensor]
@@ -175,7 +175,7 @@ def transformer_layer(
         if hidden_rate:
             examples = tf.reshape(values, [-1, sequence_length, config.hidden_size])
             values = tf.reshape(dropout(examples, hidden_rate), [-1, config.hidden_size])
-        return tf.cast(layer_norm(values + residual), residual.dtype)
+        return layer_norm(values, residual)
 
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
@@ -258,13 +258,6 @@ def dense(
             kernel = tf.cast(kernel * scale, dtype)
             bias = tf.cast(bias * scale, dtype)
         return tf.nn.bias_add(tf.matmul(x, kernel), bias)
-
-
-def layer_norm(x: tf.Tensor) -> tf.Tensor:
-    """Normalizes the last dimension (Ba et al., 2016; epsilon 1e-12): float32, of x's shape."""
-    return slim.layer_norm(
-        tf.cast(x, tf.float32), begin_norm_axis=-1, begin_params_axis=-1, scope="LayerNorm"
-    )
 
 
 def _stack(layer, num_layers, hidden, dropout):

@@ -208,10 +208,10 @@ def test_arrows_run_one_way(package):
             assert in_package(imported, allowed), f"{name} imports {imported}"
 
 
-def test_modeling_imports_tensorflow_and_slim_alone_besides():
+def test_modeling_imports_tensorflow_alone_besides():
     outside = imports_of("bert_estimator.modeling") - own(imports_of("bert_estimator.modeling"))
     third_party = outside - {"collections.abc", "functools", "math"}
-    assert third_party == {"tensorflow.compat.v1", "tf_slim"}
+    assert third_party == {"tensorflow.compat.v1"}
 
 
 def test_programs_do_not_need_tensorflow():

@@ -5,6 +5,7 @@ TF1 has neither.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -28,26 +29,54 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
         return tf.identity_n([value, *inputs])[0]
 
 
-def fused(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
-    """Calls an elementwise function as one XLA computation.
+def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+    """Calls a function as one XLA computation.
 
     Args:
-      function: a function of as many tensors as are given. It must be defined in a module: a lambda
-        that is made anew for each call would be compiled anew for each call.
-      *tensors: tensors of one shape and dtype.
+      function: a function of as many tensors as are given, which returns a tensor or a list of
+        tensors. It must be defined in a module: a lambda that is made anew for each call would be
+        compiled anew for each call.
+      *tensors: tensors of a known rank. Each shape is compiled by itself.
 
     Returns:
-      A tensor of that shape.
+      What the function returns.
     """
-    result = _compiled(function, tensors[0].dtype, len(tensors))(*tensors)
-    result.set_shape(tensors[0].shape)
-    return result
+    specs = tuple((tuple(tensor.shape.as_list()), tensor.dtype) for tensor in tensors)
+    return _compiled(function, specs)(*tensors)
+
+
+def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Calls a function as one XLA computation, whose gradient is one XLA computation, too.
+
+    The gradient computes what it needs of the forward computation again. If the whole step is
+    compiled by XLA, the compiler finds both and computes it once.
+
+    Args:
+      function: as for `fused`; it returns a tensor, of which every argument has a gradient.
+      *tensors: float tensors of a known rank.
+
+    Returns:
+      What the function returns.
+    """
+    value = with_gradient("BertEstimatorFused", fused(function, *tensors), *tensors)
+    value.op.fused_function = function
+    return value
+
+
+@tf.RegisterGradient("BertEstimatorFused")
+def _fused_gradient(op, gradient, *_):
+    return None, *fused(_gradient_of(op.fused_function), gradient, *op.inputs[1:])
 
 
 @functools.cache
-def _compiled(function, dtype, arity):
+def _gradient_of(function):
+    return lambda gradient, *tensors: tf.gradients(function(*tensors), tensors, gradient)
+
+
+@functools.cache
+def _compiled(function, specs):
     # The function is traced once, in a graph of its own. Otherwise `tf.function` would keep every
     # graph that it is called from, and compile for each of them.
     with tf.Graph().as_default():
         traced = tf.function(function, jit_compile=True, autograph=False)
-        return traced.get_concrete_function(*[tf.TensorSpec(None, dtype)] * arity)
+        return traced.get_concrete_function(*[tf.TensorSpec(*spec) for spec in specs])

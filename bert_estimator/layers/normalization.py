@@ -1,0 +1,35 @@
+"""Layer norm (Ba et al., 2016), of a sum of tensors."""
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import primitives
+
+_EPSILON = 1e-12
+
+
+def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum, and scales and shifts it by LayerNorm/gamma and beta.
+
+    The statistics and the gradients are computed in float32, by one computation forward and one
+    backward. As single operations, each of which reads and writes whole tensors, they would take a
+    sixth of a training step on a CPU.
+
+    Args:
+      *addends: tensors of one shape, [..., H] with a static H, and one dtype.
+
+    Returns:
+      A tensor of that shape and dtype.
+    """
+    width = addends[0].shape.as_list()[-1]
+    with tf.variable_scope("LayerNorm"):
+        beta = tf.get_variable("beta", [width], tf.float32, tf.zeros_initializer())
+        gamma = tf.get_variable("gamma", [width], tf.float32, tf.ones_initializer())
+        inputs = [tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *addends]
+        return primitives.fused_both_ways(_layer_norm, *inputs)
+
+
+def _layer_norm(gamma, beta, *addends):
+    total = tf.cast(sum(addends[1:], addends[0]), tf.float32)
+    mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
+    normalized = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
+    return tf.cast(normalized, addends[0].dtype)

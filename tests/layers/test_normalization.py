@@ -1,0 +1,71 @@
+"""Compares layer norm and its gradients with float64 numpy, and counts its computations."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers.normalization import layer_norm
+
+ROWS, WIDTH = 6, 40
+
+
+def values(number, seed=1):
+    random = np.random.RandomState(seed)
+    return [random.normal(0.3, 2.0, [ROWS, WIDTH]) for _ in range(number)]
+
+
+def twin(gamma, beta, gradient, *addends):
+    """Returns the value, and the gradients of gamma, of beta and of each addend, in float64."""
+    total = sum(addends)
+    deviation = np.sqrt(total.var(-1, keepdims=True) + 1e-12)
+    normalized = (total - total.mean(-1, keepdims=True)) / deviation
+    scaled = gradient * gamma
+    along_itself = (scaled * normalized).mean(-1, keepdims=True)
+    of_total = (scaled - scaled.mean(-1, keepdims=True) - normalized * along_itself) / deviation
+    of_gamma, of_beta = (gradient * normalized).sum(0), gradient.sum(0)
+    return normalized * gamma + beta, of_gamma, of_beta, *[of_total] * len(addends)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.03)])
+@pytest.mark.parametrize("number", [1, 2])
+def test_values_and_gradients_equal_the_twin(number, dtype, tolerance):
+    with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
+        # bfloat16 has 8 bits; these inputs are rounded to it first, for the twin as well.
+        gradient, *addends = (tf.cast(v, dtype) for v in values(number + 1))
+        value = layer_norm(*addends)
+        assert value.dtype == dtype and value.shape.as_list() == [ROWS, WIDTH]
+        beta, gamma = tf.trainable_variables()
+        assert [beta.op.name, gamma.op.name] == ["net/LayerNorm/beta", "net/LayerNorm/gamma"]
+        gradients = tf.gradients(value, [gamma, beta, *addends], gradient)
+        assert [g.dtype for g in gradients] == [tf.float32, tf.float32, *[dtype] * number]
+        given = [np.linspace(0.5, 2, WIDTH), np.linspace(-1, 1, WIDTH)]
+        with tf.Session() as session:
+            session.run([gamma.assign(given[0]), beta.assign(given[1])])
+            wide = [tf.cast(tensor, tf.float64) for tensor in (gradient, *addends)]
+            computed, inputs = session.run([[value, *gradients], wide])
+    for mine, expected in zip(computed, twin(*given, *inputs), strict=True):
+        # Sums over the rows have larger elements.
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(mine.astype(np.float64), expected, atol=tolerance * scale)
+
+
+def test_a_constant_row_and_a_batch_of_unknown_size():
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 3, WIDTH])
+        value = layer_norm(x)
+        (gradient,) = tf.gradients(value, [x])
+        assert value.shape.as_list() == gradient.shape.as_list() == [None, 3, WIDTH]
+        session.run(tf.global_variables_initializer())
+        for batch in (2, 5):
+            mine, slope = session.run([value, gradient], {x: np.full([batch, 3, WIDTH], 7.0)})
+            assert mine.shape == (batch, 3, WIDTH) and not mine.any()
+            assert np.isfinite(slope).all()
+
+
+def test_it_is_one_computation_forward_and_one_backward():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [ROWS, WIDTH])
+        tf.gradients(layer_norm(x, x), [x, *tf.trainable_variables()])
+        compiled = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+        assert len(compiled) == 2
+        assert all(op.get_attr("_XlaMustCompile") for op in compiled)
