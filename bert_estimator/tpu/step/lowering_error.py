@@ -27,6 +27,14 @@ def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
     """
     text = str(error)
     without_kernel = dict.fromkeys(_NO_KERNEL.findall(text))
+    imported = [name for kind, name in without_kernel if kind == "VarHandleOp"]
+    if imported:
+        return RuntimeError(
+            f"model_fn imports a graph with variables of its own: {', '.join(imported)}. A core "
+            "has the variables that tf.get_variable and layers make; tf.train.import_meta_graph "
+            "and hub.Module make others. Build the network in the model_fn, and "
+            "take its weights by tf.train.init_from_checkpoint; or train with use_tpu=False"
+        )
     if without_kernel:
         found = ", ".join(_described(graph, name, kind) for kind, name in without_kernel)
         return RuntimeError(
@@ -67,7 +75,7 @@ def check_static(text: str, graph: tf2.Graph, names: list[str]) -> None:
 
 def line_of(operation: tf2.Operation) -> str:
     """Returns "FILE:LINE" of the user's code that made an operation."""
-    for frame in reversed(operation.traceback):
+    for frame in reversed(operation.traceback or ()):
         if not frame.filename.startswith(_LIBRARIES):
             return f"{frame.filename}:{frame.lineno}"
     return "an unknown line"

@@ -51,6 +51,21 @@ def test_the_operation_and_its_line_are_named_before_step_0(tmp_path, name, mess
     assert toy.checkpoint_steps(tmp_path) == []
 
 
+def test_the_variables_of_an_imported_graph(tmp_path):
+    with tf.Graph().as_default():
+        value = tf.multiply(tf.get_variable("w", [], use_resource=True), 2.0, name="doubled")
+        graph_def = value.graph.as_graph_def()
+
+    def loss(weight, features):
+        (value,) = tf.import_graph_def(graph_def, return_elements=["doubled:0"], name="module")
+        return tf.reduce_sum(weight * features["x"]) * value
+
+    estimator = toy.make_estimator(tmp_path, toy.make_model_fn(loss=loss), master="rehearse:2")
+    message = r"imports a graph with variables of its own: module/w\. .*or train with use_tpu=False"
+    with pytest.raises(RuntimeError, match=message):
+        estimator.train(toy.input_fn, max_steps=1)
+
+
 SUMMARIES = {
     "python": lambda x: tf.summary.scalar("s", tf.py_func(np.sum, [x], x.dtype, name="own")),
     "picked": lambda x: tf.summary.histogram("s", tf.boolean_mask(x, x > 2)),
