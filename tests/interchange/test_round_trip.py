@@ -80,7 +80,7 @@ def exported_logits(run, batch):
     (path,) = (run / "export").iterdir()
     with tf.Graph().as_default(), tf.Session() as session:
         model = tf.saved_model.load(session, [tf.saved_model.SERVING], str(path))
-        signature = model.signature_def["serving_default"]
+        signature = model.signature_def["ids:serving_default"]
         feed = {signature.inputs[name].name: value for name, value in batch.items()}
         return session.run(signature.outputs["logits"].name, feed)
 
