@@ -165,7 +165,7 @@ BAD_FILES = {
         (b'{"labels": 3}', ": labels: must be a list, not 3"),
         (b'{"labels": [{}]}', ": labels[0]: must be a string, not {}"),
         (b'{"labels": ["a", "a"]}', ": labels: a label occurs twice"),
-        (b'{"kind": "none"}', ": kind must be one of classification, multi_label, regression, tagging"),
+        (b'{"kind": "none"}', ": kind must be one of classification, multi_label, regression, t"),
         (b'{"kind": []}', ": kind: must be a string, not []"),
         (b'{"do_lower_case": 1}', ": do_lower_case: must be true or false, not 1"),
         (b'{"max_seq_length": -1}', ": max_seq_length must be positive, not -1"),
