@@ -6,9 +6,11 @@ there are enough for every test.
 
 import importlib.util
 import os
+import pathlib
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.client import session as tf_session
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # no test finds what an earlier run compiled
@@ -38,6 +40,34 @@ def tpu_compiler(xla_runtime):
         pytest.skip("needs the TPU's compiler, libtpu")
 
 
+HERE = pathlib.Path(__file__).parent
+
+_NEW_SESSION = tf_session.BaseSession.__init__
+
+
+def _without_rewriting(self, target="", graph=None, config=None):
+    own = tf.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+    own.graph_options.rewrite_options.disable_meta_optimizer = True
+    _NEW_SESSION(self, target, graph, own)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graph_rewriting(request):
+    """Switches TensorFlow's rewriting of graphs off in modules that set REWRITES_GRAPHS = False.
+
+    In a session that runs a few small steps, most of the time would go into it. It stays on if slow
+    tests are asked for, and in processes of their own.
+    """
+    is_quick = request.config.option.markexpr == "not slow"
+    with pytest.MonkeyPatch.context() as patched:
+        if is_quick and not getattr(request.module, "REWRITES_GRAPHS", True):
+            patched.setattr(tf_session.BaseSession, "__init__", _without_rewriting)
+        yield
+
+
 _LOGGER = tf.get_logger()
 _AS_IT_WAS = _LOGGER.level, _LOGGER.propagate, [*_LOGGER.filters], [*_LOGGER.handlers]
 _FORMATTERS = [handler.formatter for handler in _LOGGER.handlers]
@@ -52,6 +82,46 @@ def untouched_logger():
     _LOGGER.filters[:], _LOGGER.handlers[:] = filters, handlers
     for handler, formatter in zip(handlers, _FORMATTERS, strict=True):
         handler.setFormatter(formatter)
+
+
+# The files that take longest, the longest first.
+LONG_FILES = (
+    "legacy/test_scripts.py",
+    "test_run_pretraining.py",
+    "test_run_classifier.py",
+    "test_stopped_runs.py",
+    "oracle/test_local_mode.py",
+    "test_pretraining.py",
+    "test_classification.py",
+    "interchange/test_conversion.py",
+    "interchange/test_round_trip.py",
+    "test_killed_evaluations.py",
+    "serving/test_predictor.py",
+    "test_modeling.py",
+    "jobs/test_rollbacks.py",
+    "jobs/test_compile_only.py",
+    "test_broken_disks.py",
+    "test_combinations.py",
+    "input_pipelines/test_embedded_task.py",
+    "recipes/test_hand_over.py",
+    "tpu/program/test_hosts.py",
+    "tpu/verbs/test_interrupts.py",
+)
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist would begin with the most cases instead
+
+
+def pytest_collection_modifyitems(config, items):
+    """Puts the long files first, if pytest-xdist shares the files out to several processes.
+
+    The processes then end at about the same time: none is left alone with a long file.
+    """
+    if hasattr(config, "workerinput"):
+        place = {HERE / name: number for number, name in enumerate(LONG_FILES)}
+        items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 def pytest_terminal_summary(terminalreporter):

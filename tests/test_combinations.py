@@ -25,6 +25,8 @@ from bert_estimator.tpu import TPUEstimator
 from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
+REWRITES_GRAPHS = False  # see tests/conftest.py
+
 LAST, SAVED_EVERY = 8, 2
 
 FEATURES = {

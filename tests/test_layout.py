@@ -350,3 +350,15 @@ def test_paths_on_the_map_lead_somewhere():
         r"`((?:bert_estimator|input_pipelines|tests|docs|benchmarks)/[\w./]*)`", text
     ):
         assert (ROOT / path).exists(), path
+
+
+def test_the_files_that_tests_begin_with_exist():
+    path = ROOT / "tests" / "conftest.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    (files,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "LONG_FILES"
+    )
+    assert files
+    assert [name for name in files if not (path.parent / name).is_file()] == []

@@ -23,6 +23,8 @@ from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_voc
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
+REWRITES_GRAPHS = False  # see tests/conftest.py
+
 SCRIPT = os.path.abspath(run_classifier.__file__)
 WORDS = words(30)
 BERT_CONFIG = bert_config(
