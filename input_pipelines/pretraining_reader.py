@@ -52,7 +52,6 @@ class PretrainingReader:
         self._packing = packing
         self._bad_records = bad_records
         self._kinds = packed_records.FEATURES if packing else features.kinds()
-        self._at_once = max(1, _RECORDS_AT_ONCE // batch_size)
         self._parse = _parser(packed_records.SPEC if packing else features.spec())
         outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
         outputs["is_real_example"] = ([], tf.int64)

@@ -92,3 +92,11 @@ def test_the_project_is_not_loaded_and_there_is_one_thread():
 def test_variables_that_were_read_already_are_refused():
     with pytest.raises(ValueError, match=r"JAX_PLATFORMS.*have read.*Use subprocess"):
         forked.run([sys.executable, "-c", ""], env={**os.environ, "JAX_PLATFORMS": "tpu"})
+
+
+def test_a_copy_may_end_before_its_process_id_is_read():
+    reader, writer = os.pipe()
+    os.write(writer, b"123\n0\n")
+    os.close(writer)
+    assert [forked._line(reader) for _ in range(3)] == [b"123\n", b"0\n", b""]
+    os.close(reader)

@@ -94,8 +94,14 @@ def _the_server():
 
 
 def _line(descriptor):
-    """Reads a line: the server writes each by one call."""
-    return os.read(descriptor, 64)
+    """Reads a line, and nothing of the next one, which may be there already."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:  # The server has ended.
+            break
+        line += byte
+    return line
 
 
 class Process:
