@@ -141,7 +141,9 @@ ARROWS = {
         "bert_estimator.tpu.program.cluster_task",
         "bert_estimator.tpu.program.hosts",
     ],
+    "bert_estimator.command_line.flag_help": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.console": [
+        "bert_estimator.command_line.flag_help",
         "bert_estimator.command_line.flags",
         "bert_estimator.tpu.program.hosts",
     ],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from bert_estimator import __version__, disk_errors
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flag_help, flags
 from bert_estimator.errors import ArgumentError
 from bert_estimator.tpu.program import hosts
 
@@ -56,7 +56,7 @@ def main(
         print(f"bert-estimator {__version__}")
         return 0
     if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
-        print(description, flags.define(config_class).get_help(), sep="\n")
+        print(flag_help.text(config_class, description))
         return 0
     return exit_code(script, job)
 

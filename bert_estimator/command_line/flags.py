@@ -53,10 +53,15 @@ def define(config_class: type) -> flags.FlagValues:
     """Returns the flags of a configuration as an `absl.flags.FlagValues`, unparsed."""
     values = flags.FlagValues()
     for each in of(config_class):
-        kinds = [kind for kind in _DEFINERS if kind in (each.type, *typing.get_args(each.type))]
-        (kind,) = kinds
-        _DEFINERS[kind](each.name, each.default, each.metadata["help"], flag_values=values)
+        define_one = _DEFINERS[kind_of(each)]
+        define_one(each.name, each.default, each.metadata["help"], flag_values=values)
     return values
+
+
+def kind_of(field: dataclasses.Field) -> type:
+    """Returns the type of a flag's values: str, int, float or bool."""
+    (kind,) = [kind for kind in _DEFINERS if kind in (field.type, *typing.get_args(field.type))]
+    return kind
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> set[str]:

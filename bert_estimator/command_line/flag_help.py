@@ -1,0 +1,75 @@
+"""What --help prints: the flags of a script in groups, with their defaults."""
+
+import textwrap
+
+from bert_estimator.command_line import flags
+
+_INDENT = 28
+_OF_DEFAULTS = (
+    "A flag that is not given has its default, if no recipe and no plan of the text that every "
+    "Python carries says otherwise; config.json in --output_dir says which value came from where."
+)
+
+# Heading -> the flags of all scripts that belong below it, in this order.
+GROUPS = {
+    "Common flags": "output_dir task_name data_dir input_file eval_input_file train_file eval_file "
+    "predict_file vocab_file bert_config_file init_checkpoint num_train_steps num_train_epochs "
+    "train_batch_size learning_rate max_seq_length use_tpu precision config",
+    "What to do": "do_train do_eval do_predict do_export compile_only suggest export_program "
+    "recipe scale stage num_seeds",
+    "Data": "do_lower_case task_kind language text_a_column text_b_column label_column "
+    "class_weights max_predictions_per_seq max_bad_records version_2_with_negative doc_stride "
+    "max_query_length",
+    "Training": "optimizer num_warmup_steps warmup_proportion learning_rate_decay_power "
+    "layerwise_lr_decay legacy_schedule_jump lamb_bias_correction bfloat16_first_moments "
+    "random_seed allow_partial_init max_rollbacks",
+    "Checkpoints, evaluation and predictions": "save_checkpoints_steps eval_steps "
+    "keep_best_checkpoint early_stopping_patience max_eval_steps eval_batch_size "
+    "predict_batch_size export_inputs n_best_size max_answer_length null_score_diff_threshold",
+    "Cores, hosts and memory": "tpu_name num_tpu_cores num_cores_per_replica tpu_topology "
+    "micro_batch_size recompute use_one_hot_embeddings iterations_per_loop host_wait_secs",
+    "Log": "log_every_secs",
+}
+
+
+def text(config_class: type, description: str) -> str:
+    """Returns the help of a script.
+
+    Args:
+      config_class: its configuration, a dataclass with `flags.field`s.
+      description: what the script does.
+    """
+    fields = {each.name: each for each in flags.of(config_class)}
+    lines = [description.strip(), "", *textwrap.wrap(_OF_DEFAULTS, 100)]
+    for heading, names in GROUPS.items():
+        of_group = [fields[name] for name in names.split() if name in fields]
+        if of_group:
+            lines += ["", f"{heading}:"]
+        for each in of_group:
+            lines += _lines(each)
+    lines += ["", "Further flags:"]
+    lines += _wrapped("--flagfile=FILE", "Take the flags of this file, one on each line.")
+    lines += _wrapped("--version", "Print the version.")
+    return "\n".join(lines)
+
+
+def _lines(field):
+    kind = flags.kind_of(field)
+    form = f"--[no]{field.name}" if kind is bool else f"--{field.name}={_VALUES[kind]}"
+    explained = field.metadata["help"]
+    if field.default not in (None, "") and not (kind is bool and not field.default):
+        default = str(field.default).lower() if kind is bool else field.default
+        explained += f" (default: {default})"
+    return _wrapped(form, explained)
+
+
+_VALUES = {int: "N", float: "X", str: "TEXT"}
+
+
+def _wrapped(form, explained):
+    """Returns the lines of a flag: its form at the left, its help at the right."""
+    lines = textwrap.wrap(explained, 100 - _INDENT)
+    start = f"  {form}"
+    if len(start) < _INDENT - 1:
+        start += " " * (_INDENT - len(start)) + lines.pop(0)
+    return [start, *(" " * _INDENT + line for line in lines)]
