@@ -12,6 +12,7 @@ from typing import Any
 
 from bert_estimator import atomic_file, json_files, sharding
 from bert_estimator.command_line import flags
+from bert_estimator.provenance import Origin, Source
 
 # A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
 # training BERT in 76 minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3
@@ -28,7 +29,7 @@ def check(config: Any) -> None:
       FlagError: a flag is missing, or has no effect.
     """
     if not config.compile_only:
-        for name in ("tpu_topology", "suggest"):
+        for name in ("tpu_topology", "suggest", "price_per_chip_hour"):
             value = getattr(config, name)
             flags.check(not value, name, value, "goes with --compile_only; add it")
         return
@@ -46,6 +47,14 @@ def check(config: Any) -> None:
         "tpu_name",
         config.tpu_name,
         "names cores to run on; with --compile_only nothing runs, leave it out",
+    )
+    price = config.price_per_chip_hour
+    flags.check(price is None or price >= 0, "price_per_chip_hour", price, "must not be negative")
+    flags.check(
+        not os.path.exists(os.path.join(config.output_dir, "config.json")),
+        "output_dir",
+        config.output_dir,
+        "has a run; give another directory for the report of --compile_only",
     )
 
 
@@ -97,12 +106,12 @@ def run(config: Any, lower: Callable[[Any, int], Any], num_train_steps: int) -> 
     print("\n".join(found.lines()), flush=True)
     result = {**found.as_dict(), "num_train_steps": num_train_steps}
     if found.fits:
-        result |= _times(found, num_train_steps)
+        result |= _times(found, num_train_steps, config.price_per_chip_hour)
         print(
             f"training: {num_train_steps} steps, at least {result['least_step_secs']:.3g} s "
-            f"each, {_duration(result['least_total_secs'])} in all; at "
+            f"each, {_total(result, 'least')} in all; at "
             f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, what the LAMB paper's run of BERT-Large "
-            f"reached on TPU v3, {_duration(result['total_secs_at_share_of_the_paper'])}"
+            f"reached on TPU v3, {_total(result, 'likely')}"
         )
     else:
         result["remedies"] = list(_remedies(config, replicas, found, report))
@@ -121,27 +130,56 @@ def print_total(configs: Sequence[Any]) -> None:
       configs: the configurations of the stages, all of which fit.
     """
     reports = {_path(config): json_files.read(_path(config)) for config in configs}
-    least, likely = (
-        _duration(sum(json_files.field(r, name, float, path) for path, r in reports.items()))
-        for name in ("least_total_secs", "total_secs_at_share_of_the_paper")
+    names = [*_NAMES["least"], *_NAMES["likely"]]
+    total = {
+        name: sum(json_files.field(r, name, float, path) for path, r in reports.items())
+        for name in names[:: 1 if configs[0].price_per_chip_hour is not None else 2]
+    }
+    line = (
+        f"all {len(configs)} stages: {_total(total, 'least')} at least; at "
+        f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak {_total(total, 'likely')}"
     )
-    print(
-        f"all {len(configs)} stages: {least} at least; at {_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of "
-        f"peak {likely}. The paper's lamb_76min took 76.19 minutes on v3:32x32"
-    )
+    if all(_is_the_paper_s(config) for config in configs):
+        line += ". The paper's lamb_76min took 76.19 minutes on v3:32x32"
+    print(line)
 
 
 def _path(config):
     return os.path.join(config.output_dir, "compile_report.json")
 
 
-def _times(report, steps):
+# The keys of a report: the seconds of a whole training, and what it costs.
+_NAMES = {
+    "least": ("least_total_secs", "least_cost"),
+    "likely": ("total_secs_at_share_of_the_paper", "cost_at_share_of_the_paper"),
+}
+
+
+def _times(report, steps, price):
     at_share = report.flops / report.peak / _SHARE_OF_PEAK_OF_THE_PAPER
-    return {
-        "least_step_secs": report.least_step_secs,
-        "least_total_secs": steps * report.least_step_secs,
-        "total_secs_at_share_of_the_paper": steps * at_share,
+    step_secs = {
+        "least": report.least_step_secs,
+        # The bound may have other reasons than arithmetic, such as memory.
+        "likely": max(at_share, report.least_step_secs),
     }
+    result = {"least_step_secs": report.least_step_secs}
+    for kind, (of_secs, of_cost) in _NAMES.items():
+        result[of_secs] = steps * step_secs[kind]
+        if price is not None:
+            result[of_cost] = result[of_secs] / 3600 * report.chips * price
+    return result
+
+
+def _total(times, kind):
+    """Returns the time of a whole training as text, with what it costs if that is known."""
+    of_secs, of_cost = _NAMES[kind]
+    text = _duration(times[of_secs])
+    return f"{text} (cost {times[of_cost]:,.2f})" if of_cost in times else text
+
+
+def _is_the_paper_s(config):
+    """Returns whether a configuration is the paper's, with the network of the paper."""
+    return config.sources["bert_config"] == Source(Origin.PAPER, "lamb_76min")
 
 
 def _remedies(config, replicas, found, report):

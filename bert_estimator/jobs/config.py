@@ -156,6 +156,11 @@ class JobConfig:
         "Compile, with --compile_only, what may fit if the step does not.",
         is_setting=False,
     )
+    price_per_chip_hour: float | None = flags.field(
+        None,
+        "Print, with --compile_only, what the training costs at this price of a chip's hour.",
+        is_setting=False,
+    )
 
     sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)
     embedded: bool = False
@@ -368,6 +373,8 @@ def read_command_line(
     settings = {name: values[name].value for name in values}
     sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
+    if settings["compile_only"] and sources["output_dir"] == provenance.DEFAULT:
+        settings["output_dir"] += "_plan"  # The default directory is for a run.
     if not any(settings[name] for name in config_class.VERBS):
         # `--nodo_train` alone asks for an evaluation only.
         for name in ("do_train", "do_eval"):

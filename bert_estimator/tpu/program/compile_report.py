@@ -45,6 +45,7 @@ class CompileReport:
         this is a core's even share of them, which is a lower bound.
       peak: FLOP/s.
       cores_per_replica: the number of cores that share a model and its examples.
+      chips: the number of chips that the cores belong to.
       compiler_secs: the compiler's lower bound of a step's time without communication; None if it
         does not give a bound, or jaxlib cannot read the compiled program.
       summed_bytes: bytes of the arrays that the cores sum between them; None if the cores of a
@@ -67,6 +68,7 @@ class CompileReport:
     flops: int
     peak: float
     cores_per_replica: int = 1
+    chips: int = 1
     compiler_secs: float | None = None
     summed_bytes: int | None = None
     summing_secs: float | None = None
@@ -165,6 +167,7 @@ def report(
         hbm=generation.hbm,
         flops=stablehlo.matmul_flops(lowered.text) // cores_per_replica,
         peak=generation.peak,
+        chips=len(cores) // generation.cores_a_chip,
     )
     try:
         compiled = lowered.compile_only(mesh)
@@ -176,13 +179,12 @@ def report(
     _add_compiled_memory(memory, compiled.memory_analysis())
     hlo = _text(compiled)
     summed, between_replicas = _summed_bytes(lowered.text, hlo, cores_per_replica)
-    chips = len(cores) // generation.cores_a_chip
     return CompileReport(
         fits=memory["total"] <= generation.usable_hbm,
         memory=memory,
         compiler_secs=_lower_bound(compiled.cost_analysis(), hlo),
         summed_bytes=summed,
-        summing_secs=summed and generation.all_reduce_secs(between_replicas, chips),
+        summing_secs=summed and generation.all_reduce_secs(between_replicas, facts["chips"]),
         **facts,
     )
 
