@@ -73,9 +73,12 @@ def failing(data, tmp_path_factory):
 
 
 def assert_ended_after_step_6(path, code):
-    """Asserts a failure of the infeed, which is noticed some steps after the sixth."""
+    """Asserts a failure of the infeed, which is noticed some steps after the sixth.
+
+    Pretraining reads 32 batches at a time, so it trains on all of these.
+    """
     assert code == 1
-    assert 4 in steps_of(path / "run")
+    assert steps_of(path / "run")[-1] >= 4
     assert 6 <= training_metrics(path / "run")[-1]["step"] < 100
     assert_last_checkpoint(path / "run", steps_of(path / "run")[-1])
 
