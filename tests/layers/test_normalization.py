@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.layers import normalization
 from bert_estimator.layers.normalization import layer_norm
 
 ROWS, WIDTH = 6, 40
@@ -26,9 +27,11 @@ def twin(gamma, beta, gradient, *addends):
     return normalized * gamma + beta, of_gamma, of_beta, *[of_total] * len(addends)
 
 
+@pytest.mark.parametrize("least_elements", [0, 10**9])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("number", [1, 2])
-def test_values_and_gradients_equal_the_twin(number, dtype, tolerance):
+def test_values_and_gradients_equal_the_twin(monkeypatch, number, dtype, tolerance, least_elements):
+    monkeypatch.setattr(normalization, "_LEAST_ELEMENTS", least_elements)
     with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
         # bfloat16 has 8 bits; these inputs are rounded to it first, for the twin as well.
         gradient, *addends = (tf.cast(v, dtype) for v in values(number + 1))
@@ -62,10 +65,11 @@ def test_a_constant_row_and_a_batch_of_unknown_size():
             assert np.isfinite(slope).all()
 
 
-def test_it_is_one_computation_forward_and_one_backward():
+@pytest.mark.parametrize(("rows", "number"), [(1 << 15, 2), (1 << 14, 0), (None, 0)])
+def test_it_is_one_computation_forward_and_one_backward_if_it_is_large(rows, number):
     with tf.Graph().as_default() as graph:
-        x = tf.placeholder(tf.float32, [ROWS, WIDTH])
+        x = tf.placeholder(tf.float32, [rows, WIDTH])
         tf.gradients(layer_norm(x, x), [x, *tf.trainable_variables()])
         compiled = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
-        assert len(compiled) == 2
+        assert len(compiled) == number
         assert all(op.get_attr("_XlaMustCompile") for op in compiled)
