@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, TAGGER, examples_of_step, write_data
@@ -26,6 +28,18 @@ def data(tmp_path_factory):
 def own_data(data, tmp_path):
     """Returns a function of a script that copies the script's data, for a test to damage."""
     return lambda script: shutil.copytree(data[script.name], tmp_path / "data")
+
+
+def test_a_process_of_its_own_ends_with_2_and_a_sentence(script, tmp_path):
+    """It is the script itself: nothing is loaded that it does not load."""
+    ended = subprocess.run(
+        [sys.executable, script.module.__file__, "--precision=half"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    sentence = f"{script.name}: --precision=half: must be one of float32, bfloat16"
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (2, "", sentence)
 
 
 def small_vocabulary(path, name="bert_config.json"):
