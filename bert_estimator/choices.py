@@ -10,6 +10,9 @@ CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 # What a network computes in.
 PRECISIONS = ("float32", "bfloat16")
 
+# The least length of an example, in tokens: [CLS], a token, [SEP], a token, [SEP].
+LEAST_TOKENS = 5
+
 # What the labels of a task are: one of several for an example, any number of several, a number, or
 # one of several for each word.
 TASK_KINDS = ("classification", "multi_label", "regression", "tagging")

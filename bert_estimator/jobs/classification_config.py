@@ -13,6 +13,7 @@ from bert_estimator.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
     EXPORT_INPUTS,
+    LEAST_TOKENS,
     TASK_KINDS,
 )
 from bert_estimator.command_line import flags
@@ -32,7 +33,6 @@ _OWN_FLAGS = (
     "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
     "task_kind",
 )  # fmt: skip
-_LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,10 +95,10 @@ class ClassificationConfig(FineTuningConfig):
         self._check_flags_that_are_read()
         super().check()
         flags.check(
-            self.max_seq_length >= _LEAST_TOKENS,
+            self.max_seq_length >= LEAST_TOKENS,
             "max_seq_length",
             self.max_seq_length,
-            f"must be at least {_LEAST_TOKENS}: a pair of texts has three tokens besides its words",
+            f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         )
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
         if self.export_inputs is not None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from bert_estimator import provenance
 from bert_estimator.command_line import flags, run_directory
+from bert_estimator.command_line.evaluated_steps import PREFIX
 from bert_estimator.jobs.config import JobConfig, read_command_line
 from bert_estimator.provenance import Origin, Source
 from bert_estimator.recipes import embedded, plans, scale
@@ -337,7 +338,7 @@ def _resolve_stages(settings, sources):
             recorded = run_directory.recorded_settings(own["output_dir"])
             num_train_steps = recorded.get("num_train_steps", stage["num_train_steps"].value)
         if is_chained:
-            before = os.path.join(own["output_dir"], f"model.ckpt-{num_train_steps}")
+            before = os.path.join(own["output_dir"], f"{PREFIX}{num_train_steps}")
     first = configs[0]
     if first.sources["init_checkpoint"].origin is Origin.STAGE:
         flags.check(

@@ -5,11 +5,10 @@ import os
 from typing import Any
 
 from bert_estimator import json_files, paths, tokenization
-from bert_estimator.choices import TASK_KINDS
+from bert_estimator.choices import LEAST_TOKENS, TASK_KINDS
 
 _EXPORTS = "export"  # the directory of a run's exported models
 _REGRESSION, _TAGGING = "regression", "tagging"
-_LEAST_TOKENS = 5  # of a pair: [CLS], a token, [SEP], a token, [SEP]
 _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
@@ -139,7 +138,7 @@ def _check_signature(signature, task):
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
             raise ValueError(f"{name} has the shape {sizes}, which does not fit task.json's labels")
-    if length < _LEAST_TOKENS:
+    if length < LEAST_TOKENS:
         raise ValueError(f"its sequences have {length} tokens")
     return length
 
