@@ -71,7 +71,7 @@ def run(command, folder):
 
 def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
     warnings = ["-W", "error"]
-    if np.lib.NumpyVersion(np.__version__) < "2.0.0":  # It warns of names that NumPy 2 lacks.
+    if hasattr(np, "in1d"):  # NumPy before 2.4 still has old names, and warns of them.
         warnings += ["-W", "ignore::DeprecationWarning"]
     done = run([sys.executable, *warnings, "-m", "bert_estimator.legacy"], tmp_path)
     assert done.stdout == "all\n", done.stderr
