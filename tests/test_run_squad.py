@@ -39,7 +39,7 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             "--max_seq_length=64: must be at least 68, so that a token of the context has room",
         ),
         (
-            ["--train_file={here}", "--max_seq_length=128", *OWN],
+            ["--train_file={here}", "--max_seq_length=128", "--doc_stride=128", *OWN],
             "--doc_stride=128: must be at most 61, the tokens of the context beside the longest",
         ),
         (["--bert_config_file={here}"], "--bert_config_file={here}: the embedded questions have"),
@@ -71,6 +71,15 @@ def resolve(tmp_path, *arguments):
     argv = ["run_squad.py", "--do_train", f"--output_dir={tmp_path}/run", *own, *arguments]
     (config,) = question_answering_config.resolve(argv)
     return config
+
+
+def test_a_stride_that_nobody_asked_for_fits(tmp_path):
+    config = resolve(tmp_path, "--max_seq_length=128")
+    assert config.doc_stride == 30  # half of the 61 tokens beside the longest question
+    assert str(config.sources["doc_stride"]) == "default, scaled from 128"
+    config = resolve(tmp_path, "--max_seq_length=68", "--recipe=squad")
+    assert config.doc_stride == 1
+    assert str(config.sources["doc_stride"]) == "squad: google-research/bert, scaled from 128"
 
 
 def test_defaults_are_those_of_google_research_bert(tmp_path):

@@ -10,7 +10,10 @@ import pytest
 from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, TAGGER, examples_of_step, write_data
 from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
+from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu.verbs import checkpoints
+from input_pipelines.instances import CreationSettings
+from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import record_offsets
 
 
@@ -100,6 +103,19 @@ def no_damage(path):
     pass
 
 
+def with_packed_records(path):
+    """Writes records of dynamic masks beside the records that have masks."""
+    vocab_file = str(path / "vocab.txt")
+    write_pretraining_records(
+        [["w1 w2 w3", "w4 w5 w6"]] * 9,
+        open_tokenizer(vocab_file, do_lower_case=True),
+        vocab_file,
+        [str(path / "packed.tfrecord")],
+        CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1),
+        masking="dynamic",
+    )
+
+
 BAD_INPUT = [
     # name, script, damage, changed flags, messages
     ("length", PRETRAINING, no_damage, {"max_seq_length": 12},
@@ -116,6 +132,9 @@ BAD_INPUT = [
     ("cut_to_evaluate", PRETRAINING, cut_records,
      {"input_file": "{whole}/train.tfrecord", "eval_input_file": "{data}/train.tfrecord"},
      ["--eval_input_file: {data}/train.tfrecord: record 90 (byte {offset}) goes on beyond"]),
+    ("two_maskings", PRETRAINING, with_packed_records,
+     {"input_file": "{data}/train.tfrecord:0.5,{data}/packed.tfrecord:0.5"},
+     ["--input_file: {data}/train.tfrecord and {data}/packed.tfrecord do not agree in --masking"]),
     ("vocabulary", PRETRAINING, small_vocabulary, {},
      ["--input_file: {data}/train.tfrecord: vocab_size is 45", "but 20 was given"]),
     ("vocabulary", CLASSIFIER, small_vocabulary, {},

@@ -9,7 +9,13 @@ from bert_estimator.command_line import flags
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.tpu.program import hosts
-from input_pipelines import default_data, manifest, pretraining_features, unigram
+from input_pipelines import (
+    default_data,
+    manifest,
+    packed_records,
+    pretraining_features,
+    unigram,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +131,8 @@ def _vocabulary(config, vocab_size, record_files):
 
 def _open(config, vocab_size, flag, files):
     with flags.named(flag):
-        return pretraining_features.open_pretraining_records(
+        records = pretraining_features.open_pretraining_records(
             files, config.max_seq_length, config.max_predictions_per_seq, vocab_size
         )
+        packed_records.open_packing(records.files, seed=None)  # for its errors, before step 0
+    return records

@@ -94,7 +94,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
             f"must be at least {least}, so that a token of the context has room beside "
             f"--max_query_length={self.max_query_length} and {_SPECIAL_TOKENS} special tokens",
         )
-        room = self.max_seq_length - self.max_query_length - _SPECIAL_TOKENS
+        room = _room(self.max_seq_length, self.max_query_length)
         flags.check(
             self.doc_stride <= room,
             "doc_stride",
@@ -127,6 +127,20 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
         with_plan(settings, sources, embedded_answers.FLAGS | start_of_main_job(sources))
+    _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = QuestionAnsweringConfig(**settings, embedded=is_embedded, sources=sources)
     return runs_of(config)
+
+
+def _room(max_seq_length, max_query_length):
+    """Returns how many tokens of a context a window has beside the longest question."""
+    return max_seq_length - max_query_length - _SPECIAL_TOKENS
+
+
+def _fit_stride(settings, sources):
+    """Halves the room of a window for a stride that nobody asked for, if that stride is longer."""
+    room, stride = _room(settings["max_seq_length"], settings["max_query_length"]), "doc_stride"
+    if sources[stride] != provenance.FLAG and 0 < room < settings[stride]:
+        sources[stride] = dataclasses.replace(sources[stride], scaled_from=settings[stride])
+        settings[stride] = max(1, room // 2)
