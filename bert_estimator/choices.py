@@ -20,6 +20,9 @@ TASK_KINDS = ("classification", "multi_label", "regression", "tagging")
 # What an exported model may take.
 EXPORT_INPUTS = ("text", "ids")
 
+# How the vectors of a text's tokens become one vector.
+POOLINGS = ("mean", "cls", "max", "pooled")
+
 # The tasks made from the text that comes with Python: those about texts, the keys of
 # `embedded_task.TASKS`, and those about words, of `embedded_tags`.
 EMBEDDED_TASKS = ("word_order", "sentence_order", "neighbours", "summary")

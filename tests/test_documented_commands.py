@@ -42,6 +42,7 @@ RUN_HERE = [
         "--num_train_epochs=1 --nodo_lower_case",
     ),
     ("python -m bert_estimator.serving.predictor runs/mrpc", ""),
+    ("python -m bert_estimator.serving.embed uncased_L-12_H-768_A-12", ""),
     ("python -m bert_estimator.interchange runs/mrpc mrpc", ""),
     ("python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased", ""),
     (

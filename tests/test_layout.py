@@ -182,6 +182,14 @@ ARROWS = {
     ],
     "bert_estimator.serving": [
         "bert_estimator.serving",
+        "bert_estimator.interchange",
+        "bert_estimator.modeling",
+        "bert_estimator.tokenization",
+        "input_pipelines",
+    ],
+    # What answers with an exported model does not need the network's code.
+    "bert_estimator.serving.predictor": [
+        "bert_estimator.serving",
         "bert_estimator.tokenization",
         "input_pipelines",
     ],

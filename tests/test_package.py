@@ -14,7 +14,7 @@ import run_pretraining
 import run_squad
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.legacy import __main__ as legacy
-from bert_estimator.serving import predictor
+from bert_estimator.serving import embed, predictor
 from input_pipelines import create_pretraining_data, create_vocabulary
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
@@ -30,6 +30,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
         create_vocabulary,
         create_pretraining_data,
         predictor,
+        embed,
         interchange,
         legacy,
     ],

@@ -11,7 +11,6 @@ the logits on a fixed batch.
 """
 
 import argparse
-import dataclasses
 import os
 import sys
 
@@ -33,12 +32,13 @@ def run(args: argparse.Namespace) -> None:
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.interchange import conversion, weights_table
+    from bert_estimator.interchange import conversion, open_source, weights_table
     from bert_estimator.interchange.source import HUGGING_FACE, TF1
 
     console.set_up(tf.get_logger())
     try:
-        source = _open(args)
+        source = open_source(args.source, args.checkpoint)
+        source = source.with_files(args.bert_config_file, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)
     except (ValueError, OSError) as error:
@@ -51,29 +51,6 @@ def run(args: argparse.Namespace) -> None:
     print("Weights read back bit for bit. Greatest difference on a fixed batch:")
     for name, difference in differences.items():
         print(f"  {name:20} {difference:g}")
-
-
-def _open(args):
-    """Returns the `Source` of a command line, with its configuration and its vocabulary."""
-    from bert_estimator.bert_config import BertConfig
-    from bert_estimator.interchange import open_source
-
-    source = open_source(args.source, args.checkpoint)
-    if args.bert_config_file:
-        config = BertConfig.from_json_file(args.bert_config_file)
-        source = dataclasses.replace(source, config=config)
-    if args.vocab_file:
-        source = dataclasses.replace(source, vocab_file=args.vocab_file)
-    if source.config is None:
-        raise ValueError(
-            f"{args.source}: there is no bert_config.json beside it; give --bert_config_file"
-        )
-    if source.vocab_file is None:
-        raise ValueError(
-            f"{args.source}: there is no vocabulary (vocab.txt, or vocab.model for SentencePiece) "
-            "beside it, and a model without one reads no text; give --vocab_file"
-        )
-    return source
 
 
 def main(argv: list[str]) -> int:

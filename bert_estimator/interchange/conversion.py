@@ -11,7 +11,6 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
 from bert_estimator.interchange.opening import open_source
 from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, TF1, Source
-from bert_estimator.tokenization import open_tokenizer
 
 WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
 
@@ -45,7 +44,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         except ValueError as error:
             raise ValueError(f"{target}: {error}") from None
     heads = network_variables.check(source.config, source.shapes, source.path)
-    tokenizer = _open_tokenizer(source)
+    tokenizer = source.open_tokenizer()
     names = list(source.shapes)
     if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
         # These networks do not use their pooler, and BertForTokenClassification and
@@ -106,15 +105,3 @@ def compare(
                 f"{_TOLERANCE:g}. Nothing was kept"
             )
     return differences
-
-
-def _open_tokenizer(source):
-    """Returns the tokenizer of a source's vocabulary; raises ValueError if it does not fit."""
-    tokenizer = open_tokenizer(source.vocab_file, None)
-    if tokenizer.vocab_size > source.config.vocab_size:
-        raise ValueError(
-            f"{source.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "
-            f"{source.path} has {source.config.vocab_size}; give the vocabulary that it was "
-            "trained with"
-        )
-    return tokenizer

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import TASK_KINDS
+from bert_estimator.tokenization import Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE = "tf1", "hf"
 
@@ -47,3 +48,45 @@ class Source:
     kind: str | None = None
     do_lower_case: bool | None = None
     max_seq_length: int | None = None
+
+    def with_files(self, bert_config_file: str | None, vocab_file: str | None) -> "Source":
+        """Returns this source with other files instead of those beside the weights.
+
+        Args:
+          bert_config_file, vocab_file: paths, or None for the files beside the weights.
+
+        Raises:
+          ValueError: there is neither a given file nor a file beside the weights, or the given
+            bert_config.json is not a configuration.
+        """
+        config = BertConfig.from_json_file(bert_config_file) if bert_config_file else self.config
+        vocab_file = vocab_file or self.vocab_file
+        if config is None:
+            raise ValueError(
+                f"{self.path}: there is no bert_config.json beside it; give --bert_config_file"
+            )
+        if vocab_file is None:
+            raise ValueError(
+                f"{self.path}: there is no vocabulary (vocab.txt, or vocab.model for "
+                "SentencePiece) beside it, and a model without one reads no text; give --vocab_file"
+            )
+        return dataclasses.replace(self, config=config, vocab_file=vocab_file)
+
+    def open_tokenizer(self, do_lower_case: bool | None = None) -> Tokenizer:
+        """Returns the tokenizer of the vocabulary.
+
+        Args:
+          do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
+
+        Raises:
+          ValueError: the vocabulary is damaged, was made with the other casing, or has more tokens
+            than the network.
+        """
+        tokenizer = open_tokenizer(self.vocab_file, do_lower_case)
+        if tokenizer.vocab_size > self.config.vocab_size:
+            raise ValueError(
+                f"{self.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "
+                f"{self.path} has {self.config.vocab_size}; give the vocabulary that it was "
+                "trained with"
+            )
+        return tokenizer

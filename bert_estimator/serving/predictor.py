@@ -17,11 +17,7 @@ Lines are answered as soon as they arrive, so a program may write a line, and wa
 before it writes the next line. No line ends the service.
 """
 
-import argparse
-import contextlib
 import json
-import logging
-import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -29,17 +25,19 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import __version__, entities, native_log, paths
-from bert_estimator.serving import exported_model, lines
+from bert_estimator import entities, native_log
+from bert_estimator.serving import commands, exported_model, lines
+from bert_estimator.serving.texts import (
+    BATCH_SIZE,
+    Text,
+    check_batch_size,
+    check_characters,
+    example_of,
+)
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 from input_pipelines.tag_features import TagFeatures
 from input_pipelines.tag_files import Sentence
-
-BATCH_SIZE = 32
-_GREATEST_BATCH = 1 << 16
-
-Text = str | tuple[str, str] | Sequence[str]
 
 
 class Predictor:
@@ -72,8 +70,7 @@ class Predictor:
     """
 
     def __init__(self, path: str, batch_size: int = BATCH_SIZE):
-        if not 0 < batch_size <= _GREATEST_BATCH:
-            raise ValueError(f"batch_size={batch_size}: must be from 1 to {_GREATEST_BATCH}")
+        check_batch_size(batch_size)
         self.batch_size = batch_size
         self.export_dir = exported_model.find(path)
         task = exported_model.read_task(self.export_dir)
@@ -164,20 +161,9 @@ class Predictor:
     def _example(self, number: int, text: Text) -> Example | Sentence:
         if self.kind == "tagging":
             return self._sentence(number, text)
-        parts = tuple(text) if isinstance(text, tuple | list) else (text,)
-        wanted = 2 if self.is_pair else 1
-        if len(parts) != wanted or not all(isinstance(part, str) for part in parts):
-            what = "a pair of strings" if self.is_pair else "a string"
-            raise ValueError(
-                f"texts[{number}] is {text!r}; it must be {what}, like the texts that "
-                f"{self.export_dir} was trained on"
-            )
-        for part in parts:
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"texts[{number}] holds half of a character") from None
-        return Example(parts[0], parts[1] if self.is_pair else None, None)
+        what = "a pair of strings" if self.is_pair else "a string"
+        what += f", like the texts that {self.export_dir} was trained on"
+        return example_of(number, text, self.is_pair, what)
 
     def _sentence(self, number, text):
         is_list = isinstance(text, tuple | list)
@@ -185,10 +171,7 @@ class Predictor:
             is_list and all(isinstance(word, str) and word for word in text)
         ):
             raise ValueError(f"texts[{number}] is {text!r}; it must be a string or a list of words")
-        try:
-            "".join(text).encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"texts[{number}] holds half of a character") from None
+        check_characters(number, text)
         return Sentence(tuple(words_of(text)))
 
     def _tagged(self, words, rows):
@@ -235,91 +218,32 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
     Returns:
       The number of lines that got an error.
     """
-    number = errors = 0
-    for arrived in lines.arriving(reader):
-        for first in range(0, len(arrived), predictor.batch_size):
-            part = arrived[first : first + predictor.batch_size]
-            answers = _answers(predictor, part, number + 1)
-            number += len(part)
-            errors += sum("error" in answer for answer in answers)
-            writer.writelines(json.dumps(answer) + "\n" for answer in answers)
-            writer.flush()
+    errors = 0
+    for answers in lines.answered(reader, predictor.batch_size, predictor.is_pair, predictor):
+        for answer, error in answers:
+            errors += error is not None
+            writer.write(json.dumps(answer if error is None else {"error": error}) + "\n")
+        writer.flush()
     return errors
 
 
-def _answers(predictor, part, first_number):
-    """Returns the answers of lines, an error in the place of an answer that cannot be given."""
-    answers, texts = {}, {}
-    for number, line in enumerate(part, first_number):
-        try:
-            texts[number] = lines.text_of(line, predictor.is_pair)
-        except lines.LineError as error:
-            answers[number] = {"error": f"line {number}: {error}"}
-    try:
-        answers.update(zip(texts, predictor(texts.values()), strict=True))
-    except Exception as error:  # whatever it is, the other lines are answered
-        if len(part) > 1:
-            return [_answers(predictor, [line], n)[0] for n, line in enumerate(part, first_number)]
-        answers[first_number] = {"error": f"line {first_number}: {str(error) or repr(error)}"}
-    return [answers[number] for number in sorted(answers)]
-
-
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code.
-
-    It is 0, or 2 for a model or a file that cannot work, 1 if lines were answered with an error or
-    the reader of the answers is closed, or 130 after Ctrl-C.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m bert_estimator.serving.predictor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
-    parser.add_argument(
-        "model", metavar="MODEL", help="open the model in this directory of a run or of an export"
-    )
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="read lines from this file (default: standard input)",
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=BATCH_SIZE,
-        help="compute at most this many texts at a time (default %(default)s)",
+    """Runs the command; returns its exit code, as `commands.exit_code` does."""
+    parser = commands.parser(
+        "bert_estimator.serving.predictor",
+        __doc__,
+        "open the model in this directory of a run or of an export",
     )
     args = parser.parse_args(argv[1:])
-    errors = 0
-    # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    try:
-        paths.check_arguments(argv[1:])
-        with contextlib.ExitStack() as stack:
-            reader = sys.stdin.buffer
-            if args.file:
-                reader = stack.enter_context(open(args.file, "rb"))
+
+    def answer():
+        with commands.lines_of(args.file) as reader:
             predictor = Predictor(args.model, args.batch_size)
             errors = answer_lines(predictor, reader, sys.stdout)
-        if errors:
-            print(f"{errors} of the lines were answered with an error.", file=sys.stderr)
-        if predictor.num_cut:
-            print(
-                f"{predictor.num_cut} of the texts were cut to {predictor.max_seq_length} tokens.",
-                file=sys.stderr,
-            )
-    except BrokenPipeError:
-        # For example, `head` has read enough. Flushing the buffer at exit would fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"predictor: {error}", file=sys.stderr)
-        return 2
-    return 1 if errors else 0
+        commands.report_cuts(predictor.num_cut, predictor.max_seq_length)
+        return errors
+
+    return commands.exit_code("predictor", argv, answer)
 
 
 def command() -> None:

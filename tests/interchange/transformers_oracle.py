@@ -6,12 +6,14 @@ In an environment of its own (pip install torch transformers safetensors):
     python tests/interchange/transformers_oracle.py classifier MODEL_DIRECTORY HIDDEN_ACT
     python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
+    python tests/interchange/transformers_oracle.py vectors MODEL_DIRECTORY TEXTS.json VECTORS.npz
     python tests/interchange/transformers_oracle.py pipelines - < REQUESTS.jsonl > ANSWERS.jsonl
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
-with the directory's tokenizer, `logits` computes what its model says to a batch. `pipelines` runs
-a pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
+with the directory's tokenizer, `logits` computes what its model says to a batch. `vectors` writes
+the hidden states of texts, and of pairs of texts, and the pooler's output. `pipelines` runs a
+pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
 """
 
 import json
@@ -130,6 +132,29 @@ def logits(directory, batch):
     return {name: value.numpy() for name, value in values.items()}
 
 
+def vectors(directory, texts):
+    """Returns `hidden` [layers + 1, text, length, width], `mask` [text, length] and `pooled`.
+
+    Texts are tokenized and computed one by one, so that padding plays no part.
+    """
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModel.from_pretrained(directory).eval()
+    length = model.config.max_position_embeddings
+    hidden, masks, pooled = [], [], []
+    for text in texts:
+        parts = [text] if isinstance(text, str) else text
+        options = {"truncation": True, "max_length": length, "return_tensors": "pt"}
+        with torch.no_grad():
+            out = model(**tokenizer(*parts, **options), output_hidden_states=True)
+        states = torch.stack(out.hidden_states)[:, 0].numpy()
+        room = length - states.shape[1]
+        hidden.append(np.pad(states, [(0, 0), (0, room), (0, 0)]))
+        masks.append(np.arange(length) < length - room)
+        if out.get("pooler_output") is not None:
+            pooled.append(out.pooler_output[0].numpy())
+    return {"hidden": np.stack(hidden, 1), "mask": np.stack(masks), "pooled": np.array(pooled)}
+
+
 def pipelines():
     """Answers requests, a line each, until there are no more."""
     for line in sys.stdin:
@@ -150,5 +175,8 @@ if __name__ == "__main__":
     elif command == "ids":
         with open(rest[0], encoding="utf-8") as reader:
             np.savez(rest[2], **ids(folder, json.load(reader), int(rest[1])))
+    elif command == "vectors":
+        with open(rest[0], encoding="utf-8") as reader:
+            np.savez_compressed(rest[1], **vectors(folder, json.load(reader)))
     else:
         np.savez(rest[1], **logits(folder, np.load(rest[0])))

@@ -44,6 +44,7 @@ MAINS = {
     "records": _with_absl("create_pretraining_data"),
     "convert": _main_of("bert_estimator.interchange.__main__"),
     "predict": _main_of("bert_estimator.serving.predictor"),
+    "embed": _main_of("bert_estimator.serving.embed"),
     "legacy": _main_of("bert_estimator.legacy.__main__"),
     "run_program": _main_of("bert_estimator.tpu.program.run_program", skip=1),
 }
@@ -84,6 +85,7 @@ def arguments(command, folder, output):
         ],
         "convert": lambda: [f"{folder}/hf_classifier", str(output)],
         "predict": lambda: [f"{folder}/exported"],
+        "embed": lambda: [f"{folder}/hf_classifier", f"{folder}/text.txt"],
         "legacy": lambda: [f"{folder}/script.py"],
         "run_program": lambda: [f"{folder}/program"],
     }[command]()  # fmt: skip

@@ -1,0 +1,90 @@
+"""What the commands that answer lines of text share: their arguments, and their exit codes."""
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from bert_estimator import __version__, paths
+from bert_estimator.serving.texts import BATCH_SIZE
+
+
+def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
+    """Returns a parser with MODEL, FILE, --batch_size and --version.
+
+    Args:
+      module: the name after `python -m`.
+      description: the text before the arguments in the help.
+      model_help: the help of MODEL.
+    """
+    made = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
+    made.add_argument("model", metavar="MODEL", help=model_help)
+    made.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="read lines from this file (default: standard input)",
+    )
+    made.add_argument(
+        "--batch_size",
+        type=int,
+        default=BATCH_SIZE,
+        help="compute at most this many texts at a time (default %(default)s)",
+    )
+    return made
+
+
+@contextlib.contextmanager
+def lines_of(file: str | None) -> Iterator[BinaryIO]:
+    """Opens the reader of lines: a file, or standard input."""
+    if file:
+        with open(file, "rb") as reader:
+            yield reader
+    else:
+        yield sys.stdin.buffer
+
+
+def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
+    """Returns the exit code of a command, and reports an error in a sentence.
+
+    Args:
+      name: the command's name, for the sentence.
+      argv: the command line, which is checked first.
+      answer: function without arguments that answers all lines, and returns how many of them
+        cannot be answered.
+
+    Returns:
+      0; 2 for a model or a file that cannot work; 1 if some lines cannot be answered or the reader
+      of the answers is closed; or 130 after Ctrl-C.
+    """
+    # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    try:
+        paths.check_arguments(argv[1:])
+        errors = answer()
+        if errors:
+            print(f"{errors} of the lines were answered with an error.", file=sys.stderr)
+    except BrokenPipeError:
+        # For example, `head` has read enough. Flushing the buffer at exit would fail too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    return 1 if errors else 0
+
+
+def report_cuts(num_cut: int, max_seq_length: int) -> None:
+    """Says how many of the texts were cut."""
+    if num_cut:
+        print(f"{num_cut} of the texts were cut to {max_seq_length} tokens.", file=sys.stderr)

@@ -1,0 +1,243 @@
+"""Gives vectors for texts, from any layer of a network.
+
+    python -m bert_estimator.serving.embed uncased_L-12_H-768_A-12 < texts.txt > vectors.npy
+
+The command reads a text per line, or two texts with a tab between them, and writes one array:
+float32 [number of lines, width], which numpy.load opens. Row i is of line i. MODEL is the directory
+of a run, a checkpoint of google-research/bert, a directory of Hugging Face, or a zip archive.
+
+--pooling says how the vectors of a text's tokens become one vector, and --layers which layers they
+are from. --format=jsonl writes the vectors of all tokens instead, a line of JSON for each text, in
+the layout of google-research/bert's extract_features.py:
+
+    {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]}]}]}
+
+A line that cannot be answered (not UTF-8, several tabs, longer than 1 MiB) gets a row of NaN, or
+{"linex_index": 6, "error": "line 7: ..."}; standard error says why, and the exit code is then 1.
+"""
+
+import argparse
+import fcntl
+import io
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import BinaryIO, TextIO
+
+import numpy as np
+
+from bert_estimator import native_log
+from bert_estimator.choices import POOLINGS
+from bert_estimator.serving import commands, lines
+
+_HEADER_BYTES = 128
+
+
+class VectorFile:
+    """Writes rows of an array in NumPy's format, whose header has their number, as they come.
+
+    The header is written last: a file whose writer was killed cannot be opened by mistake.
+
+    Args:
+      writer: the output. If it cannot be written from its start again, such as a pipe, rows wait in
+        a temporary file until `finish`.
+      width: the number of elements of a row.
+    """
+
+    def __init__(self, writer: BinaryIO, width: int):
+        self._target, self._width, self._num_rows = writer, width, 0
+        self._rows = writer if _is_rewritable(writer) else tempfile.TemporaryFile()  # noqa: SIM115
+        self._start = self._rows.tell()
+        self._rows.write(bytes(_HEADER_BYTES))
+
+    def write(self, rows: np.ndarray) -> None:
+        """Writes rows, float32 [any, width]."""
+        self._rows.write(np.ascontiguousarray(rows, "<f4").tobytes())
+        self._num_rows += len(rows)
+
+    def finish(self) -> None:
+        """Writes the header."""
+        shape = (self._num_rows, self._width)
+        text = str({"descr": "<f4", "fortran_order": False, "shape": shape})
+        size = _HEADER_BYTES - 10  # after the magic string, the version and this number
+        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.ljust(size - 1).encode()
+        self._rows.seek(self._start)
+        self._rows.write(header + b"\n")
+        if self._rows is not self._target:
+            self._rows.seek(0)
+            shutil.copyfileobj(self._rows, self._target)
+            self._rows.close()
+        self._target.flush()
+
+
+def _is_rewritable(writer):
+    """Returns whether a file's start can be written last: not in pipes, nor with `>>`."""
+    if not writer.seekable():
+        return False
+    try:
+        return not fcntl.fcntl(writer.fileno(), fcntl.F_GETFL) & os.O_APPEND
+    except io.UnsupportedOperation:  # in memory
+        return True
+
+
+def write_vectors(embedder, reader: BinaryIO, writer: BinaryIO, report: Callable) -> int:
+    """Writes the array of all lines; returns the number of lines that got a row of NaN.
+
+    Args:
+      embedder: `embedder.Embedder`.
+      reader: a buffered reader of lines.
+      writer: the output.
+      report: function of the error of a line.
+    """
+    errors, vectors = 0, VectorFile(writer, embedder.width)
+    for answers in lines.answered(reader, embedder.batch_size, None, embedder):
+        rows = np.full([len(answers), embedder.width], np.nan, np.float32)
+        for place, (answer, error) in enumerate(answers):
+            if error is None:
+                rows[place] = answer
+            else:
+                errors += 1
+                report(error)
+        vectors.write(rows)
+    vectors.finish()
+    return errors
+
+
+def write_features(
+    embedder, layers: list[int], reader: BinaryIO, writer: TextIO, report: Callable
+) -> int:
+    """Writes the features of each token as lines of JSON; the rest is as in `write_vectors`.
+
+    Args:
+      layers: the numbers of the layers, as they were asked for.
+    """
+    number = errors = 0
+    for answers in lines.answered(reader, embedder.batch_size, None, embedder.tokens):
+        for answer, error in answers:
+            line = {"linex_index": number}
+            if error is None:
+                line["features"] = [
+                    {
+                        "token": token,
+                        "layers": [
+                            {"index": index, "values": [round(float(x), 6) for x in vectors[place]]}
+                            for index, vectors in zip(layers, answer[1], strict=True)
+                        ],
+                    }
+                    for place, token in enumerate(answer[0])
+                ]
+            else:
+                line["error"] = error
+                errors += 1
+                report(error)
+            writer.write(json.dumps(line) + "\n")
+            number += 1
+        writer.flush()
+    return errors
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = commands.parser(
+        "bert_estimator.serving.embed", __doc__, "open the network in this directory or checkpoint"
+    )
+    add = parser.add_argument
+    add(
+        "--format",
+        choices=["npy", "jsonl"],
+        default="npy",
+        help="write this format (default %(default)s)",
+    )
+    add(
+        "--pooling",
+        choices=POOLINGS,
+        default="mean",
+        help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
+        "[CLS]'s; or the pooler's output (default %(default)s)",
+    )
+    add(
+        "--layers",
+        type=_layers,
+        default=[-1],
+        help="take these layers, and put their vectors side by side: 1 is the first layer, 0 the "
+        "sum of the embeddings, -1 the last layer (default -1; extract_features.py's default is "
+        "--layers=-1,-2,-3,-4)",
+    )
+    add(
+        "--max_seq_length",
+        type=int,
+        help="cut texts to this many tokens (default: the length of the network's training)",
+    )
+    add(
+        "--do_lower_case",
+        action="store_true",
+        default=None,
+        help="lower-case texts (default: as the files beside the weights say)",
+    )
+    add(
+        "--nodo_lower_case",
+        dest="do_lower_case",
+        action="store_false",
+        default=None,
+        help="leave texts in the case that they have",
+    )
+    add("--vocab_file", help="use this vocabulary, not the one beside the weights")
+    add("--bert_config_file", help="use this network, not the one beside the weights")
+    add("--checkpoint", choices=["best", "newest"], help="open this checkpoint of a run")
+    return parser
+
+
+def _layers(text):
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of layers; write numbers with commas, such as -1,-2"
+        ) from None
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit code, as `commands.exit_code` does."""
+    args = _parser().parse_args(argv[1:])
+
+    def answer():
+        with commands.lines_of(args.file) as reader:
+            # Loaded only now, since it takes seconds: a wrong command line has been reported.
+            from bert_estimator.serving.embedder import Embedder
+
+            embedder = Embedder(
+                args.model,
+                args.pooling,
+                args.layers,
+                args.max_seq_length,
+                args.batch_size,
+                args.vocab_file,
+                args.bert_config_file,
+                args.do_lower_case,
+                args.checkpoint,
+            )
+            if args.format == "npy":
+                errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)
+            else:
+                errors = write_features(embedder, args.layers, reader, sys.stdout, _report)
+        commands.report_cuts(embedder.num_cut, embedder.max_seq_length)
+        return errors
+
+    return commands.exit_code("embed", argv, answer)
+
+
+def _report(error):
+    print(f"embed: {error}", file=sys.stderr)
+
+
+def command() -> None:
+    """Runs the console command `bert-embed`."""
+    native_log.quiet()
+    sys.exit(main(sys.argv))
+
+
+if __name__ == "__main__":
+    command()

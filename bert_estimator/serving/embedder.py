@@ -1,0 +1,249 @@
+"""Texts to vectors: what any layer of a network says of a text, or of each of its tokens.
+
+Letters: B texts of a batch, F sequence length, H hidden size, n number of layers asked for.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import interchange, modeling
+from bert_estimator.choices import LEAST_TOKENS, POOLINGS
+from bert_estimator.interchange import network_variables
+from bert_estimator.serving import texts as texts_lib
+from bert_estimator.serving.texts import Text
+from input_pipelines.features import Features
+
+# Batches are padded to one of these lengths, or to max_seq_length: each has a graph of its own.
+_LENGTHS = (16, 32, 64, 128, 256)
+
+
+class Embedder:
+    """Opens a network, whatever format it is stored in, and gives vectors for texts.
+
+    ```
+    embedder = Embedder("uncased_L-12_H-768_A-12", pooling="mean")
+    vectors = embedder(["A text.", ("A first text.", "The second text of a pair.")])
+    ```
+
+    It may be called from one thread at a time.
+
+    Args:
+      path: what `interchange.open_source` opens: the directory of a run, a checkpoint of
+        google-research/bert or a directory of Hugging Face, or a zip archive of either.
+      pooling: how the vectors of a text's tokens become one vector: "mean" or "max" over all
+        tokens, with [CLS] and [SEP] but without padding; "cls", the vector of [CLS]; or "pooled",
+        the pooler's output, which the next-sentence task has trained.
+      layers: numbers of layers, whose vectors are put side by side. 1 is the first layer and 0 the
+        sum of the embeddings; -1 is the last layer. They do not matter for "pooled".
+      max_seq_length: tokens of a text, with the special tokens; longer texts are cut. None means
+        the length that the network was trained on, or else its number of positions.
+      batch_size: the most texts that are computed at a time.
+      vocab_file, bert_config_file: used instead of the files beside the weights.
+      do_lower_case: whether text is lower-cased; None means what the files beside the weights say,
+        or else what the capitals of the vocabulary say.
+      checkpoint: which checkpoint of a run, as for `interchange.open_source`.
+
+    Attributes:
+      width: the number of elements of a vector: n * H, or H for "pooled".
+      batch_size, max_seq_length: as above, resolved.
+      num_cut: how many texts have been cut so far.
+
+    Raises:
+      ValueError: the path does not hold a whole network with its vocabulary, a weight is not
+        finite, or an argument does not fit the network; the message says which.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        pooling: str = "mean",
+        layers: Sequence[int] = (-1,),
+        max_seq_length: int | None = None,
+        batch_size: int = texts_lib.BATCH_SIZE,
+        vocab_file: str | None = None,
+        bert_config_file: str | None = None,
+        do_lower_case: bool | None = None,
+        checkpoint: str | None = None,
+    ):
+        texts_lib.check_batch_size(batch_size)
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
+        source = interchange.open_source(path, checkpoint)
+        source = source.with_files(bert_config_file, vocab_file)
+        self._config, self._source, self._pooling = source.config, source, pooling
+        encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
+        network_variables.check(source.config, encoder, path)
+        if pooling == "pooled" and not any(n.startswith(network_variables.POOLER) for n in encoder):
+            raise ValueError(
+                f"pooling='pooled': {path} does not have a pooler, since its task does not use it; "
+                "use another pooling"
+            )
+        if do_lower_case is None:
+            do_lower_case = source.do_lower_case
+        self._tokenizer = source.open_tokenizer(do_lower_case)
+        self._layers = _layer_numbers(layers, self._config.num_hidden_layers)
+        self.max_seq_length = _length(max_seq_length, source)
+        self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
+        self.batch_size = batch_size
+        self.num_cut = 0
+        self._graphs: dict[int, tuple[dict[str, tf.Tensor], tf.Tensor, list[tf.Tensor]]] = {}
+        self._session = tf.Session(graph=tf.Graph())
+        self._graph_of(min(_LENGTHS[0], self.max_seq_length))
+        self._load()
+
+    def __call__(self, texts: Sequence[Text]) -> np.ndarray:
+        """Returns a vector for each text, in order: float32 [number of texts, width].
+
+        Args:
+          texts: strings, and tuples of two strings for pairs, in any order.
+
+        Raises:
+          ValueError: a text is neither a string nor a pair of strings, or a vector is not finite;
+            the message says which text.
+        """
+        vectors, num_cut = np.zeros([len(texts), self.width], np.float32), 0
+        for first, features, feed, graph in self._batches(texts):
+            pooled = self._session.run(graph[1], feed)
+            vectors[first : first + len(pooled)] = pooled
+            num_cut += features.num_cut
+        _check_finite(vectors)
+        self.num_cut += num_cut
+        return vectors
+
+    def tokens(self, texts: Sequence[Text]) -> list[tuple[list[str], np.ndarray]]:
+        """Returns the vectors of each text's tokens.
+
+        Args:
+          texts: as for a call.
+
+        Returns:
+          For each text, its tokens with [CLS] and [SEP], and float32 [n, number of tokens, H].
+
+        Raises:
+          ValueError: as a call does.
+        """
+        found, num_cut = [], 0
+        for _, features, feed, graph in self._batches(texts):
+            num_cut += features.num_cut
+            values = self._session.run([*graph[2], graph[0]["input_ids"]], feed)
+            lengths = feed[graph[0]["input_mask"]].sum(axis=-1)
+            for row, length in enumerate(lengths):
+                tokens = self._tokenizer.convert_ids_to_tokens(values[-1][row, :length].tolist())
+                found.append((tokens, np.stack([layer[row, :length] for layer in values[:-1]])))
+        _check_finite([vectors for _, vectors in found])
+        self.num_cut += num_cut
+        return found
+
+    def close(self) -> None:
+        """Closes the network; the embedder cannot be called after that."""
+        self._session.close()
+
+    def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[int, Features, Mapping, Any]]:
+        """Yields (number of the first text, features, feed, graph) for the batches of texts."""
+        examples = [self._example(number, text) for number, text in enumerate(texts)]
+        for first in range(0, len(examples), self.batch_size):
+            part = examples[first : first + self.batch_size]
+            features = Features(part, self._tokenizer, self.max_seq_length)
+            batch = features.batch(np.arange(len(part)))
+            longest = int(batch["input_mask"].sum(axis=-1).max())
+            length = next((n for n in _LENGTHS if n >= longest), self.max_seq_length)
+            graph = self._graph_of(min(length, self.max_seq_length))
+            width = graph[0]["input_ids"].shape[1]
+            feed = {graph[0][name]: batch[name][:, :width] for name in graph[0]}
+            yield first, features, feed, graph
+
+    def _example(self, number, text):
+        is_pair = isinstance(text, tuple | list)
+        if is_pair and self._config.type_vocab_size < 2:
+            raise ValueError(
+                f"texts[{number}] is a pair, but the network has one type of segment only"
+            )
+        return texts_lib.example_of(number, text, is_pair, "a string or a pair of strings")
+
+    def _graph_of(self, length):
+        """Returns the graph for sequences of a length: (inputs, vectors [B, width], layers)."""
+        if length not in self._graphs:
+            with self._session.graph.as_default():
+                inputs = {
+                    name: tf.placeholder(tf.int32, [None, length], f"{name}_{length}")
+                    for name in ("input_ids", "input_mask", "segment_ids")
+                }
+                with tf.variable_scope(tf.get_variable_scope(), reuse=bool(self._graphs)):
+                    model = modeling.BertModel(
+                        self._config,
+                        is_training=False,
+                        input_ids=inputs["input_ids"],
+                        input_mask=inputs["input_mask"],
+                        token_type_ids=inputs["segment_ids"],
+                    )
+                outputs = [model.get_embedding_output(), *model.get_all_encoder_layers()]
+                layers = [outputs[number] for number in self._layers]
+                if self._pooling == "pooled":
+                    vectors = model.get_pooled_output()
+                else:
+                    parts = [_pool(self._pooling, layer, inputs["input_mask"]) for layer in layers]
+                    vectors = tf.concat(parts, axis=-1)
+            self._graphs[length] = inputs, vectors, layers
+        return self._graphs[length]
+
+    def _load(self):
+        """Loads the weights in place of the initial values."""
+        with self._session.graph.as_default():
+            variables = tf.global_variables()
+        for variable in variables:
+            if variable.op.name in self._source.shapes:
+                value = self._source.read(variable.op.name)
+                if not np.all(np.isfinite(value)):
+                    raise ValueError(
+                        f"{self._source.path}: the weights of {variable.op.name} are not finite"
+                    )
+                initializer = variable.initializer
+                self._session.run(initializer, {initializer.inputs[1]: value})
+            else:  # a pooler that the file does not have, and that is not used
+                self._session.run(variable.initializer)
+
+
+def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
+    """Returns [B, H] of a layer [B, F, H]: a vector for each text."""
+    if pooling == "cls":
+        return layer[:, 0, :]
+    mask = tf.cast(input_mask[:, :, tf.newaxis], tf.float32)
+    if pooling == "max":
+        return tf.reduce_max(layer * mask + (1.0 - mask) * layer.dtype.min, axis=1)
+    return tf.reduce_sum(layer * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+
+
+def _layer_numbers(layers: Sequence[int], num_layers: int) -> list[int]:
+    """Returns the layers counted from the embeddings, which are 0."""
+    for layer in layers:
+        if not -num_layers - 1 <= layer <= num_layers:
+            raise ValueError(
+                f"layers: {layer} is not a layer of the network: its layers are 1 to {num_layers}, "
+                f"or from the end -1 to -{num_layers}; 0 is the sum of the embeddings"
+            )
+    if not layers:
+        raise ValueError("layers: name at least one layer")
+    return [layer % (num_layers + 1) for layer in layers]
+
+
+def _length(max_seq_length: int | None, source: interchange.Source) -> int:
+    """Returns the length in tokens to which texts are cut."""
+    positions = source.config.max_position_embeddings
+    if max_seq_length is None:
+        return min(source.max_seq_length or positions, positions)
+    if not LEAST_TOKENS <= max_seq_length <= positions:
+        raise ValueError(
+            f"max_seq_length={max_seq_length}: must be from {LEAST_TOKENS} to {positions}, the "
+            "number of the network's positions"
+        )
+    return max_seq_length
+
+
+def _check_finite(vectors: Any) -> None:
+    """Raises ValueError if an element is not finite."""
+    for number, vector in enumerate(vectors):
+        if not np.isfinite(vector).all():
+            raise ValueError(f"the network's output for texts[{number}] is not finite")

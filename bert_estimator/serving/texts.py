@@ -1,0 +1,43 @@
+"""What callers give as texts: strings, and pairs of strings, checked."""
+
+from collections.abc import Sequence
+
+from input_pipelines.examples import Example
+
+BATCH_SIZE = 32
+_GREATEST_BATCH = 1 << 16
+
+Text = str | tuple[str, str] | Sequence[str]
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises ValueError if a batch cannot have this many texts."""
+    if not 0 < batch_size <= _GREATEST_BATCH:
+        raise ValueError(f"batch_size={batch_size}: must be from 1 to {_GREATEST_BATCH}")
+
+
+def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:
+    """Returns a text or a pair of texts as an example without a label.
+
+    Args:
+      number: the text's place in the caller's list, for errors.
+      text: a string, or a tuple or list of two strings.
+      is_pair: whether it must be a pair.
+      what: what it must be, in words.
+
+    Raises:
+      ValueError: it is something else, or a string holds half of a character.
+    """
+    parts = tuple(text) if isinstance(text, tuple | list) else (text,)
+    if len(parts) != (2 if is_pair else 1) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"texts[{number}] is {text!r}; it must be {what}")
+    check_characters(number, parts)
+    return Example(parts[0], parts[1] if is_pair else None, None)
+
+
+def check_characters(number: int, parts: Sequence[str]) -> None:
+    """Raises ValueError if strings of texts[number] cannot be written in UTF-8."""
+    try:
+        "".join(parts).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"texts[{number}] holds half of a character") from None

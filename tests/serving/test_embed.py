@@ -1,0 +1,266 @@
+"""Vectors of texts, against the vectors that transformers computes from the same files."""
+
+import io
+import json
+import os
+import shutil
+
+import fixtures
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import bert_config, words
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import network_variables
+from bert_estimator.serving import embed
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
+
+ENCODER = str(fixtures.DATA / "hf_encoder")
+# The golden vectors are of these texts: `transformers_oracle.py vectors` made them.
+TEXTS = [
+    "word1 word2",
+    "word3 unknown word4",
+    ("word5 word6", "word7"),
+    "",
+    " ".join(f"word{i % 35}" for i in range(40)),
+]
+GOLDEN = fixtures.HERE.parent / "serving" / "golden_vectors.npz"
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder(ENCODER, layers=[-1, -2], batch_size=4)
+
+
+def pooled(pooling, hidden, mask):
+    """Returns what float64 NumPy makes of hidden states [text, length, width]."""
+    hidden = hidden.astype(np.float64)
+    if pooling == "cls":
+        return hidden[:, 0]
+    rows = [states[real] for states, real in zip(hidden, mask, strict=True)]
+    return np.stack([row.mean(axis=0) if pooling == "mean" else row.max(axis=0) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("pooling", "layers"), [("mean", (-1,)), ("cls", (0, 1)), ("max", (2, -3, -2))]
+)
+def test_vectors_are_those_of_transformers(pooling, layers):
+    golden = np.load(GOLDEN)
+    embedder = Embedder(ENCODER, pooling, layers, batch_size=2)
+    vectors = embedder(TEXTS)
+    assert vectors.shape == (5, embedder.width) and vectors.dtype == np.float32
+    expected = [pooled(pooling, golden["hidden"][layer], golden["mask"]) for layer in layers]
+    np.testing.assert_allclose(vectors, np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
+    assert embedder.num_cut == 1
+
+
+def test_the_poolers_vectors_and_tokens_are_those_of_transformers():
+    golden = np.load(GOLDEN)
+    embedder = Embedder(ENCODER, "pooled", [0, -1])
+    np.testing.assert_allclose(embedder(TEXTS), golden["pooled"], rtol=0, atol=1e-5)
+    found = embedder.tokens(TEXTS)
+    assert found[2][0] == ["[CLS]", "word5", "word6", "[SEP]", "word7", "[SEP]"]
+    assert found[1][0] == ["[CLS]", "word3", "[UNK]", "word4", "[SEP]"]
+    for place, (tokens, vectors) in enumerate(found):
+        for layer, values in zip((0, -1), vectors, strict=True):
+            expected = golden["hidden"][layer, place][golden["mask"][place]]
+            assert len(tokens) == len(expected)
+            np.testing.assert_allclose(values, expected, rtol=0, atol=1e-5)
+
+
+@fixtures.needs_transformers
+@pytest.mark.parametrize("model", fixtures.HUGGING_FACE)
+def test_transformers_computes_these_vectors_today(model, tmp_path):
+    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
+    fixtures.transformers(
+        "vectors", fixtures.DATA / model, tmp_path / "texts.json", tmp_path / "vectors.npz"
+    )
+    golden = np.load(tmp_path / "vectors.npz")
+    vectors = Embedder(str(fixtures.DATA / model))(TEXTS)
+    expected = pooled("mean", golden["hidden"][-1], golden["mask"])
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+def random_weights(config, seed=3):
+    generator = np.random.default_rng(seed)
+    shapes = network_variables.encoder_shapes(config)
+    return {n: generator.normal(0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
+
+
+@pytest.fixture(scope="module", params=["vocab.txt", "vocab.model"])
+def checkpoint(request, tmp_path_factory):
+    """Writes a checkpoint of google-research/bert with 40 positions, beside its vocabulary."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    vocab_file, size = str(folder / request.param), 25
+    if request.param == "vocab.model":
+        sentences = [" ".join(f"w{(i * j) % 20}" for j in range(1, 9)) for i in range(60)]
+        train_sentencepiece(sentences, vocab_file, 20)
+        size = 20
+    else:
+        write_vocab([*SPECIAL_TOKENS, *words(20)], vocab_file)
+    config = BertConfig(**bert_config(0, vocab_size=size, max_position_embeddings=40))
+    target = folder / "network"
+    target.mkdir()
+    fixtures.write_tf1(target, config, random_weights(config), vocab_file=vocab_file)
+    return target
+
+
+def test_the_batch_and_its_padding_do_not_matter(checkpoint):
+    """Texts of 1 to 60 words, in batches whose graphs have 16, 32 or 40 positions."""
+    texts = [" ".join(f"w{(i + j) % 20}" for j in range(i)) for i in (1, 5, 12, 20, 60, 3, 30)]
+    alone = Embedder(str(checkpoint), batch_size=1)
+    together = Embedder(str(checkpoint), batch_size=4)
+    np.testing.assert_allclose(alone(texts), together(texts), rtol=0, atol=1e-5)
+    assert alone.num_cut == together.num_cut > 0
+    assert set(together._graphs) <= set(alone._graphs) == {16, 32, 40}
+    assert Embedder(str(checkpoint), max_seq_length=8)(texts).shape == (7, 16)
+
+
+def test_a_killed_command_leaves_a_file_that_cannot_be_opened(tmp_path):
+    path = tmp_path / "vectors.npy"
+    with open(path, "wb") as writer:
+        vectors = embed.VectorFile(writer, 3)
+        vectors.write(np.ones([2, 3]))
+        writer.flush()
+        with pytest.raises(ValueError, match=r"allow_pickle"):
+            np.load(path)
+        vectors.write(np.zeros([1, 3]))
+        vectors.finish()
+    np.testing.assert_array_equal(np.load(path), [[1, 1, 1], [1, 1, 1], [0, 0, 0]])
+    assert np.load(path, mmap_mode="r").dtype == np.float32
+
+
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_arrays_one_after_the_other(tmp_path, mode):
+    """With `>>`, the start cannot be written last, though the file can be sought in."""
+    path = tmp_path / "vectors.npy"
+    path.write_bytes(b"")
+    with open(path, mode) as writer:
+        for number in (1, 2):
+            vectors = embed.VectorFile(writer, 2)
+            vectors.write(np.full([number, 2], number))
+            vectors.finish()
+            writer.seek(0, os.SEEK_END)
+    with open(path, "rb") as reader:
+        assert [np.load(reader).tolist() for _ in range(2)] == [[[1, 1]], [[2, 2], [2, 2]]]
+
+
+BAD = b"word1\nword2\tword3\n\xff\na\tb\tc\n\nword4"
+
+
+def test_rows_of_lines_that_cannot_be_answered_are_nan(embedder):
+    writer, messages = io.BytesIO(), []
+    assert embed.write_vectors(embedder, io.BytesIO(BAD), writer, messages.append) == 2
+    vectors = np.load(io.BytesIO(writer.getvalue()))
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, False, True, True, False, False]
+    texts = ["word1", ("word2", "word3"), "", "word4"]
+    np.testing.assert_allclose(vectors[[0, 1, 4, 5]], embedder(texts), rtol=0, atol=1e-5)
+    assert messages == [
+        "line 3: byte 0 is not UTF-8",
+        "line 4: has 2 tabs; a tab stands between the two texts of a pair",
+    ]
+
+
+def test_no_lines_are_an_empty_array(embedder):
+    writer = io.BytesIO()
+    assert embed.write_vectors(embedder, io.BytesIO(b""), writer, print) == 0
+    assert np.load(io.BytesIO(writer.getvalue())).shape == (0, 32)
+
+
+def test_the_command(tmp_path, capsysbinary):
+    (tmp_path / "texts").write_bytes(BAD)
+    assert embed.main(["embed", ENCODER, str(tmp_path / "texts"), "--layers=-1,-2"]) == 1
+    out, err = capsysbinary.readouterr()
+    assert err.decode().splitlines() == [
+        "embed: line 3: byte 0 is not UTF-8",
+        "embed: line 4: has 2 tabs; a tab stands between the two texts of a pair",
+        "2 of the lines were answered with an error.",
+    ]
+    assert np.load(io.BytesIO(out)).shape == (6, 32)
+
+
+def test_an_array_in_a_pipe():
+    output, entrance = os.pipe()
+    with open(entrance, "wb") as writer:
+        vectors = embed.VectorFile(writer, 3)
+        vectors.write(np.arange(6).reshape([2, 3]))
+        vectors.finish()
+    with open(output, "rb") as reader:
+        array = np.load(io.BytesIO(reader.read()))
+    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
+
+
+def test_lines_of_json_are_laid_out_as_by_extract_features(embedder):
+    writer = io.StringIO()
+    assert embed.write_features(embedder, [-1, -2], io.BytesIO(BAD), writer, print) == 2
+    lines = [json.loads(line) for line in writer.getvalue().splitlines()]
+    assert [line["linex_index"] for line in lines] == list(range(6))
+    assert lines[2] == {"linex_index": 2, "error": "line 3: byte 0 is not UTF-8"}
+    tokens, vectors = embedder.tokens([("word2", "word3")])[0]
+    assert [feature["token"] for feature in lines[1]["features"]] == tokens
+    for place, feature in enumerate(lines[1]["features"]):
+        assert [layer["index"] for layer in feature["layers"]] == [-1, -2]
+        for number, layer in enumerate(feature["layers"]):
+            assert layer["values"] == [round(float(x), 6) for x in vectors[number, place]]
+
+
+def test_a_network_without_a_pooler(tmp_path):
+    with pytest.raises(ValueError, match=r"^pooling='pooled': .*hf_masked_lm does not have a pool"):
+        Embedder(str(fixtures.DATA / "hf_masked_lm"), "pooled")
+
+
+def test_files_that_are_missing_or_damaged(tmp_path):
+    config = BertConfig(**bert_config(20))
+    weights = random_weights(config)
+    for name in weights:
+        if name.endswith("query/kernel"):
+            weights[name][0, 0] = np.nan
+    fixtures.write_tf1(tmp_path, config, weights)
+    with pytest.raises(ValueError, match=r"there is no vocabulary .* give --vocab_file$"):
+        Embedder(str(tmp_path))
+    vocab_file = str(tmp_path / "other.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(20)], vocab_file)
+    with pytest.raises(ValueError, match=r"weights of bert/.*/query/kernel are not finite$"):
+        Embedder(str(tmp_path), vocab_file=vocab_file)
+    write_vocab([*SPECIAL_TOKENS, *words(21)], vocab_file)
+    with pytest.raises(ValueError, match=r"other.txt: has 26 tokens, but the network of .* 25;"):
+        Embedder(str(tmp_path), vocab_file=vocab_file)
+    (tmp_path / "bert_config.json").write_text(json.dumps(bert_config(19)))
+    with pytest.raises(ValueError, match=r"does not hold a BERT of its configuration"):
+        Embedder(str(tmp_path), vocab_file=vocab_file)
+
+
+def test_a_pair_for_a_network_of_one_segment(tmp_path):
+    config = BertConfig(**bert_config(20, type_vocab_size=1))
+    vocab_file = str(tmp_path / "other.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(20)], vocab_file)
+    fixtures.write_tf1(tmp_path, config, random_weights(config), vocab_file=vocab_file)
+    embedder = Embedder(str(tmp_path))
+    assert embedder(["w1"]).shape == (1, 16)
+    with pytest.raises(ValueError, match=r"^texts\[1\] is a pair, but the network has one type"):
+        embedder(["w1", ("w1", "w2")])
+    with pytest.raises(ValueError, match=r"^texts\[0\] is 3; it must be a string or a pair of"):
+        embedder([3])
+
+
+def test_the_bigger_graph_shares_the_variables(checkpoint):
+    embedder = Embedder(str(checkpoint))
+    embedder([" ".join(["w1"] * 30)])
+    with embedder._session.graph.as_default():
+        names = [variable.op.name for variable in tf.global_variables()]
+    assert (
+        len(names)
+        == len(set(names))
+        == len(os.listdir(checkpoint)) * 0 + len(network_variables.encoder_shapes(embedder._config))
+    )
+    embedder.close()
+
+
+def test_a_copy_of_the_files_is_not_needed(checkpoint, tmp_path):
+    """The archive is a zip, as google-research/bert publishes its networks."""
+    archive = shutil.make_archive(str(tmp_path / "network"), "zip", checkpoint)
+    np.testing.assert_array_equal(
+        Embedder(archive)(["w1 w2"]), Embedder(str(checkpoint))(["w1 w2"])
+    )
