@@ -16,15 +16,23 @@ from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line
-from input_pipelines.documents import find_files, read_documents
+from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.instances import CreationSettings
+from input_pipelines.progress import Progress
 
 
 def define_flags() -> None:
     """Defines the flags of this command."""
-    defaults = CreationSettings()
+    _define_flags_of_files()
+    _define_flags_of_examples(CreationSettings())
+
+
+def _define_flags_of_files():
     flags.DEFINE_string(
-        "input_file", None, "Read these text files or globs, comma-separated.", required=True
+        "input_file",
+        None,
+        "Read these text files, globs or directories, comma-separated.",
+        required=True,
     )
     flags.DEFINE_string(
         "output_file", None, "Write these record files, comma-separated.", required=True
@@ -37,6 +45,15 @@ def define_flags() -> None:
         required=True,
     )
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
+    flags.DEFINE_float(
+        "eval_fraction",
+        0.0,
+        "Leave this share of the documents out of training. run_pretraining.py evaluates on their "
+        "records, which are in heldout.NAME, beside the first file NAME of --output_file.",
+    )
+
+
+def _define_flags_of_examples(defaults):
     flags.DEFINE_bool(
         "do_whole_word_mask",
         defaults.do_whole_word_mask,
@@ -95,6 +112,18 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
     output_files = values.output_file.split(",")
+    _check_output(output_files)
+    if not 0 <= values.eval_fraction < 1:
+        raise ValueError(
+            f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
+        )
+    with command_line.naming("vocab_file"):
+        tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
+    with lock.held_for(output_files[0]):
+        return _write(values, input_files, tokenizer, output_files, settings)
+
+
+def _check_output(output_files):
     for path in output_files:
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise FileNotFoundError(
@@ -104,24 +133,43 @@ def create(values: flags.FlagValues) -> str:
             raise ValueError(f"--output_file: {path!r} is not a file's name")
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
-    with command_line.naming("vocab_file"):
-        tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
 
+
+def _write(values, input_files, tokenizer, output_files, settings):
+    """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
+    from input_pipelines import held_out
     from input_pipelines.pretraining_records import write_pretraining_records
 
-    with lock.held_for(output_files[0]):
-        manifest = write_pretraining_records(
-            read_documents(input_files),
-            tokenizer,
-            values.vocab_file,
-            output_files,
-            settings,
-            masking=values.masking,
+    fraction = values.eval_fraction
+
+    def write(files, settings, description, part, what):
+        progress = Progress(what, total_bytes(input_files), "B")
+        documents = read_documents(input_files, progress)
+        if fraction:
+            documents = held_out.part_of(documents, fraction, part)
+        return write_pretraining_records(
+            documents, tokenizer, values.vocab_file, files, settings, description, values.masking
         )
+
+    summary, description = [], {}
+    if fraction:
+        path = held_out.path_beside(output_files[0])
+        once = dataclasses.replace(settings, dupe_factor=1)
+        with command_line.naming("eval_fraction"):
+            manifest = write([path], once, {}, True, "Choosing held-out text")
+        description = {"held_out": held_out.description(fraction, manifest)}
+        summary.append(f"Held out: {_in_words(manifest)} in {path}.")
+    manifest = write(output_files, settings, description, False, "Reading text")
+    summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
+    return "\n".join(summary)
+
+
+def _in_words(manifest):
+    corpus = manifest.corpus
     return (
-        f"{manifest.num_records} examples from {manifest.corpus['documents']} documents "
-        f"({manifest.corpus['tokens']} tokens) in {len(output_files)} files."
+        f"{manifest.num_records} examples from {corpus['documents']} documents "
+        f"({corpus['tokens']} tokens)"
     )
 
 

@@ -15,7 +15,8 @@ from bert_estimator import native_log
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
 from input_pipelines import command_line
-from input_pipelines.documents import find_files, read_documents
+from input_pipelines.documents import find_files, read_documents, total_bytes
+from input_pipelines.progress import Progress
 
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 
@@ -23,7 +24,10 @@ _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 def define_flags() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
-        "input_file", None, "Read these text files or globs, comma-separated.", required=True
+        "input_file",
+        None,
+        "Read these text files, globs or directories, comma-separated.",
+        required=True,
     )
     flags.DEFINE_string("vocab_file", None, "Write the vocabulary to this file.", required=True)
     flags.DEFINE_integer(
@@ -58,7 +62,8 @@ def create(values: flags.FlagValues) -> str:
         rule = f"must be from 1 to {_LARGEST}"
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
     with command_line.naming("input_file"):
-        documents = read_documents(find_files(values.input_file.split(",")))
+        files = find_files(values.input_file.split(","))
+    documents = read_documents(files, Progress("Reading text", total_bytes(files), "B"))
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")
     if is_model != (values.model_type != "wordpiece"):

@@ -22,6 +22,9 @@ FORMAT_VERSION = 1
 DYNAMIC_FORMAT_VERSION = 2
 """The version of records without masks, which `packed_records` describes."""
 
+HELD_OUT_PREFIX = "heldout."
+"""The names of held-out records that lie beside training records begin so."""
+
 _PREFIX, _SUFFIX = "manifest.", ".json"
 _COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
 
@@ -86,10 +89,14 @@ def token_counts_path(record_file: str) -> str:
 
 
 def is_companion(path: str) -> bool:
-    """Returns True for the companions of records: manifests, token counts and vocabularies."""
+    """Returns True for what lies beside records: manifests, counts, vocabularies, held-out records.
+
+    Files that were not written completely count, too.
+    """
     name = os.path.basename(path)
     return (
-        (name.startswith(_PREFIX) and name.endswith(_SUFFIX))
+        name.startswith((HELD_OUT_PREFIX, "temporary."))
+        or (name.startswith(_PREFIX) and name.endswith(_SUFFIX))
         or (name.startswith(_COUNTS_PREFIX) and name.endswith(_COUNTS_SUFFIX))
         or re.fullmatch(r"vocab\.[0-9a-f]{64}\.(txt|model)", name) is not None
     )

@@ -4,6 +4,7 @@ A TFRecord file is a sequence of records: length (8 bytes, little-endian), check
 (4 bytes), data, checksum of the data (4 bytes).
 """
 
+import glob
 import itertools
 import os
 import threading
@@ -36,8 +37,10 @@ class RecordError(ValueError):
 def find_record_files(patterns: str | Iterable[str]) -> list[str]:
     """Expands a comma-separated list of file patterns, or a list of them, to record files.
 
-    The files are sorted within each pattern; files that `create_pretraining_data` writes beside
-    the records are left out. A pattern may end in a weight, `:0.7`, which does not count here.
+    The files are sorted within each pattern, and a directory stands for its `*.tfrecord*`. Files
+    that `create_pretraining_data` writes beside the records are left out. These include held-out
+    records, unless the name in the pattern begins with `heldout.`. A pattern may end in a weight,
+    `:0.7`, which does not count here.
 
     Raises:
       ValueError: a pattern does not match any file.
@@ -60,8 +63,8 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
     found: set[str] = set()
     for given in patterns:
         pattern, weight = paths.split_weight(given)
-        matches = [p for p in _matches(pattern) if not manifests.is_companion(p)]
-        if not pattern or not matches:
+        matches = _matches(pattern) if pattern else []
+        if not matches:
             raise ValueError(
                 f"no file matches {pattern!r}. Give a comma-separated list of record files or "
                 "globs; create_pretraining_data makes such files."
@@ -84,9 +87,13 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
 
 
 def _matches(pattern):
-    if "://" in pattern:
-        return sorted(tf.io.gfile.glob(pattern))
-    return paths.matches(pattern)
+    is_remote = "://" in pattern
+    if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
+        pattern = os.path.join(glob.escape(pattern), "*.tfrecord*")
+    found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
+    if os.path.basename(pattern).startswith(manifests.HELD_OUT_PREFIX):
+        return found
+    return [path for path in found if not manifests.is_companion(path)]
 
 
 class RecordFiles:

@@ -4,10 +4,13 @@ A model that ignores the context can do no better than these frequencies. Traini
 their cross-entropy.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
+from input_pipelines import manifest as manifests
 from input_pipelines.bad_records import BadRecords
 from input_pipelines.packed_records import PackedRecords, open_packing
 from input_pipelines.pretraining_features import check_range, parsed
@@ -30,7 +33,7 @@ def unigram_cross_entropy(
 
     Args:
       input_files: comma-separated patterns of record files, or a list of them.
-      token_counts: integer array [V], how often each id occurs in the training text.
+      token_counts: array [V], how often each id occurs in the training text.
       max_records: number of records to use, from the first on; None for all.
       max_bad_records: how many records may be left out, as in `pretraining_input`.
 
@@ -63,6 +66,62 @@ def unigram_cross_entropy(
     if not total_weight:
         raise ValueError(f"{input_files}: no record has a masked token. Create the data again.")
     return total / total_weight
+
+
+def frequencies(record_sets: Sequence[tuple[Sequence[str], float | None]]) -> np.ndarray | None:
+    """Returns how often each id occurs in the text of record files, float64 [vocab_size].
+
+    Args:
+      record_sets: (files, weight) of each set of a mixture; a weight of None is for sets that are
+        read one after the other. If there are weights, the counts are as if each set had its share
+        of the text.
+
+    Returns:
+      The counts, or None if a file has no manifest, or the counts are not beside it any more; then
+      a warning names them.
+
+    Raises:
+      ValueError: counts have changed since the records were made.
+    """
+    counts_of_sets = []
+    for files, _ in record_sets:
+        listed = manifests.read_manifests_of(files)
+        if len(listed) < len(files):
+            return None
+        counts = [_checked_counts(path, each) for path, each in dict(listed.values()).items()]
+        if any(each is None or each.shape != counts[0].shape for each in counts):
+            return None
+        counts_of_sets.append(np.sum(counts, axis=0, dtype=np.float64))
+    if len({counts.shape for counts in counts_of_sets}) != 1:
+        return None
+    totals = [counts.sum() for counts in counts_of_sets]
+    weights = [
+        total if weight is None else weight
+        for total, (_, weight) in zip(totals, record_sets, strict=True)
+    ]
+    scale = sum(totals) / sum(weights)
+    return sum(
+        counts * (weight * scale / max(total, 1.0))
+        for counts, weight, total in zip(counts_of_sets, weights, totals, strict=True)
+    )
+
+
+def _checked_counts(path, manifest):
+    """Returns the counts that a manifest names, or None with a warning if they are missing."""
+    counts_path = os.path.join(os.path.dirname(path), manifest.token_counts)
+    if not tf.io.gfile.exists(counts_path):
+        tf.logging.warning(
+            "%s is missing, although %s names it: the unigram baseline is not known.",
+            counts_path,
+            path,
+        )
+        return None
+    if manifests.sha256_of_file(counts_path) != manifest.token_counts_sha256:
+        raise ValueError(
+            f"{counts_path}: has changed since the records were made, as {path} says. Put the "
+            "original back, or remove the file to train without the unigram baseline"
+        )
+    return manifests.read_token_counts(counts_path)
 
 
 def _masked(

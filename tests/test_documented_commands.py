@@ -31,7 +31,7 @@ RUN_HERE = [
     ("mkdir -p data", ""),
     ("python -m input_pipelines.create_vocabulary", "--vocab_size=80"),
     ("python -m input_pipelines.create_pretraining_data", "--dupe_factor=1"),
-    ("python run_pretraining.py --input_file='data/train*.tfrecord'", TINY),
+    ("python run_pretraining.py --input_file=data", TINY),
     ("python run_pretraining.py --use_tpu --output_dir=runs/cores --export_program=program", TINY),
     ("python -m bert_estimator.tpu.run_program program", ""),
     ("python run_classifier.py --task_name=mrpc", FINE_TUNING),

@@ -262,7 +262,7 @@ def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
         f"Checkpoint: {output_dir}/model.ckpt-10  summaries: {output_dir}  "
         f"metrics: {output_dir}/metrics.jsonl  curves: {output_dir}/curves.svg"
     )
-    assert any(line.startswith("Held-out text at step 10: masked-LM loss ") for line in lines)
+    assert any(line.startswith("Training text at step 10: masked-LM loss ") for line in lines)
     assert "step 4/10  loss " in ended.stderr
     assert "tokens/s" in ended.stderr and "input wait" in ended.stderr and "ETA" in ended.stderr
 
@@ -318,7 +318,7 @@ def test_initial_weights_come_from_a_checkpoint(data, finished, tmp_path, capsys
     flags = {"init_checkpoint": f"{finished[0]}/model.ckpt-10", "precision": "bfloat16"}
     assert main([*command(data, tmp_path / "new", **flags), "--do_eval"]) == 0
     # The checkpoint of another run is evaluated where it is, at its own step.
-    assert "Held-out text at step 10: masked-LM loss" in capsys.readouterr().out
+    assert "Training text at step 10: masked-LM loss" in capsys.readouterr().out
     (evaluated,) = metrics_of(tmp_path / "new")
     (at_end,) = [r for r in metrics_of(finished[0]) if "eval_loss" in r and r["step"] == 10]
     assert evaluated == at_end
@@ -404,7 +404,7 @@ def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, cap
     assert best != 12  # a rate of 2 leads nowhere
     out = capsys.readouterr().out
     assert f"Checkpoint: {tmp_path}/best/model.ckpt-{best}" in out
-    assert f"Held-out text at step {best}: " in out
+    assert f"Training text at step {best}: " in out
     assert main(command(data, tmp_path, **{**flags, "num_train_steps": 16})) == 0
     losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
     assert sorted(losses) == [0, 4, 8, 12, 16]

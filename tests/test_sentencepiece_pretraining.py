@@ -10,6 +10,8 @@ import run_pretraining
 from bert_estimator.tokenization import open_tokenizer
 from input_pipelines import create_pretraining_data, create_vocabulary
 from input_pipelines import manifest as manifests
+from input_pipelines.record_reader import RecordFiles
+from input_pipelines.unigram import unigram_cross_entropy
 
 VOCAB_SIZE = 40
 
@@ -39,7 +41,9 @@ def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("sentencepiece")
     text = "The quick cat sat on a mat.\nIt was, as cats are, content.\nDogs don't sit.\n\n"
     other = "A slow dog ran to the house.\nNobody was there, so it ran on.\nIt is late.\n\n"
-    (path / "text.txt").write_text((text + other) * 6)
+    # Documents of other lines, since equal documents are held out together.
+    numbers = [f"Line {i} of {j}.\n" for i in range(4) for j in "abc"]
+    (path / "text.txt").write_text("".join(n + text + n + other for n in numbers))
     run_command(
         create_vocabulary,
         input_file=path / "text.txt",
@@ -56,6 +60,7 @@ def data(tmp_path_factory):
         max_seq_length=16,
         max_predictions_per_seq=4,
         dupe_factor=2,
+        eval_fraction=0.2,
     )
     config = {**bert_config(0), "vocab_size": VOCAB_SIZE}
     (path / "bert_config.json").write_text(json.dumps(config))
@@ -71,11 +76,19 @@ def test_the_manifest_names_the_model(data):
 
 
 @pytest.mark.parametrize("master", [None, "rehearse:2"])
-def test_it_trains_on_both_runtimes(data, tmp_path, request, master):
+def test_it_trains_on_both_runtimes(data, tmp_path, capsys, request, master):
     if master:
         request.getfixturevalue("xla_runtime")
     flags = pretraining_flags(data, tmp_path, num_train_steps=4, tpu_name=master)
-    assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train"]) == 0
+    assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train", "--do_eval"]) == 0
     assert steps_of(tmp_path)[-1] == 4
     losses = [record["loss"] for record in metrics_of(tmp_path) if "loss" in record]
     assert losses and all(map(math.isfinite, losses))
+    out = capsys.readouterr().out
+    held_out = f"{data}/heldout.train.tfrecord"
+    assert f"Evaluation reads held-out records: {RecordFiles([held_out]).num_records} rec" in out
+    assert "Held-out text at step 4: " in out
+    counts = manifests.read_token_counts(manifests.token_counts_path(f"{data}/train.tfrecord"))
+    baseline = metrics_of(tmp_path)[-1]["eval_unigram_baseline"]
+    assert baseline == pytest.approx(unigram_cross_entropy(held_out, counts))
+    assert f"  unigram baseline of the same tokens: {baseline:.3f} (" in out

@@ -99,6 +99,20 @@ def no_questions(path):
     (path / "dev.json").write_text('{"data": []}')
 
 
+def with_foreign_held_out_records(path):
+    """Lets the manifest of the training records name held-out records that others belong to."""
+    manifest_file = path / "manifest.train.tfrecord.json"
+    manifest = json.loads(manifest_file.read_text())
+    manifest["corpus"]["held_out"] = {"file": "heldout.train.tfrecord", "sha256": "0" * 64}
+    manifest_file.write_text(json.dumps(manifest))
+    shutil.copyfile(path / "train.tfrecord", path / "heldout.train.tfrecord")
+
+
+def with_other_counts(path):
+    with open(path / "token_counts.train.tfrecord.npy", "ab") as file:
+        file.write(b"0")
+
+
 def no_damage(path):
     pass
 
@@ -135,6 +149,13 @@ BAD_INPUT = [
     ("two_maskings", PRETRAINING, with_packed_records,
      {"input_file": "{data}/train.tfrecord:0.5,{data}/packed.tfrecord:0.5"},
      ["--input_file: {data}/train.tfrecord and {data}/packed.tfrecord do not agree in --masking"]),
+    ("held_out", PRETRAINING, with_foreign_held_out_records, {},
+     ["--input_file: {data}/heldout.train.tfrecord: is missing, but "]),
+    ("counts", PRETRAINING, with_other_counts, {},
+     ["--input_file: {data}/token_counts.train.tfrecord.npy: has changed since the records were"]),
+    ("directory", PRETRAINING, lambda path: os.mkdir(path / "empty"),
+     {"input_file": "{data}/empty"},
+     ["--input_file: no file matches '", "/empty'. Give a comma-separated list of record files"]),
     ("vocabulary", PRETRAINING, small_vocabulary, {},
      ["--input_file: {data}/train.tfrecord: vocab_size is 45", "but 20 was given"]),
     ("vocabulary", CLASSIFIER, small_vocabulary, {},

@@ -173,12 +173,12 @@ def check_file(name: str, path: str | None) -> None:
 def check_patterns(name: str, patterns: str | None) -> None:
     """Raises FlagError unless each of the comma-separated patterns is remote or matches a file.
 
-    A pattern may end in a weight, `:0.7`.
+    A pattern may be a directory, and may end in a weight, `:0.7`.
     """
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        found = is_remote(pattern) or paths.matches(pattern)
+        found = is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
 
 

@@ -38,13 +38,15 @@ class PretrainingConfig(JobConfig):
     )
     input_file: str | None = flags.field(
         None,
-        "Train on these records: TFRecord files or patterns, comma-separated. With a weight after "
-        "each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a recipe, "
-        "{max_seq_length} in a name stands for the length of the stage.",
+        "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
+        "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
+        "recipe, {max_seq_length} in a name stands for the length of the stage.",
     )
     eval_input_file: str | None = flags.field(
         None,
-        "Evaluate on these records; by default on the records of --input_file.",
+        "Evaluate on these records. By default, evaluate on the held-out records that "
+        "create_pretraining_data --eval_fraction writes beside the records of --input_file; "
+        "without them, evaluate on the records of --input_file.",
         may_differ=True,
     )
     max_bad_records: int = flags.field(

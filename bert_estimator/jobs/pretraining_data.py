@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from bert_estimator import tokenization
 from bert_estimator.command_line import flags
@@ -11,9 +12,11 @@ from bert_estimator.recipes import embedded
 from bert_estimator.tpu.program import hosts
 from input_pipelines import (
     default_data,
+    held_out,
     manifest,
     packed_records,
     pretraining_features,
+    record_reader,
     unigram,
 )
 
@@ -26,19 +29,22 @@ class PretrainingData:
       train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
       num_eval_records: how many records there are to evaluate on.
       digest: a hash of the training records.
+      is_held_out: whether the records to evaluate on are other records than the training records.
       vocab_file: the vocabulary that made the training records, or None if it is not known.
       do_lower_case: whether the text of the training records is lower-cased, or None if it is not
         known.
-      token_counts_file: how often each token occurs in training, or None if it is not known.
+      token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
+        not known.
     """
 
     train_files: str | Sequence[str]
     eval_files: str | Sequence[str]
     num_eval_records: int
     digest: str
+    is_held_out: bool
     vocab_file: str | None = None
     do_lower_case: bool | None = None
-    token_counts_file: str | None = None
+    token_counts: Any = None
 
     def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
         """Returns the masked-LM loss of a model that only knows how frequent each token is.
@@ -50,11 +56,24 @@ class PretrainingData:
         Returns:
           A dict of metric -> float; empty if the frequencies are not known.
         """
-        if not self.token_counts_file:
+        if self.token_counts is None:
             return {}
-        counts = manifest.read_token_counts(self.token_counts_file)
-        loss = unigram.unigram_cross_entropy(self.eval_files, counts, max_records, max_bad_records)
+        loss = unigram.unigram_cross_entropy(
+            self.eval_files, self.token_counts, max_records, max_bad_records
+        )
         return {"unigram_baseline": loss}
+
+    def evaluated(self) -> str:
+        """Returns a sentence that says which records are evaluated on."""
+        number = f"{self.num_eval_records:,} records"
+        if self.is_held_out:
+            files = self.eval_files
+            names = files if isinstance(files, str) else ", ".join(files)
+            return f"Evaluation reads held-out records: {number} of {names}."
+        return (
+            f"Evaluation reads the {number} that are trained on: there are no held-out records. "
+            "--eval_fraction of create_pretraining_data makes them, --eval_input_file names them."
+        )
 
 
 def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
@@ -85,9 +104,13 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
             )
         train_files, eval_files = made.train_files, made.held_out_files
     records = _open(config, vocab_size, "input_file", train_files)
-    eval_records = records
-    if eval_files:
-        eval_records = _open(config, vocab_size, "eval_input_file", eval_files)
+    flag, token_counts = "eval_input_file", None
+    if config.do_eval or config.evaluates_while_training():
+        with flags.named("input_file"):
+            if not eval_files:
+                flag, eval_files = "input_file", held_out.find(records.files)
+            token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
+    eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
     flags.check(
         len(manifest.vocabularies([*records.files, *eval_records.files])) < 2,
         "eval_input_file",
@@ -99,9 +122,10 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         eval_files or train_files,
         eval_records.num_records,
         manifest.digest(records.files),
+        set(records.files).isdisjoint(eval_records.files),
         _vocabulary(config, vocab_size, records.files) if config.do_train else None,
         manifest.casing(records.files),
-        made and made.token_counts_file,
+        token_counts,
     )
 
 

@@ -77,6 +77,8 @@ class Pretraining:
             run.estimator.export_training_program(self._input_fn(True), config.export_program)
             print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
             return
+        if config.do_eval:
+            print(self._data.evaluated(), flush=True)
         start_step = run.estimator.global_step()
         if config.do_train:
             run.directory.forget_metrics_after(start_step)
@@ -89,7 +91,8 @@ class Pretraining:
             run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
         if config.do_eval:
             results = self._evaluate(run.best())
-            print(_held_out(run.directory.evaluations(), results["global_step"]))
+            what = "Held-out text" if self._data.is_held_out else "Training text"
+            print(_scores(what, run.directory.evaluations(), results["global_step"]))
         print(run.summary())
 
     def _input_fn(self, is_training, skipped=()):
@@ -192,13 +195,13 @@ def _describe(config):
         print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
 
 
-def _held_out(evaluations, step):
+def _scores(what, evaluations, step):
     """Returns a step's evaluation in words, compared with the start and with the baseline."""
     first = evaluations[0]
     (last,) = (each for each in evaluations if each["step"] == step)
     loss = last["eval_masked_lm_loss"]
     lines = [
-        f"Held-out text at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
+        f"{what} at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
         f"{last['eval_masked_lm_accuracy']:.3f}; next-sentence loss "
         f"{last['eval_next_sentence_loss']:.3f}, accuracy "
         f"{last['eval_next_sentence_accuracy']:.3f}."
@@ -208,7 +211,9 @@ def _held_out(evaluations, step):
         lines.append(f"  masked-LM loss at the start: {start:.3f} ({start - loss:.3f} above)")
     if "eval_unigram_baseline" in last:
         baseline = last["eval_unigram_baseline"]
+        place = "above" if baseline > loss else "below"
         lines.append(
-            f"  unigram baseline of the same tokens: {baseline:.3f} ({baseline - loss:.3f} above)"
+            f"  unigram baseline of the same tokens: {baseline:.3f} "
+            f"({abs(baseline - loss):.3f} {place})"
         )
     return "\n".join(lines)

@@ -44,6 +44,14 @@ def test_find_files(tmp_path):
     pattern = str(tmp_path / "*.txt")
     assert find_files([pattern]) == [a, b]
     assert find_files([b, pattern]) == [b, a]
+    for name in ("d/e/a.txt", "d/b.txt", "d/.hidden", "d/.git/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, name, b"")
+    below = [str(tmp_path / "d" / "b.txt"), str(tmp_path / "d" / "e" / "a.txt")]
+    assert find_files([str(tmp_path / "d")]) == below
+    assert find_files([b, str(tmp_path), str(tmp_path / "d")]) == [b, a, *below]
+    with pytest.raises(ValueError, match=r"^no file matches '.*c\.txt'"):
+        find_files([str(tmp_path / "c.txt")])
     with pytest.raises(ValueError, match=r"^no file matches '.*\*\.md'"):
         find_files([pattern, str(tmp_path / "*.md")])
     with pytest.raises(ValueError, match="no pattern is given"):

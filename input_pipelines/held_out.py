@@ -1,0 +1,87 @@
+"""Held-out documents: which documents are not trained on, and where their records lie.
+
+A document is held out by a hash of its text, so the choice is the same in every run, on every
+machine and in every order of reading, and two equal documents are on the same side.
+
+The held-out records lie beside the training records, in a file whose name begins with `heldout.`.
+The manifest of the training records names that file under `corpus["held_out"]`.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from bert_estimator import json_files, paths
+from input_pipelines import manifest as manifests
+
+
+def is_held_out(document: Sequence[str], fraction: float) -> bool:
+    """Returns whether a document, a sequence of sentences, is among a fraction of all documents.
+
+    The documents of a smaller fraction are among the documents of a larger fraction.
+    """
+    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def part_of(
+    documents: Iterable[Sequence[str]], fraction: float, are_held_out: bool
+) -> Iterator[Sequence[str]]:
+    """Yields the documents that are held out, or the documents that are not.
+
+    Raises:
+      ValueError: at the end, if the part has no document.
+    """
+    number = chosen = 0
+    for document in documents:
+        number += 1
+        if is_held_out(document, fraction) == are_held_out:
+            chosen += 1
+            yield document
+    if not chosen:
+        part = "none" if are_held_out else "all"
+        raise ValueError(
+            f"the fraction {fraction} holds out {part} of the {number} documents. Give "
+            f"{'more' if are_held_out else 'less'}, or more text."
+        )
+
+
+def path_beside(record_file: str) -> str:
+    """Returns the path of the held-out records of the set that begins with `record_file`."""
+    directory, name = os.path.split(record_file)
+    return os.path.join(directory, manifests.HELD_OUT_PREFIX + name)
+
+
+def description(fraction: float, held_out: manifests.Manifest) -> dict[str, Any]:
+    """Returns what the manifest of the training records says of the held-out records."""
+    (entry,) = held_out.files
+    return {"fraction": fraction, "file": entry.name, "sha256": entry.sha256}
+
+
+def find(record_files: Sequence[str]) -> list[str]:
+    """Returns the held-out records that lie beside training records; [] if no manifest names any.
+
+    Raises:
+      ValueError: a manifest names held-out records that are missing, or that were made with other
+        training records: they might hold text that is trained on.
+    """
+    found = []
+    for path, manifest in dict(manifests.read_manifests_of(record_files).values()).items():
+        entry = manifest.corpus.get("held_out")
+        if entry is None:
+            continue
+        place = f"{path}: corpus: held_out"
+        json_files.check(entry, dict, place)
+        name = json_files.field(entry, "file", str, place)
+        file = paths.inside(os.path.dirname(path), name)
+        of_file = manifests.read_manifests_of([file]).get(file)
+        checksums = {e.name: e.sha256 for e in of_file[1].files} if of_file else {}
+        if checksums.get(name) != json_files.field(entry, "sha256", str, place):
+            state = "belongs to other training records" if of_file else "is missing"
+            raise ValueError(
+                f"{file}: {state}, but {path} names it as the held-out records. Put it back with "
+                "its manifest, or create the data again."
+            )
+        found.append(file)
+    return found

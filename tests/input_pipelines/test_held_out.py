@@ -1,0 +1,138 @@
+import os
+
+import numpy as np
+import pytest
+from commands import MAINS
+
+from input_pipelines import held_out, unigram
+from input_pipelines import manifest as manifests
+from input_pipelines.record_reader import find_record_files, find_record_sets
+
+FRACTION = 0.25
+
+
+def test_the_choice_is_a_function_of_the_text():
+    documents = [[f"document {number}", "has two sentences"] for number in range(2000)]
+    chosen = [held_out.is_held_out(document, FRACTION) for document in documents]
+    assert np.mean(chosen) == pytest.approx(FRACTION, abs=0.05)
+    assert [held_out.is_held_out(list(document), FRACTION) for document in documents] == chosen
+    smaller = [held_out.is_held_out(document, FRACTION / 2) for document in documents]
+    assert not any(less and not more for less, more in zip(smaller, chosen, strict=True))
+    assert not any(held_out.is_held_out(document, 0.0) for document in documents)
+
+
+def create(folder, vocab_file, *others, masking="static"):
+    """Makes two training files and a file of held-out records; returns the exit code."""
+    (folder / "text").mkdir(exist_ok=True)
+    documents = [f"w{i % 40} w{i // 40} w3\nw4 w{i % 7} w5\n" for i in range(60)]
+    (folder / "text" / "a.txt").write_text("\n".join(documents))
+    (folder / "data").mkdir(exist_ok=True)
+    return MAINS["records"](
+        [
+            "records",
+            f"--input_file={folder}/text",
+            f"--output_file={folder}/data/b.tfrecord,{folder}/data/a.tfrecord",
+            f"--vocab_file={vocab_file}",
+            f"--masking={masking}",
+            "--max_seq_length=16",
+            "--max_predictions_per_seq=4",
+            "--dupe_factor=2",
+            f"--eval_fraction={FRACTION}",
+            *others,
+        ]
+    )
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_held_out_records_lie_beside_the_training_records(tmp_path, vocab_file, masking, capsys):
+    assert create(tmp_path, vocab_file, masking=masking) == 0
+    data = tmp_path / "data"
+    summary = capsys.readouterr().out
+    training = [str(data / "a.tfrecord"), str(data / "b.tfrecord")]
+    path = str(data / "heldout.b.tfrecord")
+    assert "Held out: " in summary and f" in {path}.\n" in summary
+    # No pattern takes held-out records for training records by accident.
+    for pattern in (str(data), f"{data}/", f"{data}/*.tfrecord", f"{data}/*"):
+        assert find_record_files(pattern) == training
+    assert find_record_files(f"{data}/heldout.*.tfrecord") == [path] == find_record_files(path)
+    assert held_out.find(training) == [path] == held_out.find(training[:1])
+    train, evaluation = (
+        manifests.read_manifest(manifests.manifest_path(first))
+        for first in (str(data / "b.tfrecord"), path)
+    )
+    assert train.corpus["documents"] + evaluation.corpus["documents"] == 60
+    assert 5 < evaluation.corpus["documents"] < 25
+    assert train.is_dynamic == evaluation.is_dynamic == (masking == "dynamic")
+    assert evaluation.creation["dupe_factor"] == 1
+
+
+def test_records_without_held_out_records(record_files):
+    assert held_out.find(record_files) == []
+
+
+def test_other_held_out_records_are_refused(tmp_path, vocab_file):
+    assert create(tmp_path, vocab_file) == 0
+    training = [str(tmp_path / "data" / "a.tfrecord")]
+    evaluation = tmp_path / "data" / "heldout.b.tfrecord"
+    before = evaluation.read_bytes()
+    manifest_file = manifests.manifest_path(str(tmp_path / "data" / "b.tfrecord"))
+    with open(manifest_file, encoding="utf-8") as file:
+        old = file.read()
+    assert create(tmp_path, vocab_file, "--random_seed=1") == 0
+    assert evaluation.read_bytes() != before
+    held_out.find(training)
+    with open(manifest_file, "w", encoding="utf-8") as file:
+        file.write(old)  # as if the second creation had been killed before its training records
+    with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: belongs to other training rec"):
+        held_out.find(training)
+    os.remove(evaluation)
+    os.remove(manifests.manifest_path(str(evaluation)))
+    with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: is missing, but .*\.json names"):
+        held_out.find(training)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "message"),
+    [
+        ("1", "--eval_fraction=1.0: must be 0 or more, and less than 1"),
+        ("-0.1", "--eval_fraction=-0.1: must be 0 or more, and less than 1"),
+        ("1e-9", "--eval_fraction: the fraction 1e-09 holds out none of the 60 documents. Give"),
+    ],
+)
+def test_fractions_that_cannot_work(tmp_path, vocab_file, fraction, message, capsys):
+    assert create(tmp_path, vocab_file, f"--eval_fraction={fraction}") == 2
+    assert message in capsys.readouterr().err
+    assert os.listdir(tmp_path / "data") == []
+
+
+def test_frequencies_are_of_all_training_text(tmp_path, vocab_file):
+    assert create(tmp_path, vocab_file) == 0
+    data = tmp_path / "data"
+    counts = manifests.read_token_counts(manifests.token_counts_path(str(data / "b.tfrecord")))
+    both = find_record_sets(str(data))
+    np.testing.assert_allclose(unigram.frequencies(both), counts)
+    # Two sets with weights: each has its share, whatever the lengths of their texts are.
+    (tmp_path / "more").mkdir()
+    assert create(tmp_path / "more", vocab_file, f"--eval_fraction={FRACTION / 2}") == 0
+    more = tmp_path / "more" / "data"
+    other = manifests.read_token_counts(manifests.token_counts_path(str(more / "b.tfrecord")))
+    mixed = unigram.frequencies(find_record_sets(f"{data}/*.tfrecord:3,{more}/*.tfrecord:1"))
+    share = 0.75 * counts / counts.sum() + 0.25 * other / other.sum()
+    np.testing.assert_allclose(mixed / mixed.sum(), share)
+    one_after_the_other = unigram.frequencies(find_record_sets(f"{data},{more}"))
+    np.testing.assert_allclose(one_after_the_other, counts + other)
+
+
+def test_frequencies_that_are_not_known(tmp_path, vocab_file, caplog):
+    assert create(tmp_path, vocab_file) == 0
+    path = manifests.token_counts_path(str(tmp_path / "data" / "b.tfrecord"))
+    sets = find_record_sets(str(tmp_path / "data"))
+    with open(path, "ab") as file:
+        file.write(b"0")
+    with pytest.raises(ValueError, match=r"token_counts\.b\.tfrecord\.npy: has changed since"):
+        unigram.frequencies(sets)
+    os.remove(path)
+    assert unigram.frequencies(sets) is None
+    assert f"{path} is missing" in caplog.text
+    os.remove(manifests.manifest_path(str(tmp_path / "data" / "b.tfrecord")))
+    assert unigram.frequencies(sets) is None
