@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import modeling, tpu, update
+from bert_estimator import classification_report, modeling, tpu, update
 from bert_estimator.fine_tuning import Network
 from bert_estimator.metrics import METRICS, Metric
 from bert_estimator.precision import scope, to_float32
@@ -39,12 +39,14 @@ class Head:
       metrics: the keys of `metrics.METRICS` that an evaluation reports; each must suit the kind.
       class_weights: if each label is one of several, a factor for each of the L labels; the loss
         is then the mean weighted by the factors. None means 1 for each.
+      reports: whether an evaluation also returns the arrays of `classification_report.counts`.
     """
 
     kind: str
     num_labels: int
     metrics: tuple[str, ...] = ()
     class_weights: tuple[float, ...] | None = None
+    reports: bool = False
 
     def new_variables(self) -> str:
         """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
@@ -82,6 +84,8 @@ class Head:
 
     def _metric_fn(self, logits, label_ids, losses, weights):
         results = {name: METRICS[name](label_ids, logits, weights) for name in self.metrics}
+        if self.reports:
+            results |= classification_report.counts(self.kind, label_ids, logits, weights)
         return {**results, "mean_loss": mean_loss(losses, weights)}
 
 

@@ -15,25 +15,25 @@ Metric = tuple[tf.Tensor, tf.Operation]  # (value, update operation)
 
 def accuracy(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
     """Computes the share of the examples whose label has the largest logit."""
-    matrix, update = _confusion(label_ids, logits, weights)
+    matrix, update = confusion(label_ids, logits, weights)
     return _ratio(tf.linalg.trace(matrix), tf.reduce_sum(matrix)), update
 
 
 def f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
     """Computes F1 of label 1 of two labels (MRPC, QQP); 0 if it neither occurs nor is predicted."""
-    matrix, update = _confusion(label_ids, logits, weights)
+    matrix, update = confusion(label_ids, logits, weights)
     return _f1_of_each_label(matrix)[1], update
 
 
 def macro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
     """Computes the mean F1 over the labels."""
-    matrix, update = _confusion(label_ids, logits, weights)
+    matrix, update = confusion(label_ids, logits, weights)
     return tf.reduce_mean(_f1_of_each_label(matrix)), update
 
 
 def matthews(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
     """Computes Matthews' correlation (CoLA; Gorodkin, 2004, for more labels); 0 if undefined."""
-    matrix, update = _confusion(label_ids, logits, weights)
+    matrix, update = confusion(label_ids, logits, weights)
     total, correct = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
     labels, predictions = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
     covariance = correct * total - tf.reduce_sum(labels * predictions)
@@ -52,7 +52,7 @@ def micro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Met
     predicted, holds = tf.cast(logits > 0, tf.float64), tf.cast(label_ids > 0, tf.float64)
     weights = tf.cast(weights, tf.float64)[:, tf.newaxis]
     counts = [tf.reduce_sum(x * weights) for x in (predicted * holds, predicted + holds)]
-    both, either = tf.unstack((total := _Total([2])).value)
+    both, either = tf.unstack((total := Total([2])).value)
     return _ratio(2 * both, either), total.add(tf.stack(counts))
 
 
@@ -81,22 +81,30 @@ METRICS_OF_KIND = {
 METRICS = {name: f for of_kind in METRICS_OF_KIND.values() for name, f in of_kind.items()}
 
 
-class _Total:
-    """Holds a float64 local variable, to which each batch is added."""
+class Total:
+    """Holds a float64 local variable, to which each batch is added.
+
+    Args:
+      shape: the shape of the sum, which starts at zero.
+
+    Attributes:
+      value: the sum so far.
+    """
 
     def __init__(self, shape: list[int]):
         self._variable = local_variable(tf.zeros(shape, tf.float64))
         self.value = self._variable.read_value()
 
     def add(self, amount: tf.Tensor) -> tf.Operation:
+        """Returns the operation that adds a batch's float64 amount."""
         return self._variable.assign_add(amount, read_value=False)
 
 
-def _confusion(label_ids, logits, weights):
-    """Returns (counts, update); counts, float64 [L, L], are by label and predicted label."""
+def confusion(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Counts the examples by label and predicted label: float64 [L, L]."""
     num_labels = logits.shape.as_list()[-1]
     predictions = tf.argmax(logits, -1, output_type=tf.int32)
-    total = _Total([num_labels, num_labels])
+    total = Total([num_labels, num_labels])
     batch = tf.math.confusion_matrix(
         label_ids, predictions, num_labels, tf.float64, weights=tf.cast(weights, tf.float64)
     )

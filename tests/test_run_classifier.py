@@ -107,6 +107,11 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         ),
         (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+        (
+            ["--prediction_header", "--task_kind=tagging", "--train_file={here}", *OWN]
+            + ["--do_train"],
+            "--prediction_header=True: is for test_results.tsv, but tags are",
+        ),
         (["--export_inputs=words"], "--export_inputs=words: must be one of text, ids"),
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
     ],
@@ -206,17 +211,39 @@ def test_train_evaluate_and_predict(data, tmp_path, capsys):
     assert main([*flags, "--do_train", "--do_predict"]) == 0
     assert f"Nothing left to train: {output_dir} is at step 144." in capsys.readouterr().out
     assert (output_dir / "test_results.tsv").read_text().splitlines() == lines
+    check_report(output_dir, results, dev)
+    assert main([*flags, "--do_predict", "--prediction_header"]) == 0
+    with_header = (output_dir / "test_results.tsv").read_text().splitlines()
+    assert with_header == ["high\tlow", *lines]
+
+
+def check_report(output_dir, results, truth):
+    """Checks eval_report.tsv against the metrics; the arrays are in no file of metrics."""
+    lines = (output_dir / "eval_report.tsv").read_text().splitlines()
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in lines[:4]}
+    assert [int(rows[label][3]) for label in ("high", "low")] == [
+        truth.count("high"), truth.count("low"),
+    ]  # fmt: skip
+    assert float(rows["mean of the labels"][2]) == pytest.approx(
+        float(results["macro_f1"]), abs=1e-4
+    )
+    matrix = np.array([line.split("\t")[1:] for line in lines[6:8]], int)
+    assert np.trace(matrix) / 21 == pytest.approx(float(results["accuracy"]), abs=1e-6)
+    assert "confusion" not in (output_dir / "metrics.jsonl").read_text()
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_eight_cores_predict_what_one_does(data, tmp_path):
     output_dir = tmp_path / "run"
     flags = command(data, output_dir, predict_file=data / "test.csv")
-    assert main([*flags, "--do_train", "--do_predict"]) == 0
+    assert main([*flags, "--do_train", "--do_predict", "--do_eval"]) == 0
     one = (output_dir / "test_results.tsv").read_text().splitlines()
+    confusions = (output_dir / "eval_report.tsv").read_text().split("\n\n")[1]
     (output_dir / "test_results.tsv").unlink()
+    (output_dir / "eval_report.tsv").unlink()
     cores = ["--tpu_name=rehearse:8", "--predict_batch_size=8", "--do_predict"]
-    assert main([*flags, *cores]) == 0
+    assert main([*flags, *cores, "--do_eval", "--eval_batch_size=8"]) == 0
+    assert (output_dir / "eval_report.tsv").read_text().split("\n\n")[1] == confusions
     eight = (output_dir / "test_results.tsv").read_text().splitlines()
     found, expected = (
         np.array([line.split("\t") for line in lines], float) for lines in (eight, one)
@@ -301,6 +328,8 @@ def test_numbers_and_several_labels(data, tmp_path, kind):
     }
     found = (tmp_path / "run" / "eval_results.txt").read_text()
     assert ("pearson = " if kind == "regression" else "micro_f1 = ") in found
+    report = tmp_path / "run" / "eval_report.tsv"
+    assert report.exists() == (kind == "multi_label")
 
 
 def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
@@ -315,6 +344,8 @@ def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
     assert "\naccuracy = " in "\n" + found and "\nmismatched_accuracy = " in found
     assert "mismatched_loss" not in found and "mismatched_global_step" not in found
     assert (tmp_path / "run" / "eval_matched").is_dir()
+    for name in ("matched", "mismatched"):
+        assert (tmp_path / "run" / f"eval_report_{name}.tsv").exists()
 
 
 def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):

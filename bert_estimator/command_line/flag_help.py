@@ -25,7 +25,8 @@ GROUPS = {
     "random_seed allow_partial_init max_rollbacks",
     "Checkpoints, evaluation and predictions": "save_checkpoints_steps eval_steps "
     "keep_best_checkpoint early_stopping_patience max_eval_steps eval_batch_size "
-    "predict_batch_size export_inputs n_best_size max_answer_length null_score_diff_threshold",
+    "predict_batch_size prediction_header export_inputs n_best_size max_answer_length "
+    "null_score_diff_threshold",
     "Cores, hosts and memory": "tpu_name num_tpu_cores num_cores_per_replica tpu_topology "
     "price_per_chip_hour "
     "micro_batch_size recompute use_one_hot_embeddings iterations_per_loop host_wait_secs",
@@ -69,7 +70,7 @@ _VALUES = {int: "N", float: "X", str: "TEXT"}
 
 def _wrapped(form, explained):
     """Returns the lines of a flag: its form at the left, its help at the right."""
-    lines = textwrap.wrap(explained, 100 - _INDENT)
+    lines = textwrap.wrap(explained, 100 - _INDENT, break_on_hyphens=False)
     start = f"  {form}"
     if len(start) < _INDENT - 1:
         start += " " * (_INDENT - len(start)) + lines.pop(0)

@@ -79,6 +79,11 @@ class ClassificationConfig(FineTuningConfig):
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
         may_differ=True,
     )
+    prediction_header: bool = flags.field(
+        False,
+        "Write the labels as the first line of test_results.tsv.",
+        may_differ=True,
+    )
     export_inputs: str | None = flags.field(
         None,
         "Export a model that takes text or ids; the default is text, but ids for SentencePiece and "
@@ -101,6 +106,13 @@ class ClassificationConfig(FineTuningConfig):
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         )
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
+        flags.check(
+            not self.prediction_header or self.task_kind != "tagging",
+            "prediction_header",
+            True,
+            "is for test_results.tsv, but tags are predicted in the format of --predict_file; "
+            "leave it out",
+        )
         if self.export_inputs is not None:
             flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
         weights = self.class_weights.split(",") if self.class_weights else ("1",)

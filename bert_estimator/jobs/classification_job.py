@@ -5,7 +5,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bert_estimator import classification, fine_tuning, tagging, tpu, update
+from bert_estimator import (
+    classification,
+    classification_report,
+    fine_tuning,
+    tagging,
+    tpu,
+    update,
+)
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import classification_data, classification_export, fine_tuning_job
 from bert_estimator.jobs.classification_config import ClassificationConfig
@@ -55,7 +62,7 @@ class Classification(FineTuning):
         head = (
             tagging.TaggingHead(*of_head, task.labels)
             if task.kind == "tagging"
-            else classification.Head(*of_head)
+            else classification.Head(*of_head, reports=task.kind in classification_report.KINDS)
         )
         return classification.model_fn_builder(network, head, rule)
 
@@ -88,8 +95,11 @@ class Classification(FineTuning):
           file.
         """
         results: dict[str, Any] = {}
+        self._reports = {}
         for name, features in self._data.task.evaluate.items():
             found = self.evaluate_on(features, checkpoint, name or None)
+            if self._data.task.kind in classification_report.KINDS:
+                self._reports[name] = [found.pop(key) for key in classification_report.NAMES]
             if not results:
                 first = self._data.task.metrics[0]
                 results = {first: found[first], **found}
@@ -99,10 +109,23 @@ class Classification(FineTuning):
             results.update({f"{name}_{key}": value for key, value in found.items()})
         return results
 
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates as every script does; and writes eval_report.tsv, which tells more of each
+        label, as `classification_report.lines` says, for each file of the task."""
+        results = super().evaluate()
+        task = self._data.task
+        for name, counts in self._reports.items():
+            file = f"eval_report{name and '_' + name}.tsv"
+            path = os.path.join(self._config.output_dir, file)
+            write_lines(path, classification_report.lines(task.kind, task.labels, *counts))
+            print(f"Precision and recall of each label, confusions and calibration: {path}")
+        return results
+
     def predict(self) -> None:
         """Writes test_results.tsv, which has a line for each example, in order.
 
-        A line has the probabilities of the labels with tabs between them, or the number. Predicted
+        A line has the probabilities of the labels with tabs between them, or the number; with
+        --prediction_header, the first line has the labels, or "number". Predicted
         tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
         """
         task = self._data.task
@@ -117,7 +140,8 @@ class Classification(FineTuning):
                 what = f"{features.num_sentences} sentences with their tags"
             else:
                 path += ".tsv"
-                write_lines(path, map(_as_line, rows))
+                header = ["\t".join(task.labels or ["number"])] * self._config.prediction_header
+                write_lines(path, itertools.chain(header, map(_as_line, rows)))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             predictions.close()

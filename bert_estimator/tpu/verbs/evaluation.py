@@ -85,6 +85,8 @@ def evaluate(
 
 def _shown(value):
     """Returns a metric's value as text; a number that is not whole has five significant digits."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of shape {list(value.shape)}"
     is_float = isinstance(value, float | np.floating)
     return round_number(float(value), 5) if is_float else str(value)
 

@@ -1,0 +1,130 @@
+"""What an evaluation says of each label: precision, recall, confusions, calibration.
+
+`counts` are metrics of an evaluation, summed batch by batch; `lines` is the report made of them.
+
+Letters: N examples, L labels, K bins of probability.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.metrics import Metric, Total, confusion
+
+NUM_BINS = 10
+
+CONFUSION, CALIBRATION = NAMES = ("confusion", "calibration")
+# Kinds of heads whose labels have probabilities, a text each.
+KINDS = ("classification", "multi_label")
+
+
+def counts(
+    kind: str, label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor
+) -> dict[str, Metric]:
+    """Computes what a report is made of.
+
+    Args:
+      kind: one of KINDS.
+      label_ids: int32 [N] for classification, int32 [N, L] for multi_label.
+      logits: float32 [N, L].
+      weights: float32 [N], 0 for padding.
+
+    Returns:
+      A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
+      [L, 2, 2] for multi_label, by whether the label holds and is predicted; "calibration" [K, 3],
+      by the probability of what is predicted: number, sum of the probabilities, and number of
+      right predictions. For multi_label every label of an example is a prediction.
+    """
+    if kind == "classification":
+        predicted = tf.argmax(logits, -1, output_type=tf.int32)
+        probability = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        right = tf.equal(predicted, label_ids)
+        return {
+            CONFUSION: confusion(label_ids, logits, weights),
+            CALIBRATION: _calibration(probability, right, weights),
+        }
+    holds, predicted = label_ids > 0, logits > 0
+    weights = tf.tile(weights[:, tf.newaxis], [1, logits.shape.as_list()[1]])
+    pairs = [
+        [tf.logical_and(tf.equal(holds, a), tf.equal(predicted, b)) for b in (False, True)]
+        for a in (False, True)
+    ]
+    batch = [[tf.reduce_sum(tf.cast(x, tf.float64) * tf.cast(weights, tf.float64), 0)
+              for x in row] for row in pairs]  # fmt: skip
+    total = Total([logits.shape.as_list()[1], 2, 2])
+    return {
+        CONFUSION: (total.value, total.add(tf.transpose(tf.stack(batch), [2, 0, 1]))),
+        CALIBRATION: _calibration(tf.sigmoid(tf.abs(logits)), tf.equal(holds, predicted), weights),
+    }
+
+
+def _calibration(probability, right, weights):
+    """Returns the metric of predictions by their probability: [K, 3]."""
+    bins = tf.minimum(tf.cast(tf.reshape(probability, [-1]) * NUM_BINS, tf.int32), NUM_BINS - 1)
+    weights = tf.cast(tf.reshape(weights, [-1, 1]), tf.float64)
+    columns = [tf.ones_like(probability), probability, tf.cast(right, tf.float32)]
+    columns = tf.stack([tf.reshape(tf.cast(x, tf.float64), [-1]) for x in columns], axis=-1)
+    total = Total([NUM_BINS, 3])
+    return total.value, total.add(tf.math.unsorted_segment_sum(columns * weights, bins, NUM_BINS))
+
+
+def lines(
+    kind: str, labels: Sequence[str], confusions: np.ndarray, calibration: np.ndarray
+) -> Iterator[str]:
+    """Yields the lines of a report: three tables, whose cells are separated by tabs.
+
+    Args:
+      kind: one of KINDS.
+      labels: the labels' names.
+      confusions, calibration: the values of `counts`.
+    """
+    is_single = kind == "classification"
+    if is_single:
+        right, said = np.diag(confusions), confusions.sum(axis=0)
+        number = confusions.sum(axis=1)
+    else:
+        right, said = confusions[:, 1, 1], confusions[:, :, 1].sum(axis=1)
+        number = confusions[:, 1].sum(axis=1)
+    rows = [_share(right, said), _share(right, number), _share(2 * right, said + number), number]
+    yield "label\tprecision\trecall\tf1\tnumber"
+    for label, *values in zip(labels, *rows, strict=True):
+        yield _row(label, values)
+    yield _row("mean of the labels", [*np.mean(rows[:3], axis=1), number.sum()])
+    yield ""
+    if is_single:
+        yield "\t".join(["label \\ predicted", *labels])
+        for label, row in zip(labels, confusions, strict=True):
+            yield "\t".join([label, *(f"{count:.0f}" for count in row)])
+    else:
+        yield "label\tholds, predicted\tholds, not predicted\tpredicted only\tneither"
+        for label, table in zip(labels, confusions, strict=True):
+            cells = (table[1, 1], table[1, 0], table[0, 1], table[0, 0])
+            yield "\t".join([label, *(f"{count:.0f}" for count in cells)])
+    yield ""
+    yield "probability\tmean\tshare right\tnumber"
+    for place, (count, probability, correct) in enumerate(calibration):
+        if count:
+            name = f"{place / NUM_BINS:.1f} to {(place + 1) / NUM_BINS:.1f}"
+            yield _row(name, [probability / count, correct / count, count])
+    yield f"expected calibration error\t{calibration_error(calibration):.4f}"
+
+
+def calibration_error(calibration: np.ndarray) -> float:
+    """Returns the mean distance of the probability and the share of right predictions in a bin,
+    weighted by the bins' numbers (Guo et al., 2017, equation 5).
+
+    Args:
+      calibration: float64 [K, 3], see `counts`.
+    """
+    total = calibration[:, 0].sum()
+    return float(np.abs(calibration[:, 1] - calibration[:, 2]).sum() / total) if total else 0.0
+
+
+def _share(a, b):
+    return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
+
+
+def _row(name, values):
+    *shares, number = values
+    return "\t".join([name, *(f"{share:.4f}" for share in shares), f"{number:.0f}"])
