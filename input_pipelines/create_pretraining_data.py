@@ -15,7 +15,7 @@ from absl import app, flags
 from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
-from input_pipelines import command_line
+from input_pipelines import command_line, text_flags
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.instances import CreationSettings
 from input_pipelines.progress import Progress
@@ -34,6 +34,7 @@ def _define_flags_of_files():
         "Read these text files, globs or directories, comma-separated.",
         required=True,
     )
+    text_flags.define()
     flags.DEFINE_string(
         "output_file", None, "Write these record files, comma-separated.", required=True
     )
@@ -145,7 +146,7 @@ def _write(values, input_files, tokenizer, output_files, settings):
 
     def write(files, settings, description, part, what):
         progress = Progress(what, total_bytes(input_files), "B")
-        documents = read_documents(input_files, progress)
+        documents = read_documents(input_files, progress, text_flags.options(values))
         if fraction:
             documents = held_out.part_of(documents, fraction, part)
         return write_pretraining_records(

@@ -14,7 +14,7 @@ from absl import app, flags
 from bert_estimator import native_log
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
-from input_pipelines import command_line
+from input_pipelines import command_line, text_flags
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
 
@@ -29,6 +29,7 @@ def define_flags() -> None:
         "Read these text files, globs or directories, comma-separated.",
         required=True,
     )
+    text_flags.define()
     flags.DEFINE_string("vocab_file", None, "Write the vocabulary to this file.", required=True)
     flags.DEFINE_integer(
         "vocab_size", 30522, "Make this number of tokens, the special tokens included."
@@ -63,7 +64,8 @@ def create(values: flags.FlagValues) -> str:
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
-    documents = read_documents(files, Progress("Reading text", total_bytes(files), "B"))
+        progress = Progress("Reading text", total_bytes(files), "B")
+    documents = read_documents(files, progress, text_flags.options(values))
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")
     if is_model != (values.model_type != "wordpiece"):

@@ -1,14 +1,41 @@
-"""Reads text files in google-research/bert's input format into documents.
+"""Reads text files into documents, each a non-empty list of non-empty sentences.
 
-The files are UTF-8 text with one sentence a line and an empty line between documents. The end of a
-file ends a document too.
+Plain text is in google-research/bert's input format by default: UTF-8 with one sentence a line and
+an empty line between documents. The end of a file ends a document too. `text_formats` has the other
+formats, whose texts are split into sentences; `text_files` says how files may be packed.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 
 from bert_estimator import paths
+from input_pipelines import remote_files, sentences, text_files, text_formats
 from input_pipelines.progress import Progress
+
+SPLITTING = ("auto", "yes", "no")
+"""Whether texts are split into sentences; "auto" splits texts of all formats but plain text."""
+
+MOST_SENTENCES = 1 << 18
+"""A document with more sentences is cut, so that no file has to fit into memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """Says how text files are read; the names are flags of the commands that read them.
+
+    Attributes:
+      text_field: the key of the text in JSON lines, or its column in parquet.
+      split_sentences: one of `SPLITTING`. Without splitting, each line is a sentence.
+      document_per_file: whether a file of plain text is one document, in spite of empty lines.
+    """
+
+    text_field: str = "text"
+    split_sentences: str = "auto"
+    document_per_file: bool = False
+
+
+_DEFAULT = TextOptions()
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
@@ -22,7 +49,10 @@ def find_files(patterns: Sequence[str]) -> list[str]:
     """
     files: dict[str, None] = {}
     for pattern in patterns:
-        matches = _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
+        if remote_files.is_remote(pattern):
+            matches = remote_files.find(pattern)
+        else:
+            matches = _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
         if not matches:
             raise ValueError(f"no file matches {pattern!r}. Give an existing file or glob.")
         files.update(dict.fromkeys(matches))
@@ -41,23 +71,30 @@ def _files_below(directory):
 
 def total_bytes(files: Sequence[str]) -> int:
     """Returns the size of files together, for `Progress`; missing files count 0."""
-    return sum(os.path.getsize(path) for path in files if os.path.exists(path))
+    return sum(
+        remote_files.size(path) if remote_files.is_remote(path) else os.path.getsize(path)
+        for path in files
+        if remote_files.is_remote(path) or os.path.exists(path)
+    )
 
 
-def read_documents(files: Sequence[str], progress: Progress | None = None) -> Iterator[list[str]]:
+def read_documents(
+    files: Sequence[str], progress: Progress | None = None, options: TextOptions = _DEFAULT
+) -> Iterator[list[str]]:
     """Yields the documents of the files, each a non-empty list of non-empty sentences.
 
     Args:
       files: paths.
       progress: counts the bytes that have been read.
+      options: how the files are read.
 
     Raises:
-      ValueError: a file cannot be read or is not UTF-8 (the message gives the offset of the first
-        bad byte), or the files do not contain any document.
+      ValueError: a file cannot be read, is damaged or is not UTF-8 (the message gives the offset of
+        the first bad byte), or the files do not contain any document.
     """
     number_of_documents = 0
     for path in files:
-        for document in _documents_of_file(path, progress):
+        for document in documents_of_file(path, options=options, progress=progress):
             number_of_documents += 1
             yield document
     if progress:
@@ -69,33 +106,81 @@ def read_documents(files: Sequence[str], progress: Progress | None = None) -> It
         )
 
 
-def _documents_of_file(path: str, progress: Progress | None) -> Iterator[list[str]]:
+def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
+    """Returns whether a file may be read in parts that begin after empty lines.
+
+    Raises:
+      ValueError: the file cannot be read.
+    """
+    if text_files.packing(path) or remote_files.is_remote(path) or options.document_per_file:
+        return False
+    return _format(path, options) == "plain"
+
+
+def documents_of_file(
+    path: str,
+    start: int = 0,
+    end: int | None = None,
+    options: TextOptions = _DEFAULT,
+    progress: Progress | None = None,
+) -> Iterator[list[str]]:
+    """Yields the documents of a file, as `read_documents`, which says what is raised.
+
+    Args:
+      path: the file.
+      start, end: the bytes at which the first document begins and the last document ends, if
+        `is_plain`.
+      options, progress: as for `read_documents`.
+    """
+    kind = "plain" if start else _format(path, options)
+    with text_files.opened(path, progress) as file:
+        if kind == "plain":
+            texts = text_formats.lines(file, path, start, end)
+            yield from _cut(_plain_documents(texts, options))
+            return
+        if kind == "parquet":
+            texts = text_formats.parquet_texts(file, path, options.text_field)
+        elif kind == "jsonl":
+            texts = text_formats.json_texts(file, path, options.text_field)
+        else:
+            texts = text_formats.wikiextractor_texts(file, path)
+        split = str.splitlines if options.split_sentences == "no" else sentences.split_text
+        yield from _cut(filter(None, (_stripped(split(text)) for text in texts)))
+
+
+def _format(path, options) -> str:
+    """Returns the format of a file, by its name or by its first line that is not empty."""
+    with text_files.opened(path) as file:
+        line = file.readline(1 << 20).removeprefix(b"\xef\xbb\xbf")
+        while line and not line.strip():
+            line = file.readline(1 << 20)
+    return text_formats.of_file(path, line.lstrip(), options.text_field)
+
+
+def _stripped(lines) -> list[str]:
+    return [line for line in map(str.strip, lines) if line]
+
+
+def _plain_documents(lines, options) -> Iterator[list[str]]:
+    """Yields documents of plain lines; a document may be cut before it ends."""
+    splits = options.split_sentences == "yes"
     document: list[str] = []
-    for line in _lines(path, progress):
-        sentence = line.strip()
-        if sentence:
-            document.append(sentence)
-        elif document:
-            yield document
+    for line in lines:
+        text = line.strip()
+        is_end = not text and not options.document_per_file
+        if text or splits:
+            document.append(text)
+        if (is_end or len(document) >= MOST_SENTENCES) and any(document):
+            yield list(sentences.split_text("\n".join(document))) if splits else document
             document = []
-    if document:
-        yield document
+    if any(document):
+        yield list(sentences.split_text("\n".join(document))) if splits else document
 
 
-def _lines(path: str, progress: Progress | None) -> Iterator[str]:
-    offset = 0
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                yield line.decode("utf-8-sig" if offset == 0 else "utf-8")
-                offset += len(line)
-                if progress:
-                    progress.add(len(line))
-    except UnicodeDecodeError as error:
-        skipped = len(line) - len(error.object)  # of the byte order mark, if the file has one
-        raise ValueError(
-            f"{path}: byte {offset + skipped + error.start} is not UTF-8 ({error.reason}). Convert "
-            "the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
-        ) from None
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}.") from None
+def _cut(documents) -> Iterator[list[str]]:
+    for document in documents:
+        if len(document) <= MOST_SENTENCES:
+            yield document
+            continue
+        for start in range(0, len(document), MOST_SENTENCES):
+            yield document[start : start + MOST_SENTENCES]

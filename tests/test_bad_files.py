@@ -208,12 +208,16 @@ BAD_FILES = {
         (b"(" * 9999, ": is not Python: "),
     ],
     ("vocabulary", "text.txt"): [
+        (b'{"text": 1}', ":1: text: must be a string, not 1"),
+        (b'<doc id="1">\nw1\n', ": ends within the document that begins in line 1. Extract the"),
         (b"", ": every line is empty. Give text with one sentence a line and an empty line betw"),
         (b"\xff", ": byte 0 is not UTF-8 (invalid start byte). Convert the file to UTF-8 (for i"),
         (b" \n \n", ": every line is empty. Give text with one sentence a line and an empty lin"),
         (b"\0\n", "the text to train a vocabulary from does not have words. Give more text."),
     ],
     ("records", "text.txt"): [
+        (b'{"text": 1}', ":1: text: must be a string, not 1"),
+        (b'<doc id="1">\nw1\n', ": ends within the document that begins in line 1. Extract the"),
         (b"", ": every line is empty. Give text with one sentence a line and an empty line betw"),
         (b"\xff", ": byte 0 is not UTF-8 (invalid start byte). Convert the file to UTF-8 (for i"),
         (b"a", "1 documents with 1 tokens give 0 instances: an instance needs two tokens. Give"),

@@ -1,0 +1,104 @@
+"""Files on remote file systems, such as gs://bucket/name and s3://bucket/name.
+
+fsspec reads them if it is installed, with its module for the protocol (gcsfs, s3fs, ...). Without
+fsspec it is TensorFlow, as far as this build of TensorFlow knows the protocol.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from typing import IO, Any
+
+_TO_DO = "pip install 'bert-estimator[corpora]' and fsspec's module for this protocol"
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path or pattern is on a remote file system."""
+    return "://" in path
+
+
+def find(pattern: str) -> list[str]:
+    """Returns the files that match a pattern, or are in or below a directory; sorted.
+
+    Raises:
+      ValueError: the file system cannot be read.
+    """
+    with _errors(pattern):
+        if (system := _system(pattern)) is None:
+            return _find_by_tensorflow(pattern)
+        path = system._strip_protocol(pattern)
+        if system.isdir(path):
+            found = system.find(path)
+        else:
+            found = [p for p in system.glob(path) if system.isfile(p)]
+        return sorted(map(system.unstrip_protocol, found))
+
+
+def size(path: str) -> int:
+    """Returns the size of a file in bytes."""
+    with _errors(path):
+        if (system := _system(path)) is not None:
+            return system.size(path)
+        import tensorflow.compat.v1 as tf
+
+        return tf.io.gfile.stat(path).length
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for reading.
+
+    Raises:
+      ValueError: the file cannot be read.
+    """
+    with _errors(path), contextlib.ExitStack() as stack:
+        if (system := _system(path)) is not None:
+            file = stack.enter_context(system.open(path, "rb"))
+        else:
+            import tensorflow.compat.v1 as tf
+
+            file = stack.enter_context(tf.io.gfile.GFile(path, "rb"))
+            file.size()  # an error of opening comes now
+        yield file
+
+
+def _find_by_tensorflow(pattern):
+    import tensorflow.compat.v1 as tf
+
+    if not tf.io.gfile.isdir(pattern):
+        return sorted(path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path))
+    return sorted(
+        tf.io.gfile.join(parent, name)
+        for parent, _, names in tf.io.gfile.walk(pattern)
+        for name in names
+    )
+
+
+def _system(path) -> Any:
+    """Returns fsspec's file system of a path, or None if fsspec is not installed."""
+    if importlib.util.find_spec("fsspec") is None:
+        return None
+    import fsspec
+
+    return fsspec.core.url_to_fs(path)[0]
+
+
+@contextlib.contextmanager
+def _errors(path):
+    """Makes errors of a remote file system a ValueError with a sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"{path}: cannot be read: it is not there.") from None
+    except ImportError as error:
+        raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None
+    except OSError:
+        raise
+    except ValueError as error:
+        if "rotocol" not in str(error):
+            raise
+        raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None
+    except Exception as error:
+        if type(error).__module__.startswith("tensorflow"):
+            raise ValueError(f"{path}: cannot be read: {error}. Do this: {_TO_DO}.") from None
+        raise

@@ -1,0 +1,161 @@
+"""The formats of text files: plain lines, JSON lines, WikiExtractor's output and parquet.
+
+Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON lines: an object a
+line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
+Any other file is told by its first line: `<doc ` begins WikiExtractor's output, an object of JSON
+begins JSON lines (WikiExtractor's --json), and everything else is plain text.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from bert_estimator import json_files
+from input_pipelines import text_files
+
+_MOST_LINE_BYTES = 1 << 28
+_PARQUET_ROWS = 64
+_DOC = re.compile(r"<doc (.*)>$")
+_TITLE = re.compile(r'\btitle="([^"]*)"')
+
+
+def of_file(path: str, first_line: bytes, text_field: str) -> str:
+    """Returns the format of a file: "plain", "jsonl", "wikiextractor" or "parquet".
+
+    Args:
+      path: the file's name.
+      first_line: its first line that is not empty, unpacked.
+      text_field: the key of the texts in JSON.
+    """
+    name = path.removesuffix(text_files.packing(path)).lower()
+    if name.endswith(".parquet"):
+        return "parquet"
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return "jsonl"
+    if _DOC.match(first_line.decode(errors="replace").strip()):
+        return "wikiextractor"
+    if first_line.startswith(b"{"):
+        try:
+            if text_field in json_files.parse(first_line, path):
+                return "jsonl"
+        except json_files.JsonError:
+            pass
+    return "plain"
+
+
+def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
+    """Yields the lines of a stream of UTF-8.
+
+    Args:
+      file: the stream.
+      path: the file's name, for errors.
+      start, end: the bytes at which the first line begins and the last line ends.
+
+    Raises:
+      ValueError: a line is not UTF-8; the message gives the offset of the first bad byte in the
+        unpacked file. Or a line is longer than 256 MiB.
+    """
+    if start:
+        file.seek(start)
+    offset = start
+    while (end is None or offset < end) and (line := file.readline(_MOST_LINE_BYTES)):
+        if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
+            raise ValueError(
+                f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
+                "Break it into lines, or leave the file out."
+            )
+        try:
+            yield line.decode("utf-8-sig" if offset == 0 else "utf-8")
+        except UnicodeDecodeError as error:
+            skipped = len(line) - len(error.object)  # of the byte order mark, if the file has it
+            raise ValueError(
+                f"{path}: byte {offset + skipped + error.start} is not UTF-8 ({error.reason}). "
+                "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
+            ) from None
+        offset += len(line)
+
+
+def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
+    """Yields the texts of JSON lines; a text of null is empty.
+
+    Raises:
+      ValueError: a line is not an object with this key; the message names file and line.
+    """
+    for number, line in enumerate(lines(file, path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        values = json_files.parse(line, place)
+        if text_field not in values:
+            keys = ", ".join(sorted(values)[:20])
+            raise ValueError(
+                f"{place}: has no key {text_field!r} (it has {keys or 'none'}). Give the key of "
+                "the text as text_field."
+            )
+        yield json_files.field(values, text_field, str, place, default="")
+
+
+def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
+    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents, without their titles.
+
+    Raises:
+      ValueError: a document does not end, or text is outside of documents.
+    """
+    begin, title, text = 0, None, []
+    for number, line in enumerate(lines(file, path), 1):
+        stripped = line.strip()
+        if not begin:
+            found = _DOC.match(stripped)
+            if found:
+                title = _TITLE.search(found[1])
+                begin, title, text = number, title and html.unescape(title[1]), []
+            elif stripped:
+                raise ValueError(
+                    f"{path}:{number}: is outside of <doc ...> and </doc>, unlike WikiExtractor's "
+                    "output. Extract the file again."
+                )
+        elif stripped == "</doc>":
+            yield "".join(text)
+            begin = 0
+        elif text or stripped != title:
+            text.append(line)
+    if begin:
+        raise ValueError(
+            f"{path}: ends within the document that begins in line {begin}. Extract the file again."
+        )
+
+
+def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
+    """Yields the texts of a column of strings; a text of null is empty.
+
+    Raises:
+      ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
+        not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise text_files.missing_module("pyarrow", "a parquet file") from None
+    row = 0
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        names = table.schema_arrow.names
+        if text_field not in names:
+            raise ValueError(
+                f"{path}: has no column {text_field!r} (it has {', '.join(names)}). Give the "
+                "column of the text as text_field."
+            )
+        kind = table.schema_arrow.field(text_field).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise ValueError(f"{path}: the column {text_field!r} holds {kind}, not strings.")
+        for batch in table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
+            for value in batch.column(0):
+                yield value.as_py() or ""
+                row += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path}: is not complete parquet, from row {row} on ({str(error).rstrip('.')}). "
+            "Get the file again."
+        ) from None

@@ -1,0 +1,136 @@
+import bz2
+import gzip
+import io
+import lzma
+import sys
+
+import pytest
+
+from input_pipelines import text_files
+from input_pipelines.documents import find_files, is_plain, read_documents, total_bytes
+from input_pipelines.progress import Progress
+
+TEXT = b"".join(b"Sentence %d.\nAnother one.\n\n" % i for i in range(3000))
+DOCUMENTS = [[f"Sentence {i}.", "Another one."] for i in range(3000)]
+
+
+def zst(content):
+    zstandard = pytest.importorskip("zstandard")
+    # Two frames, as pzstd writes them.
+    packer = zstandard.ZstdCompressor(write_checksum=True)
+    return packer.compress(content[:500]) + packer.compress(content[500:])
+
+
+PACKERS = {
+    "": bytes,
+    ".gz": lambda content: gzip.compress(content[:500]) + gzip.compress(content[500:]),
+    ".bz2": lambda content: bz2.compress(content[:500]) + bz2.compress(content[500:]),
+    ".xz": lzma.compress,
+    ".zst": zst,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_packed_text_is_text(tmp_path, ending):
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACKERS[ending](TEXT))
+    progress = Progress("Reading", 1, "B", io.StringIO())
+    assert list(read_documents([str(path)], progress)) == DOCUMENTS
+    assert progress._done == total_bytes([str(path)])
+    assert is_plain(str(path)) == (ending == "")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
+def test_damage_is_an_error_with_file_and_place(tmp_path, ending, damage):
+    content = bytearray(PACKERS[ending](TEXT))
+    size = len(content)
+    if damage == "cut":
+        del content[size * 2 // 3 :]
+    elif damage == "changed":
+        content[size // 2] ^= 0xFF
+    else:
+        content = b"this is text\n" * 9
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(content)
+    message = r"a\.txt\.\w+: is damaged or cut short, at byte \d+ or"
+    if damage == "changed":  # what was packed last may be read before its checksum
+        message += r"|a\.txt\.\w+: byte \d+ is not UTF-8"
+    with pytest.raises(ValueError, match=message):
+        list(read_documents([str(path)]))
+
+
+def test_a_bad_byte_is_counted_in_the_unpacked_file(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"One.\n\nTw\xf6.\n"))
+    with pytest.raises(ValueError, match=r"a\.txt\.gz: byte 8 is not UTF-8"):
+        list(read_documents([str(path)]))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content", "what"),
+    [
+        ("zstandard", "a.zst", b"x", "a .zst file"),
+        ("pyarrow", "a.parquet", b"PAR1", "a parquet file"),
+    ],
+)
+def test_a_module_that_is_not_installed(tmp_path, monkeypatch, module, name, content, what):
+    monkeypatch.setitem(sys.modules, module, None)
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = rf"{what} needs the module {module}: pip install 'bert-estimator\[corpora\]'"
+    with pytest.raises(ValueError, match=message):
+        list(read_documents([str(path)]))
+
+
+# Remote file systems: fsspec has a file system in memory
+
+
+@pytest.fixture
+def bucket():
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for name, content in {
+        "corpus/b.txt": TEXT,
+        "corpus/a/c.txt.gz": gzip.compress(TEXT),
+        "corpus/w.jsonl": b'{"text": "One. Two."}\n',
+    }.items():
+        system.pipe(f"/{name}", content)
+    yield
+    system.rm("/corpus", recursive=True)
+
+
+def test_remote_files(bucket):
+    files = ["memory:///corpus/a/c.txt.gz", "memory:///corpus/b.txt", "memory:///corpus/w.jsonl"]
+    assert find_files(["memory://corpus"]) == files
+    assert find_files(["memory://corpus/*.txt", "memory://corpus"]) == [
+        files[1],
+        files[0],
+        files[2],
+    ]
+    assert list(read_documents(files)) == [*DOCUMENTS, *DOCUMENTS, ["One.", "Two."]]
+    assert total_bytes(files) == len(gzip.compress(TEXT)) + len(TEXT) + 22
+    assert not is_plain(files[1])
+    with pytest.raises(ValueError, match=r"memory://none: cannot be read: it is not there"):
+        list(read_documents(["memory://none"]))
+    with pytest.raises(ValueError, match="no file matches 'memory://none"):
+        find_files(["memory://none*"])
+
+
+def test_a_protocol_that_nobody_knows():
+    pytest.importorskip("fsspec")
+    with pytest.raises(ValueError, match=r"foo://x/y: cannot be read: .*bert-estimator\[corpora"):
+        find_files(["foo://x/y"])
+
+
+def test_without_fsspec_it_is_tensorflow(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files.remote_files, "_system", lambda path: None)
+    path = tmp_path / "d" / "a.txt"
+    path.parent.mkdir()
+    path.write_bytes(TEXT)
+    assert find_files([f"file://{path.parent}"]) == [f"file://{path}"]
+    assert find_files([f"file://{path.parent}/*.txt"]) == [f"file://{path}"]
+    assert total_bytes([f"file://{path}"]) == len(TEXT)
+    assert list(read_documents([f"file://{path}"])) == DOCUMENTS
+    with pytest.raises(ValueError, match=r"s9://x/y: cannot be read: .*bert-estimator\[corpora"):
+        list(read_documents(["s9://x/y"]))
