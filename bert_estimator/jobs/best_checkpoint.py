@@ -72,12 +72,16 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._remove_others()
         self.after_save(None, step)
 
+    def reads_checkpoint(self, step: int) -> bool:
+        """Returns whether the checkpoint of a step is evaluated, and so read."""
+        # Which steps are due follows from the list, and so not from when a process was killed.
+        return step // self._every != max(self._values, default=0) // self._every
+
     def after_save(self, session: tf.Session, global_step_value: int) -> bool:
         """Evaluates the checkpoint that was saved; returns whether training is to end."""
         del session
         step = int(global_step_value)
-        # Which steps are due follows from the list, and so not from when a process was killed.
-        if step // self._every == max(self._values, default=0) // self._every:
+        if not self.reads_checkpoint(step):
             return self.exhausted
         value, checkpoint = self._evaluate()
         if math.isnan(value):  # a correlation with constant predictions

@@ -176,12 +176,14 @@ class _Evaluator(tf.train.CheckpointSaverListener):
     def before_save(self, session, global_step_value):
         self._note(saved=int(global_step_value))
 
+    def reads_checkpoint(self, step):
+        return step != self._first_step and not self._is_throttled()
+
     def after_save(self, session, global_step_value):
         if global_step_value == self._first_step:
             self._note(done=int(global_step_value))
             return
-        now = time.monotonic()
-        if self._started is not None and now - self._started < self._spec.throttle_secs:
+        if self._is_throttled():
             tf.logging.info(
                 "Checkpoint %d is not evaluated: the last evaluation started less than %s s ago.",
                 global_step_value,
@@ -232,6 +234,10 @@ class _Evaluator(tf.train.CheckpointSaverListener):
             for exporter in spec.exporters
         ]
         self._note(done=int(global_step))
+
+    def _is_throttled(self):
+        since = None if self._started is None else time.monotonic() - self._started
+        return since is not None and since < self._spec.throttle_secs
 
     def _is_final(self, global_step):
         return self._max_steps is not None and bool(global_step >= self._max_steps)

@@ -5,13 +5,16 @@ import glob
 import os
 import re
 import shutil
+from collections.abc import Iterator
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client.session import SessionInterface
 
 from bert_estimator import atomic_file
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs.pending_write import PendingWrite
 
 # TensorFlow writes these first, and then renames them.
 _LEFTOVER_FOLDER = re.compile(rf"{checkpoints.BASENAME}-\d+_temp")
@@ -40,6 +43,10 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
     - It does not write the checkpoint again from which training was restored. A kill during the
       write would destroy the state that training resumes from.
+    - If there is a snapshot, a thread writes the checkpoint while training goes on. Training waits
+      if the next checkpoint is due, or when it ends, or before it calls a listener's `after_save`
+      or `end`. It does not wait for listeners that inherit `after_save`, or whose method
+      `reads_checkpoint(step)` returns False. An error of the write is raised before the next loop.
 
     Args:
       config: the `RunConfig`.
@@ -47,12 +54,13 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
       restored_step: the step of the checkpoint that training was restored from, or None.
       listeners: list of `tf.train.CheckpointSaverListener`.
       finite: a `FiniteCheck`.
+      snapshot: a `Snapshot`.
 
     Raises:
       NonFiniteWeightsError: when saving, a weight is not finite.
     """
 
-    def __init__(self, config, scaffold, restored_step, listeners, finite):
+    def __init__(self, config, scaffold, restored_step, listeners, finite, snapshot):
         super().__init__(
             config.model_dir,
             save_secs=config.save_checkpoints_secs,
@@ -62,12 +70,65 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
             save_graph_def=config.checkpoint_save_graph_def,
         )
         self._model_dir = config.model_dir
+        self._log_every_secs = config.log_every_secs
         self._restored_step = restored_step
-        self._finite = finite
+        self._finite, self._snapshot = finite, snapshot
+        self._write = None  # the last `PendingWrite`
+
+    def before_run(self, run_context):
+        if self._write is not None:
+            self._write.raise_if_failed()
+        return super().before_run(run_context)
+
+    def end(self, session):
+        last_step = session.run(self._global_step_tensor)
+        if last_step != self._timer.last_triggered_step():
+            self._save(session, last_step)
+        self.wait()
+        for listener in self._listeners:
+            listener.end(session, last_step)
+
+    def wait(self) -> None:
+        """Waits until the checkpoint that is being written is complete; raises the write's error.
+
+        It does nothing if no checkpoint is being written.
+        """
+        if self._write is not None:
+            self._write.wait()
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Surrounds a training: if it fails, the checkpoint that is being written is completed."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):  # The first error is the one to raise.
+                self.wait()
+            raise
 
     def _save(self, session, step):
+        """Saves the variables; returns whether a listener asks to end training."""
         if step == self._restored_step:
             return False
+        self.wait()
+        self._check_finite(session, step)
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        tf.logging.info("Saving checkpoints for %d into %s.", step, self._save_path)
+        if self._snapshot.is_possible and not any(_reads(each, step) for each in self._listeners):
+            self._snapshot.take(session)
+            self._write = PendingWrite(
+                self._model_dir,
+                f"the checkpoint of step {step}",
+                lambda: self._write_files(session, step, self._snapshot),
+                self._log_every_secs,
+            )
+        else:
+            self._write_files(session, step)
+        # All listeners are called, whatever the first one returns.
+        return any([listener.after_save(session, step) for listener in self._listeners])
+
+    def _check_finite(self, session, step):
         bad = self._finite.names_of_bad(session)
         if bad:
             raise errors.NonFiniteWeightsError(
@@ -76,15 +137,21 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
                 "learning rate, lengthen the warm-up, or look for bad records.",
                 int(step),
             )
+
+    def _write_files(self, session, step, snapshot=None):
+        """Writes a checkpoint of the session's variables, or of a snapshot, which it releases."""
+        saver = _DurableSaver(self._get_saver(), snapshot)
         try:
-            return super()._save(session, step)
+            saver.save(session, self._save_path, step, write_meta_graph=self._save_graph_def)
         except (OSError, tf.errors.OpError):
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_unfinished(step)
             raise
-
-    def _get_saver(self):
-        return _DurableSaver(super()._get_saver())
+        finally:
+            if snapshot is not None:
+                snapshot.release(session)
+        status = tf.SessionLog(status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._save_path)
+        self._summary_writer.add_session_log(status, step)
 
     def _remove_unfinished(self, step):
         """Removes what was written of a checkpoint that the state file does not name."""
@@ -95,6 +162,14 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
                 os.remove(path)
 
 
+def _reads(listener, step):
+    """Returns whether a listener's `after_save` may read the checkpoint that was saved."""
+    if type(listener).after_save is tf.train.CheckpointSaverListener.after_save:
+        return False
+    reads = getattr(listener, "reads_checkpoint", None)
+    return reads is None or reads(int(step))
+
+
 class FiniteCheck:
     """Finds variables that are not finite. It must be made before the graph is finalized."""
 
@@ -103,9 +178,13 @@ class FiniteCheck:
     def __init__(self):
         self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
         self._finite = [tf.reduce_all(tf.math.is_finite(v)) for v in self._variables]
+        self._sums = [tf.reduce_sum(v) for v in self._variables]
 
     def names_of_bad(self, session: tf.Session) -> list[str]:
         """Returns the names of the first ten variables with a value that is not finite."""
+        # A sum is only finite if all values are, and it is faster: it reads, but does not write.
+        if np.isfinite(session.run(self._sums)).all():
+            return []
         flags = session.run(self._finite)
         names = [v.op.name for v, ok in zip(self._variables, flags, strict=True) if not ok]
         return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
@@ -115,28 +194,29 @@ class _DurableSaver:
     """Wraps a `tf.train.Saver`: a checkpoint is on the disk before the state file names it.
 
     The .meta file is written first. The index file, which makes a checkpoint complete, is the last.
+
+    Args:
+      saver: the saver.
+      snapshot: a `Snapshot` that has been taken, whose values are written; None for the session's.
     """
 
-    def __init__(self, saver):
-        self._saver = saver
+    def __init__(self, saver, snapshot):
+        self._saver, self._snapshot = saver, snapshot
 
     def save(self, session, path, global_step, write_meta_graph):
-        if write_meta_graph and not self._saver._pad_step_number:
-            write_meta_graph = False
-            with session.graph.as_default():
+        # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
+        with session.graph.as_default():
+            if write_meta_graph and not self._saver._pad_step_number:
+                write_meta_graph = False
                 self._saver.export_meta_graph(f"{path}-{global_step}.meta")
-        prefix = self._saver.save(
-            _SyncingSession(session),
-            path,
-            global_step=global_step,
-            write_meta_graph=write_meta_graph,
-        )
+            prefix = self._saver.save(
+                _SyncingSession(session, self._snapshot),
+                path,
+                global_step=global_step,
+                write_meta_graph=write_meta_graph,
+            )
         if prefix:
             sync(prefix)
-        return prefix
-
-    def __getattr__(self, name):
-        return getattr(self._saver, name)
 
 
 class _SyncingSession(SessionInterface):
@@ -145,11 +225,14 @@ class _SyncingSession(SessionInterface):
     The saver runs the operation that writes the files, and then names them in the state file.
     """
 
-    def __init__(self, session):
-        self._session = session
+    def __init__(self, session, snapshot):
+        self._session, self._snapshot = session, snapshot
 
-    def run(self, fetches, *args, **kwargs):
-        result = self._session.run(fetches, *args, **kwargs)
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        if self._snapshot is not None:
+            result = self._snapshot.run_write(self._session, fetches, feed_dict)
+        else:
+            result = self._session.run(fetches, feed_dict, options, run_metadata)
         if isinstance(result, bytes | str):
             sync(os.fsdecode(result))
         return result

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.tpu import errors
+from bert_estimator.tpu.verbs import pending_write
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"
@@ -41,7 +42,8 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
     This is the checkpoint with the highest step whose tensors can all be read, whatever the state
     file `checkpoint` says. To go back to an earlier checkpoint, the user removes the later ones. A
     warning names each later checkpoint that is damaged. Another warning says if the state file
-    cannot be read, or names another checkpoint.
+    cannot be read, or names another checkpoint. If this process is writing a checkpoint there, the
+    function waits until it is complete.
 
     Args:
       model_dir: the directory.
@@ -51,6 +53,7 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
       NoWholeCheckpointError: all checkpoints are damaged, and at least one has a later step than 0.
         Training must not start over in silence.
     """
+    pending_write.wait_for(model_dir)
     problems, whole = {}, None
     prefixes, doubt = _candidates(model_dir)
     for prefix in prefixes:
@@ -86,6 +89,7 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
 
 def last_written(model_dir: str | None) -> str:
     """Returns a sentence for an error, which names the checkpoint to resume from."""
+    pending_write.wait_for(model_dir)
     path = next((each for each in _candidates(model_dir)[0] if damage(each) is None), None)
     if path is None:
         return f"There is no checkpoint in {model_dir} to go on from."

@@ -13,6 +13,7 @@ from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, ticker
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import Progress
+from bert_estimator.tpu.verbs.snapshot import Snapshot
 
 
 def train(
@@ -62,6 +63,7 @@ def train(
         signalled as interrupts,
         opened_run(job, step_class, input_fn, restored, observers.make_hooks) as run,
         run.graph.as_default(),
+        observers.finishing_checkpoint(),
         observers.progress() as progress,
     ):
         # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
@@ -84,6 +86,7 @@ class _Observers:
         self._job, self._config = job, job.config
         self._callers_hooks, self._listeners = hooks, saving_listeners
         self._start_step, self._restored, self._stop_step = start_step, restored, stop_step
+        self._saver, self._last_hooks = None, []
 
     def make_hooks(self, step):
         """Returns all hooks of a training, in the order of their visits."""
@@ -92,8 +95,8 @@ class _Observers:
         self.finite = checkpoint_saver.FiniteCheck()
         callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
         own_hooks = [*step.add_summaries(self._config), *self._savers(spec.scaffold, callers_hooks)]
-        # A checkpoint of a step is written before the caller's hooks see the step.
-        self._hooks = own_hooks + callers_hooks
+        # A checkpoint of a step is begun before the caller's hooks see the step.
+        self._hooks = [*own_hooks, *callers_hooks, *self._last_hooks]
         self._log_start()
         return self._hooks
 
@@ -109,11 +112,16 @@ class _Observers:
         if not self._job.hosts.is_chief:  # Only the chief saves, so only its listeners are called.
             return []
         restored_step = self._start_step if self._restored else None
-        return [
-            checkpoint_saver.CheckpointSaver(
-                config, scaffold, restored_step, self._listeners, self.finite
-            )
-        ]
+        snapshot = Snapshot(scaffold)
+        self._last_hooks.append(snapshot)
+        self._saver = checkpoint_saver.CheckpointSaver(
+            config, scaffold, restored_step, self._listeners, self.finite, snapshot
+        )
+        return [self._saver]
+
+    def finishing_checkpoint(self):
+        """Gives a context manager: if it is left, the checkpoint that is being written is done."""
+        return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
     def _log_start(self):
         tf.logging.info(

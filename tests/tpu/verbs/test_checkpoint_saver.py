@@ -244,15 +244,17 @@ def test_a_checkpoint_that_cannot_be_brought_to_the_disk(tmp_path, monkeypatch, 
     def fail(path):
         raise OSError(5, "Input/output error", path)
 
-    def save_failing(saver, session, step, save=checkpoint_saver.CheckpointSaver._save):
+    def write_failing(
+        saver, session, step, *args, write=checkpoint_saver.CheckpointSaver._write_files
+    ):
         with monkeypatch.context() as patched:
             if step == 4 and failing == "the data":
                 patched.setattr(checkpoint_saver.atomic_file, "sync", fail)
             elif step == 4:
                 patched.setattr(file_io, "atomic_write_string_to_file", lambda path, _: fail(path))
-            return save(saver, session, step)
+            return write(saver, session, step, *args)
 
-    monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "_save", save_failing)
+    monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "_write_files", write_failing)
     estimator = make_estimator(tmp_path, save_checkpoints_steps=2)
     with pytest.raises(OSError, match="Input/output error"):
         estimator.train(input_fn, steps=6)

@@ -1,0 +1,139 @@
+"""A copy of what a saver writes: training goes on while the copy is written.
+
+The copy and the operation that writes it are in the training's graph. The tensors that the saver
+writes are assigned to resource variables that belong to the snapshot. On a CPU such an assignment
+shares the memory: TensorFlow gives a variable new memory when it is updated while somebody else
+holds its old value. So taking a snapshot costs milliseconds, and up to one more set of the
+variables in memory, until the snapshot is released.
+"""
+
+import tensorflow.compat.v1 as tf
+
+# Smaller checkpoints are written while training waits. It takes at most some tenths of a second,
+# and then everybody who looks at the directory after a step finds the step's checkpoint.
+LEAST_BYTES = 2**25
+
+_WRITE = "SaveV2"
+_FIRST_DATA_INPUT = 3  # after the prefix, the names and the slices
+_KEEPS_MEMORY = ("Identity", "Reshape", "Squeeze", "ExpandDims")  # the output shares it
+
+
+class Snapshot(tf.train.SessionRunHook):
+    """Adds the copy to the graph. It must be the last hook: other hooks may add variables.
+
+    Args:
+      scaffold: the `tf.train.Scaffold` that has the saver, or will get the graph's saver.
+
+    Attributes:
+      is_possible: whether `begin` has added the copy. It does not if the checkpoint is smaller than
+        `LEAST_BYTES`, or if the saver writes it in a way that this class doesn't know.
+    """
+
+    def __init__(self, scaffold: tf.train.Scaffold):
+        self._scaffold = scaffold
+        self.is_possible = False
+
+    def begin(self) -> None:
+        """Adds the operations, if the saver writes enough bytes."""
+        saver = self._scaffold.saver or next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
+        if not isinstance(saver, tf.train.Saver):
+            return
+        saver.build()  # The session would build it later, when the graph is complete.
+        if saver.saver_def is None:  # There is nothing to save.
+            return
+        graph = tf.get_default_graph()
+        self._save_name = saver.saver_def.save_tensor_name
+        self._filename_name = saver.saver_def.filename_tensor_name
+        operations = _operations_of_write(graph.get_tensor_by_name(self._save_name).op)
+        tensors = list(dict.fromkeys(t for op in operations for t in _data_of(op)))
+        if sum(map(_num_bytes, tensors)) < LEAST_BYTES or not _is_known(operations):
+            return
+        with tf.device(None), tf.device("/cpu:0"), tf.name_scope("snapshot"):
+            handles, self._copy = zip(*map(_copied, tensors), strict=True)
+            values = [
+                tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype.base_dtype)
+                for handle, tensor in zip(handles, tensors, strict=True)
+            ]
+            self._destroy = [tf.raw_ops.DestroyResourceOp(resource=handle) for handle in handles]
+        definition = tf.GraphDef(versions=graph.graph_def_versions)
+        definition.node.extend(op.node_def for op in operations)
+        self._save, self._filename = tf.import_graph_def(
+            definition,
+            {tensor.name: value for tensor, value in zip(tensors, values, strict=True)},
+            [self._save_name, self._filename_name],
+            name="snapshot_save",
+        )
+        self.is_possible = True
+
+    def take(self, session: tf.Session) -> None:
+        """Copies the present values. An earlier copy must have been released."""
+        session.run(self._copy)
+
+    def release(self, session: tf.Session) -> None:
+        """Frees the memory of the copy."""
+        session.run(self._destroy)
+
+    def run_write(self, session: tf.Session, fetches, feed_dict):
+        """Runs what the saver runs to write its files, but with the values of the copy.
+
+        Args:
+          session: the session.
+          fetches, feed_dict: the arguments of the saver's `session.run`.
+        """
+        if fetches != self._save_name or list(feed_dict) != [self._filename_name]:
+            raise ValueError(f"the saver runs {fetches}, not {self._save_name}")
+        # The write waits for the disk. In a thread of TensorFlow, training's steps would lack it.
+        here = tf.RunOptions(inter_op_thread_pool=-1)
+        return session.run(self._save, {self._filename: feed_dict[self._filename_name]}, here)
+
+
+def _operations_of_write(operation):
+    """Returns the operations of a saver's write, without what computes the tensors to write."""
+    found, waiting = [], [operation]
+    while waiting:
+        operation = waiting.pop()
+        if operation in found:
+            continue
+        found.append(operation)
+        data = _data_of(operation)
+        waiting += [t.op for t in operation.inputs if not any(t is tensor for tensor in data)]
+        waiting += operation.control_inputs
+    return found
+
+
+def _data_of(operation):
+    return list(operation.inputs)[_FIRST_DATA_INPUT:] if operation.type == _WRITE else []
+
+
+def _is_known(operations):
+    """Returns whether operations write nothing but the data of `SaveV2`."""
+    others = [operation for operation in operations if operation.type != _WRITE]
+    inputs = [tensor for operation in others for tensor in operation.inputs]
+    return not any(
+        [tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype for tensor in inputs]
+        + [operation.type in ("Save", "SaveSlices") for operation in others]
+    )
+
+
+def _num_bytes(tensor):
+    elements = tensor.shape.num_elements()
+    return (elements or 0) * tensor.dtype.base_dtype.size
+
+
+def _copied(tensor):
+    """Returns the handle of a variable, and the operation that gives it a tensor's value."""
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=tensor.dtype.base_dtype, shape=tensor.shape, shared_name=f"snapshot of {tensor.name}"
+    )
+    value = tensor if _is_read(tensor) else tf.raw_ops.DeepCopy(x=tensor)
+    return handle, tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _is_read(tensor):
+    """Returns whether a tensor is the value of a resource variable.
+
+    Other values may be in memory that is written to later, as a TF1 variable's reference is.
+    """
+    while tensor.op.type in _KEEPS_MEMORY:
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "ReadVariableOp"
