@@ -8,6 +8,7 @@ the number of cores, on micro-batches, or on how often a graph was built, and a 
 the masks that an uninterrupted run would draw.
 """
 
+import math
 import zlib
 
 import tensorflow.compat.v1 as tf
@@ -113,8 +114,9 @@ class Dropout:
                 f"Dropout of {x.name}: shape {x.shape} must be [batch, ...] with every dimension "
                 "after the first one static; set the shape, or batch with drop_remainder=True."
             )
-        row_elements = x.shape[1:].num_elements()
-        row_blocks = -(-row_elements // _BLOCK_ELEMENTS)
+        row_shape = x.shape.as_list()[1:]
+        block_shape = _block_shape(row_shape)
+        row_blocks = math.prod(block_shape)
         rows = x.shape.as_list()[0]
         if rows is None:
             rows = tf.shape(x)[0]
@@ -122,7 +124,7 @@ class Dropout:
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[rows, row_blocks, _BLOCK_WORDS],
+            shape=[rows, *block_shape, _BLOCK_WORDS],
             key=key,
             counter=tf.stack([first_block, self._step]),
             alg=_PHILOX,
@@ -131,13 +133,17 @@ class Dropout:
         # A row's elements are decided by the low halves of all blocks' first words, then of their
         # second words, and so on; then by the high halves. A TPU makes the words in this order, and
         # pads the last dimension to 128. Elements in the order of the blocks took several times as
-        # long, and minutes to compile.
-        words = tf.transpose(words, [0, 2, 1])
+        # long, and minutes to compile. The blocks have x's last dimensions for the same reason: a
+        # TPU would move every mask from a flat layout into x's.
+        last = len(block_shape) + 1
+        words = tf.transpose(words, [0, last, *range(1, last)])
         low_halves = tf.bitwise.left_shift(words, tf.constant(_HALF_BITS, tf.uint32))
         threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
         keep = tf.stack([low_halves >= threshold, words >= threshold], axis=1)
-        keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])
-        return tf.reshape(keep[:, :row_elements], [rows, *x.shape.as_list()[1:]])
+        row_elements = math.prod(row_shape)
+        if row_elements % _BLOCK_ELEMENTS:
+            keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]
+        return tf.reshape(keep, [rows, *row_shape])
 
     def _next_site(self):
         name = tf.get_variable_scope().name
@@ -154,6 +160,18 @@ def _dropout_gradient(op, gradient, *_):
 
 def _mask_and_scale(values, keep, scale):
     return tf.where(keep, values * scale, tf.zeros_like(values))
+
+
+def _block_shape(row_shape):
+    """Returns the dimensions in which a row's blocks are laid out: an eighth of the row's.
+
+    The first dimensions, as many as are needed for a multiple of eight, become one.
+    """
+    for merged in range(1, len(row_shape) + 1):
+        blocks, rest = divmod(math.prod(row_shape[:merged]), _BLOCK_ELEMENTS)
+        if not rest:
+            return [blocks, *row_shape[merged:]]
+    return [blocks + 1]
 
 
 def _quantise(rate, dtype):

@@ -49,9 +49,11 @@ def run(rate=0.25, seed=3, step=7, first_row=0, shape=SHAPE, scope="net", dtype=
             return np.asarray(session.run(y), np.float64)
 
 
-def test_bits_are_those_of_philox():
-    expected = numpy_mask(3, 7, 11, b"net:0", SHAPE, threshold=16384) / 0.75
-    np.testing.assert_allclose(run(first_row=11), expected, rtol=1e-7)
+# The last three are whole numbers of blocks, by their first dimension, by two, and by three.
+@pytest.mark.parametrize("shape", [SHAPE, (2, 16, 3), (2, 6, 4, 5), (2, 3, 5, 8)])
+def test_bits_are_those_of_philox(shape):
+    expected = numpy_mask(3, 7, 11, b"net:0", shape, threshold=16384) / 0.75
+    np.testing.assert_allclose(run(first_row=11, shape=shape), expected, rtol=1e-7)
 
 
 def test_rows_alone_equal_rows_in_the_whole_batch():
