@@ -209,6 +209,18 @@ BAD_ARGUMENTS = {
      ("--do_lower_case=2", "flag --do_lower_case=2: ('Non-boolean argument to boolean flag',"),
      ("more", "unknown arguments: more; flags are --name=value"),
     ],
+    "text": [
+     ("--input_file=", "--input_file: no file matches ''. Give an existing file or glob."),
+     ("--input_file=\udcff", "the argument '--input_file=\\udcff' is not UTF-8; rename the f"),
+     ("--output_file=/", "--output_file=/: is not a file's name"),
+     ("--output_file=/no/where/x", "--output_file: the directory of '/no/where/x' does not exist"),
+     ("--deduplicate=x", "flag --deduplicate=x: value should be one of <no|exact|near>"),
+     ("--min_words=-1", "--min_words=-1: must be 0 or more"),
+     ("--min_words=100000000000000000000", ": cannot be beyond 2147483647"),
+     ("--min_letters=nan", ": must be a finite number"),
+     ("--min_letters=2", "--min_letters=2.0: must be from 0 to 1"),
+     ("more", "unknown arguments: more; flags are --name=value"),
+    ],
     "records": [
      ("--max_seq_length=100000000000000000000", ": cannot be beyond 2147483647"),
      ("--max_seq_length=4", "--max_seq_length is 4; it must be at least 5."),

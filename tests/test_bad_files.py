@@ -207,6 +207,11 @@ BAD_FILES = {
         (b"x = '\xff'", ": is not Python: "),
         (b"(" * 9999, ": is not Python: "),
     ],
+    ("text", "text.txt"): [
+        (b"", ": every line is empty. Give text with one sentence a line and an empty line betw"),
+        (b"\xff", ": byte 0 is not UTF-8 (invalid start byte). Convert the file to UTF-8 (for i"),
+        (b'{"text": 1}', ":1: text: must be a string, not 1"),
+    ],
     ("vocabulary", "text.txt"): [
         (b'{"text": 1}', ":1: text: must be a string, not 1"),
         (b'<doc id="1">\nw1\n', ": ends within the document that begins in line 1. Extract the"),

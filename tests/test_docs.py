@@ -14,7 +14,7 @@ from bert_estimator.command_line import flags as command_line_flags
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
-from input_pipelines import create_pretraining_data, create_vocabulary
+from input_pipelines import create_pretraining_data, create_text, create_vocabulary, text_flags
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 PAGES = {
@@ -107,7 +107,7 @@ def our_flags():
     ours = {"flagfile"}
     for config_class in (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig):
         ours |= set(command_line_flags.define(config_class))
-    for module in (create_pretraining_data, create_vocabulary):
+    for module in (create_pretraining_data, create_text, create_vocabulary, text_flags):
         source = pathlib.Path(module.__file__).read_text(encoding="utf-8")
         ours |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
     return ours

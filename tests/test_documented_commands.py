@@ -29,6 +29,7 @@ FINE_TUNING = (
 # that the test adds to it.
 RUN_HERE = [
     ("mkdir -p data", ""),
+    ("python -m input_pipelines.create_text", ""),
     ("python -m input_pipelines.create_vocabulary", "--vocab_size=80"),
     ("python -m input_pipelines.create_pretraining_data", "--dupe_factor=1"),
     ("python run_pretraining.py --input_file=data", TINY),

@@ -40,6 +40,7 @@ MAINS = {
     "pretraining": PRETRAINING.module.main,
     "classifier": CLASSIFIER.module.main,
     "squad": SQUAD.module.main,
+    "text": _with_absl("create_text"),
     "vocabulary": _with_absl("create_vocabulary"),
     "records": _with_absl("create_pretraining_data"),
     "convert": _main_of("bert_estimator.interchange.__main__"),
@@ -75,6 +76,7 @@ def arguments(command, folder, output):
         "pretraining": lambda: PRETRAINING.flags(folder / "run_pretraining", output),
         "classifier": lambda: CLASSIFIER.flags(folder / "run_classifier", output),
         "squad": lambda: SQUAD.flags(folder / "run_squad", output),
+        "text": lambda: [f"--input_file={folder}/text.txt", f"--output_file={output}"],
         "vocabulary": lambda: [
             f"--input_file={folder}/text.txt", f"--vocab_file={output}", "--vocab_size=40",
         ],
