@@ -5,6 +5,7 @@ Published checkpoints need exactly these tokens, so every step follows google-re
 """
 
 import functools
+import itertools
 import unicodedata
 from collections.abc import Iterable
 
@@ -110,6 +111,7 @@ class FullTokenizer:
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._tokens_of_chunk = functools.lru_cache(_CACHED_WORDS)(self._tokens_with_offsets)
+        self._ids = _IdsOfWords(self)
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into tokens."""
@@ -146,7 +148,8 @@ class FullTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text's tokens, without special tokens."""
-        return self.convert_tokens_to_ids(self.tokenize(text))
+        words = map(self._ids.__getitem__, self.basic_tokenizer.cleaned(text).split())
+        return list(itertools.chain.from_iterable(words))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of tokens; raises `KeyError` for a token outside the vocabulary."""
@@ -161,6 +164,23 @@ class FullTokenizer:
         return token.startswith(CONTINUATION)
 
 
+class _IdsOfWords(dict):
+    """Maps words between spaces to the ids of their pieces; it is filled as words occur."""
+
+    def __init__(self, tokenizer: FullTokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        if len(self) >= _CACHED_WORDS:  # the frequent words come back at once
+            self.clear()
+        parts = self._tokenizer.basic_tokenizer.split_word(word)
+        pieces = map(self._tokenizer.wordpiece_tokenizer.pieces, parts)
+        ids = map(self._tokenizer.vocab.__getitem__, itertools.chain.from_iterable(pieces))
+        self[word] = tuple(ids)
+        return self[word]
+
+
 class BasicTokenizer:
     """Cleans text and splits it into words and punctuation signs.
 
@@ -172,17 +192,25 @@ class BasicTokenizer:
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self._characters = _CharacterTable()
-        self._split = functools.lru_cache(_CACHED_WORDS)(self._split_word)
+        self.split_word = functools.lru_cache(_CACHED_WORDS)(self._split_word)
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into words and punctuation signs."""
         tokens: list[str] = []
-        for word in text.translate(self._characters).split():
-            tokens.extend(self._split(word))
+        for word in self.cleaned(text).split():
+            tokens.extend(self.split_word(word))
         return tokens
+
+    def cleaned(self, text: str) -> str:
+        """Returns a text with spaces where words end, but for the ends that `split_word` finds."""
+        if text.isascii() and text.isprintable():  # nothing would be replaced
+            return text
+        return text.translate(self._characters)
 
     def _split_word(self, word: str) -> tuple[str, ...]:
         """Splits a word without whitespace at its punctuation signs."""
+        if word.isascii():  # such words have no accents
+            return tuple((word.lower() if self.do_lower_case else word).translate(_SIGNS).split())
         if self.do_lower_case:
             decomposed = unicodedata.normalize("NFD", word.lower())
             word = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
@@ -225,6 +253,7 @@ class WordpieceTokenizer:
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
+        self._longest = max(map(len, vocab), default=0)
         self.pieces = functools.lru_cache(_CACHED_WORDS)(self._pieces)
 
     def tokenize(self, text: str) -> list[str]:
@@ -238,7 +267,8 @@ class WordpieceTokenizer:
         start = 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
-            for end in range(len(word), start, -1):
+            longest = self._longest - len(prefix)
+            for end in range(min(len(word), start + longest), start, -1):
                 piece = prefix + word[start:end]
                 if piece in self.vocab:
                     break
@@ -258,6 +288,9 @@ def is_punctuation(char: str) -> bool:
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
         return True
     return unicodedata.category(char).startswith("P")
+
+
+_SIGNS = {code: f" {chr(code)} " for code in range(128) if is_punctuation(chr(code))}
 
 
 def is_cjk(char: str) -> bool:

@@ -1,8 +1,10 @@
+import random
 import subprocess
 import sys
 
 import pytest
 
+from bert_estimator.tokenization import wordpiece
 from bert_estimator.tokenization.wordpiece import (
     SPECIAL_TOKENS,
     BasicTokenizer,
@@ -126,3 +128,34 @@ def test_load_vocab_refuses_other_encodings(tmp_path):
 def test_tokenization_needs_no_tensorflow():
     program = "import sys, bert_estimator.tokenization; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.parametrize("most", [3, 1 << 18])
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_encode_gives_the_ids_of_the_tokens(tmp_path, monkeypatch, most, do_lower_case):
+    monkeypatch.setattr(wordpiece, "_CACHED_WORDS", most)
+    letters = ["a", "b", "A", "\u00e9", "\u0130", "\u535a", "\u3053", ",", "$", "\u2014", "5", "e"]
+    vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), "ab", "##ba"]
+    path = vocab_file(tmp_path, vocab)
+    tokenizer = FullTokenizer(path, do_lower_case)
+    rng = random.Random(0)
+    others = [
+        " ",
+        "  ",
+        "\t",
+        "\r",
+        "\u00a0",
+        "\x1c",
+        "\x85",
+        "\u2028",
+        "\u0000",
+        "\u200b",
+        "\u0301",
+    ]
+    for _ in range(500):
+        text = "".join(rng.choices(letters + others + ["q"], k=rng.randrange(12)))
+        basic = BasicTokenizer(do_lower_case).tokenize(text)
+        pieces = WordpieceTokenizer(tokenizer.vocab).tokenize(" ".join(basic))
+        assert tokenizer.tokenize(text) == pieces
+        assert tokenizer.encode(text) == [tokenizer.vocab[piece] for piece in pieces]
+    assert len(tokenizer._ids) <= most
