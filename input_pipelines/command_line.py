@@ -8,6 +8,7 @@ from absl import flags
 
 from bert_estimator import __version__, disk_errors, errors, paths
 from bert_estimator.tpu import lock
+from input_pipelines import worker_pool
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
@@ -22,8 +23,8 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
 
     Returns:
       0 if the command succeeded; 2 if flags or files cannot work, which a ValueError or an error of
-      a path says, or if another process writes the same files; 1 for any other error of the
-      operating system.
+      a path says, or if another process writes the same files; 130 after Ctrl-C; 1 for any other
+      error of the operating system, and if a worker failed.
     """
     if "--version" in argv[1:]:
         print(f"bert-estimator {__version__}")
@@ -39,6 +40,12 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
         print(f"{name}: {(failed and _of_disk(error)) or error}", file=sys.stderr)
         return 1 if failed else 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped.", file=sys.stderr)
+        return 130
+    except worker_pool.WorkerError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return 1
     except Exception as error:
         if (message := _of_disk(error)) is None:
             raise

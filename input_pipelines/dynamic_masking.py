@@ -1,8 +1,13 @@
-"""Masks that are drawn while batches are read, fresh in each epoch (RoBERTa paper, section 4.1).
+"""Masks, drawn when records are made or, fresh in each epoch, while they are read.
 
 The masks of a record are a pure function of (seed, epoch, number of the record), so a resumed
-training, and one on several hosts, sees the masks of an uninterrupted one on one host. They have
-the distribution of `masking.create_masked_lm_predictions`.
+training, and one on several hosts, sees the masks of an uninterrupted one on one host (RoBERTa
+paper, section 4.1).
+
+The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and `[SEP]`
+included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole words do not fit,
+or if the sequence has too few tokens. Of the chosen tokens, 80 % become `[MASK]`, 10 % stay, and
+10 % become a random token (BERT paper, section 3.1, task 1).
 
 Letters: B batch size, F sequence length, P predictions per sequence.
 """

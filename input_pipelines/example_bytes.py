@@ -1,86 +1,123 @@
-"""Writes `tf.train.Example`s as bytes, without protocol buffers' objects for each number.
+"""Serializes many `tf.train.Example`s together, without protocol buffers' objects.
 
 `Example.SerializeToString(deterministic=True)` gives the same bytes: features in the order of their
-names, and numbers packed.
+names, and numbers packed. The bytes of n examples are computed as a table of n rows, in which each
+byte has a column of its own; bytes that an example does not have are left out at the end.
 """
 
 import functools
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+import numpy as np
 
 _INT64_LIST, _FLOAT_LIST, _BYTES_LIST = b"\x1a", b"\x12", b"\x0a"
 _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
-_MOST_HELD = 1 << 20
 
 
-def example(features: Mapping[str, bytes]) -> bytes:
-    """Serializes an example; `int64_feature` and the other functions make its features."""
+class Columns:
+    """Some neighbouring columns of the table.
+
+    Args:
+      parts: pairs of uint8 [n, width], the bytes, and bool [n, width], which bytes each row has;
+        None instead of the latter means all of them.
+      sizes: int64 [n], how many of the bytes each row has; None to count them.
+    """
+
+    def __init__(
+        self, parts: list[tuple[np.ndarray, np.ndarray | None]], sizes: np.ndarray | None = None
+    ):
+        self._parts = parts
+        if sizes is None:
+            ((content, kept),) = parts
+            sizes = np.full(len(content), content.shape[1])
+            if kept is not None:
+                sizes = np.count_nonzero(kept, axis=1)
+        self.sizes = sizes
+
+    def __add__(self, other: "Columns") -> "Columns":
+        return Columns(self._parts + other._parts, self.sizes + other.sizes)
+
+    def strings(self) -> list[bytes]:
+        """Returns the bytes of each row."""
+        shape = [len(self.sizes), sum(part.shape[1] for part, _ in self._parts)]
+        table, kept = np.empty(shape, np.uint8), np.ones(shape, bool)
+        first = 0
+        for part, kept_of_part in self._parts:
+            end = first + part.shape[1]
+            table[:, first:end] = part
+            if kept_of_part is not None:
+                kept[:, first:end] = kept_of_part
+            first = end
+        content = table[kept].tobytes()
+        ends = np.cumsum(self.sizes).tolist()
+        return [content[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def examples(features: Mapping[str, Columns]) -> list[bytes]:
+    """Serializes examples; `int64_feature` and the other functions make their features."""
     entries = [
-        _field(_FIRST_FIELD, _name(name) + _field(_SECOND_FIELD, features[name]))
+        _field(
+            _FIRST_FIELD,
+            _constant(_name(name), features[name]) + _field(_SECOND_FIELD, features[name]),
+        )
         for name in sorted(features)
     ]
-    return _field(_FIRST_FIELD, b"".join(entries))
+    return _field(_FIRST_FIELD, functools.reduce(Columns.__add__, entries)).strings()
 
 
-def int64_feature(values: Sequence[int], length: int) -> bytes:
-    """Serializes numbers, padded with zeros to a length.
+def int64_feature(values: np.ndarray) -> Columns:
+    """Serializes integers [n, k], with k > 0.
 
     Raises:
       ValueError: a number is negative.
     """
-    try:
-        packed = bytes(values)  # of numbers below 128, the bytes are the numbers
-        is_packed = packed.isascii()
-    except ValueError:
-        is_packed = False
-    if not is_packed:
-        packed = b"".join(map(_VARINTS.__getitem__, values))
-    return _list(_INT64_LIST, packed.ljust(len(packed) + length - len(values), b"\0"))
+    if values.size and values.min() < 0:
+        raise ValueError(f"{values.min()} is negative; only numbers from 0 on are written.")
+    return _list(_INT64_LIST, _varints(values))
 
 
-def float_feature(values: Sequence[float], length: int) -> bytes:
-    """Serializes float32 numbers, padded with zeros to a length."""
-    return _list(_FLOAT_LIST, struct.pack(f"<{len(values)}f", *values).ljust(4 * length, b"\0"))
+def float_feature(values: np.ndarray) -> Columns:
+    """Serializes float32 numbers [n, k], with k > 0."""
+    content = np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(len(values), -1)
+    return _list(_FLOAT_LIST, Columns([(content, None)]))
 
 
-def bytes_feature(value: bytes) -> bytes:
-    """Serializes one byte string."""
-    return _list(_BYTES_LIST, value)
+def bytes_feature(values: np.ndarray, kept: np.ndarray) -> Columns:
+    """Serializes a byte string for each example: the bytes of uint8 [n, k] that are kept."""
+    return _list(_BYTES_LIST, Columns([(values, kept)]))
 
 
-def _list(kind, content):
-    return _field(kind, _field(_FIRST_FIELD, content) if content else b"")
+def _list(kind: bytes, content: Columns) -> Columns:
+    return _field(kind, _field(_FIRST_FIELD, content))
 
 
-def _field(tag, content):
-    return tag + _VARINTS[len(content)] + content
+def _field(tag: bytes, content: Columns) -> Columns:
+    return _constant(tag, content) + _varints(content.sizes[:, None]) + content
 
 
-@functools.cache
-def _name(name):
-    return _field(_FIRST_FIELD, name.encode())
+def _constant(value: bytes, like: Columns) -> Columns:
+    row = np.frombuffer(value, np.uint8)
+    return Columns([(np.broadcast_to(row, [len(like.sizes), len(row)]), None)])
 
 
-def _encoded(value):
-    """Returns a number in groups of 7 bits, the lowest first, each but the last with a high bit."""
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+def _name(name: str) -> bytes:
+    encoded = name.encode()
+    if len(encoded) > 127:
+        raise ValueError(f"the feature's name {name!r} has more than 127 bytes")
+    return _FIRST_FIELD + bytes([len(encoded)]) + encoded
 
 
-class _Varints(dict[int, bytes]):
-    """Maps numbers to their bytes, which are computed when they are asked for first."""
-
-    def __missing__(self, value):
-        if value < 0:
-            raise ValueError(f"{value} is negative; only numbers from 0 on are written.")
-        found = _encoded(value)
-        if value < _MOST_HELD:
-            self[value] = found
-        return found
-
-
-_VARINTS = _Varints()
+def _varints(values: np.ndarray) -> Columns:
+    """Returns numbers [n, k] in groups of 7 bits, the lowest first; each but the last has a bit."""
+    most = int(values.max(initial=0))
+    if most < 128:
+        return Columns([(values.astype(np.uint8), None)])
+    groups = -(-most.bit_length() // 7)
+    values = values.astype(np.uint64 if groups > 4 else np.uint32)
+    shifts = np.arange(0, 7 * groups, 7, dtype=values.dtype)
+    shifted = values[:, :, None] >> shifts
+    kept = shifted > 0
+    kept[:, :, 0] = True
+    content = (shifted & np.array(0x7F, values.dtype)).astype(np.uint8)
+    content[:, :, :-1] |= kept[:, :, 1:].astype(np.uint8) << np.uint8(7)
+    return Columns([(content.reshape(len(values), -1), kept.reshape(len(values), -1))])

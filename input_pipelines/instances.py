@@ -1,7 +1,7 @@
-"""Pretraining instances: two segments for next-sentence prediction, with masked tokens.
+"""Pretraining instances: two segments for next-sentence prediction, before they are masked.
 
-The instances are made as in google-research/bert's data creation (BERT paper, section 3.1 and
-appendix A.2), with three differences:
+The segments are chosen as in google-research/bert's data creation (BERT paper, appendix A.2), with
+three differences:
 
 1. Each document has a random generator of its own, derived from (seed, turn, document number), so
    that documents can be processed in any order.
@@ -15,30 +15,15 @@ is always a neighbour of A in the text, and half of the time the two are swapped
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from bert_estimator.tokenization import Tokenizer
-from input_pipelines.flat_document import FlatDocument, TokenizedDocument
-from input_pipelines.masking import Masking, create_masked_lm_predictions
+import numpy as np
 
+from input_pipelines.flat_text import FlatText
 
-@dataclasses.dataclass(frozen=True)
-class TrainingInstance:
-    """Holds one example before padding.
-
-    Attributes:
-      input_ids: ids of `[CLS] A [SEP] B [SEP]` with masked tokens replaced.
-      segment_ids: 0 up to and including the first `[SEP]`, then 1.
-      is_random_next: True if B does not follow A in the text, but is random or comes before A.
-      masked_lm_positions: positions of the tokens to predict, ascending.
-      masked_lm_ids: their original ids.
-    """
-
-    input_ids: list[int]
-    segment_ids: list[int]
-    is_random_next: bool
-    masked_lm_positions: list[int]
-    masked_lm_ids: list[int]
+# The key of an instance is the number of its document, then its number within the document.
+_INSTANCE_BITS = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,170 +70,185 @@ class CreationSettings:
             raise ValueError(f"{name} is {getattr(self, name)}; it must be {allowed}.")
 
 
-@dataclasses.dataclass(frozen=True)
-class SegmentPair:
-    """Holds the segments of one example, before special tokens and masks are put in.
+class Span(NamedTuple):
+    """The places of an instance's segments: A from `a` up to `a_end`, B from `b` up to `b_end`.
 
-    Attributes:
-      tokens_a, tokens_b: ids of A and of B; together at most `max_seq_length` - 3.
-      is_random_next: as in `TrainingInstance`.
+    `is_random_next` is True if B does not follow A in the text, but is random or comes before A.
     """
 
-    tokens_a: list[int]
-    tokens_b: list[int]
+    a: int
+    a_end: int
+    b: int
+    b_end: int
     is_random_next: bool
 
 
-class InstanceMaker:
-    """Makes the instances of documents."""
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Holds pairs of segments; n is their number.
 
-    def __init__(self, tokenizer: Tokenizer, settings: CreationSettings):
-        self._settings = settings
-        self._masking = Masking.for_tokenizer(
-            tokenizer,
-            settings.masked_lm_prob,
-            settings.max_predictions_per_seq,
-            settings.do_whole_word_mask,
+    Attributes:
+      tokens: ids of A, then of B, of each pair in turn; integers [number of tokens].
+      lengths: numbers of tokens of A and of B, int64 [n, 2]; none is 0.
+      labels: 1 if B is random or comes before A, else 0; int64 [n].
+      keys: numbers that differ between the pairs of a turn, int64 [n].
+      turns: the pass over the text that made each pair, int64 [n].
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    keys: np.ndarray
+    turns: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def chosen(self, rows: np.ndarray) -> "Pairs":
+        """Returns the pairs with these numbers, in their order."""
+        sizes = self.lengths.sum(axis=1)
+        starts = np.cumsum(sizes) - sizes
+        return Pairs(
+            self.tokens[places(starts[rows], sizes[rows])],
+            self.lengths[rows],
+            self.labels[rows],
+            self.keys[rows],
+            self.turns[rows],
         )
-        self._cls_id = tokenizer.cls_id
-        self._sep_id = tokenizer.sep_id
 
-    def of_document(
-        self, documents: Sequence[TokenizedDocument], number: int, turn: int
-    ) -> Iterator[TrainingInstance]:
-        """Yields the instances of `documents[number]`.
+    def blocks(self, number: int) -> "Iterator[Pairs]":
+        """Yields the pairs in order, this number of pairs at a time."""
+        ends = np.cumsum(self.lengths.sum(axis=1)).tolist()
+        for first in range(0, len(self), number):
+            rows = slice(first, first + number)
+            tokens = self.tokens[ends[first - 1] if first else 0 : ends[rows][-1]]
+            yield Pairs(
+                tokens, self.lengths[rows], self.labels[rows], self.keys[rows], self.turns[rows]
+            )
 
-        Args:
-          documents: all documents; random next segments are drawn from them.
-          number: number of the document, from 0.
-          turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
-        """
-        rng = self._generator(number, turn)
-        for tokens_a, tokens_b, is_random_next in self._segments(documents, number, rng):
-            ids = [self._cls_id, *tokens_a, self._sep_id, *tokens_b, self._sep_id]
-            segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
-            masked_ids, positions, labels = create_masked_lm_predictions(ids, self._masking, rng)
-            yield TrainingInstance(masked_ids, segment_ids, is_random_next, positions, labels)
-
-    def pairs_of_document(
-        self, documents: Sequence[TokenizedDocument], number: int, turn: int
-    ) -> Iterator[SegmentPair]:
-        """Yields the segments of `documents[number]` without masks; see `of_document`."""
-        rng = self._generator(number, turn)
-        for segments in self._segments(documents, number, rng):
-            yield SegmentPair(*segments)
-
-    def _generator(self, number: int, turn: int) -> random.Random:
-        return random.Random(f"{self._settings.random_seed}/{turn}/{number}")
-
-    def _segments(
-        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
-    ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Yields (A, B, whether B is random or swapped with A), truncated; neither is empty."""
-        most = self._settings.max_seq_length - 3
-        for tokens_a, tokens_b, is_random_next in self._whole_segments(documents, number, rng):
-            yield *truncated_pair(tokens_a, tokens_b, most, rng), is_random_next
-
-    def _whole_segments(
-        self, documents: Sequence[TokenizedDocument], number: int, rng: random.Random
-    ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Yields as `_segments`; together A and B may be too long."""
-        document = FlatDocument.of(documents[number])
-        max_num_tokens = self._settings.max_seq_length - 3
-        num_sentences = len(document)
-        start = 0
-        while start < num_sentences:
-            target_length = max_num_tokens
-            if rng.random() < self._settings.short_seq_prob:
-                target_length = rng.randint(2, max_num_tokens)
-            end = document.end_of(start, target_length)
-            a_end = start + 1 if end - start == 1 else rng.randint(start + 1, end - 1)
-            tokens_a = document.tokens(start, a_end)
-            draws_next = self._settings.random_next_sentence
-            other = None
-            if draws_next and (end - start == 1 or rng.random() < 0.5):
-                other = _random_position(documents, number, start, end, rng)
-            if other is not None:
-                other_document, first = other
-                length = max(1, target_length - len(tokens_a))
-                yield (
-                    tokens_a,
-                    other_document.tokens(first, other_document.end_of(first, length)),
-                    True,
-                )
-                # The sentences that would have followed are used by the next instance.
-                start = a_end
-            else:
-                tokens_b = document.tokens(a_end, end)
-                if not tokens_b:
-                    # A single sentence without other text is split in halves.
-                    half = (len(tokens_a) + 1) // 2
-                    tokens_a, tokens_b = tokens_a[:half], tokens_a[half:]
-                if tokens_b and not draws_next and rng.random() < 0.5:
-                    yield tokens_b, tokens_a, True
-                elif tokens_b:
-                    yield tokens_a, tokens_b, False
-                start = end
+    @classmethod
+    def joined(cls, parts: list["Pairs"]) -> "Pairs":
+        """Returns the pairs of all parts, one part after the other."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in dataclasses.fields(cls)
+            )
+        )
 
 
-def create_training_instances(
-    documents: Sequence[TokenizedDocument],
-    tokenizer: Tokenizer,
-    settings: CreationSettings,
-) -> Iterator[TrainingInstance]:
-    """Yields the instances of all documents, `dupe_factor` times, in the documents' order."""
-    maker = InstanceMaker(tokenizer, settings)
-    for turn in range(settings.dupe_factor):
-        for number in range(len(documents)):
-            yield from maker.of_document(documents, number, turn)
+def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the numbers from each start on, as many as its length, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if ends.size else 0)
 
 
-def create_segment_pairs(
-    documents: Sequence[TokenizedDocument],
-    tokenizer: Tokenizer,
-    settings: CreationSettings,
-) -> Iterator[SegmentPair]:
-    """Yields the segments of all documents without masks, as `create_training_instances`."""
-    maker = InstanceMaker(tokenizer, settings)
-    for turn in range(settings.dupe_factor):
-        for number in range(len(documents)):
-            yield from maker.pairs_of_document(documents, number, turn)
+def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
+    """Makes the pairs of all documents of a text, in the documents' order.
+
+    Args:
+      text: the documents; random next segments are drawn from them.
+      settings: the settings of data creation.
+      turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
+    """
+    spans: list[int] = []
+    counts = []
+    for index in range(len(text)):
+        before = len(spans)
+        for span in spans_of_document(text, index, settings, turn):
+            spans += span
+        counts.append((len(spans) - before) // 5)
+    table = np.array(spans, np.int64).reshape(-1, 5)
+    counts = np.array(counts, np.int64)
+    first_of_document = np.repeat(np.cumsum(counts) - counts, counts)
+    within = np.arange(len(table)) - first_of_document
+    numbers = np.repeat(np.array(text.numbers, np.int64), counts)
+    lengths = table[:, [1, 3]] - table[:, [0, 2]]
+    return Pairs(
+        text.ids[places(table[:, [0, 2]].reshape(-1), lengths.reshape(-1))],
+        lengths,
+        table[:, 4],
+        numbers << _INSTANCE_BITS | within,
+        np.full(len(table), turn),
+    )
 
 
-def truncated_pair(
-    tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random
-) -> tuple[list[int], list[int]]:
-    """Shortens the longer segment, token by token, at a random one of its two ends."""
-    begin_a, end_a, begin_b, end_b = 0, len(tokens_a), 0, len(tokens_b)
-    # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
-    for _ in range(end_a + end_b - max_num_tokens):
-        if end_a - begin_a > end_b - begin_b:
-            if rng.random() < 0.5:
-                begin_a += 1
-            else:
-                end_a -= 1
-        elif rng.random() < 0.5:
-            begin_b += 1
+def spans_of_document(
+    text: FlatText, index: int, settings: CreationSettings, turn: int
+) -> Iterator[Span]:
+    """Yields the pairs of a document; see `make_pairs`. Neither segment is empty.
+
+    Together the segments have at most `max_seq_length` - 3 tokens.
+    """
+    rng = random.Random(f"{settings.random_seed}/{turn}/{text.numbers[index]}")
+    uniform, starts = rng.random, text.starts
+    longest = settings.max_seq_length - 3
+    draws_next = settings.random_next_sentence
+    start, last = text.first_sentences[index : index + 2]
+    while start < last:
+        target = longest
+        if uniform() < settings.short_seq_prob:
+            target = rng.randint(2, longest)
+        end = text.end_of(start, last, target)
+        is_single = end - start == 1
+        between = start + 1 if is_single else rng.randint(start + 1, end - 1)
+        a, a_end = starts[start], starts[between]
+        other = None
+        if draws_next and (is_single or uniform() < 0.5):
+            other = _random_sentence(text, index, start, end, rng)
+        if other is not None:
+            b, last_of_other = other
+            b_end = text.end_of(b, last_of_other, max(1, target - (a_end - a)))
+            yield truncated(Span(a, a_end, starts[b], starts[b_end], True), longest, rng)
+            # The sentences that would have followed are used by the next instance.
+            start = between
+            continue
+        start, b_end = end, starts[end]
+        if is_single:
+            # A single sentence without other text is split in halves.
+            a_end = a + (b_end - a + 1) // 2
+        if a_end == b_end:
+            continue
+        if not draws_next and uniform() < 0.5:
+            yield truncated(Span(a_end, b_end, a, a_end, True), longest, rng)
         else:
-            end_b -= 1
-    return tokens_a[begin_a:end_a], tokens_b[begin_b:end_b]
+            yield truncated(Span(a, a_end, a_end, b_end, False), longest, rng)
 
 
-def _random_position(
-    documents: Sequence[TokenizedDocument], number: int, start: int, end: int, rng: random.Random
-) -> tuple[FlatDocument, int] | None:
-    """Draws a random sentence of another document; returns (document, sentence number).
+def truncated(span: Span, most: int, rng: random.Random) -> Span:
+    """Shortens the longer segment, token by token, at a random one of its two ends."""
+    a, a_end, b, b_end, is_random_next = span
+    # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
+    for _ in range(a_end - a + b_end - b - most):
+        at_begin = rng.random() < 0.5
+        if a_end - a > b_end - b:
+            if at_begin:
+                a += 1
+            else:
+                a_end -= 1
+        elif at_begin:
+            b += 1
+        else:
+            b_end -= 1
+    return Span(a, a_end, b, b_end, is_random_next)
+
+
+def _random_sentence(
+    text: FlatText, index: int, start: int, end: int, rng: random.Random
+) -> tuple[int, int] | None:
+    """Draws a random sentence of another document; returns it and the end of its document.
 
     If there is only one document, the sentence is drawn from it, but not from `start` to `end` and
     not the sentence after them. Returns None if it has no other sentence.
     """
-    if len(documents) > 1:
-        other = rng.randrange(len(documents) - 1)
-        document = FlatDocument.of(documents[other + (other >= number)])
-        return document, rng.randrange(len(document))
-    document = FlatDocument.of(documents[number])
-    before, after = start, max(0, len(document) - end - 1)
+    if len(text) > 1:
+        other = rng.randrange(len(text) - 1)
+        other += other >= index
+        first, last = text.first_sentences[other : other + 2]
+        return first + rng.randrange(last - first), last
+    last = text.first_sentences[1]
+    before, after = start, max(0, last - end - 1)
     if before + after == 0:
         return None
     position = rng.randrange(before + after)
-    return document, position if position < before else position + end + 1 - before
+    return (position if position < before else position + end + 1 - before), last

@@ -1,8 +1,6 @@
-"""Chooses the masked tokens of a sequence, as google-research/bert's data creation does."""
+"""The rules by which tokens are masked, as in google-research/bert's data creation."""
 
 import dataclasses
-import random
-from collections.abc import Sequence
 
 from bert_estimator.tokenization import Tokenizer
 
@@ -50,72 +48,3 @@ class Masking:
                 index for index, token in enumerate(tokens) if tokenizer.is_continuation(token)
             ),
         )
-
-
-def create_masked_lm_predictions(
-    token_ids: Sequence[int], masking: Masking, rng: random.Random
-) -> tuple[list[int], list[int], list[int]]:
-    """Masks a sequence: of the chosen tokens, 80 % become `[MASK]`, 10 % stay and 10 % become a
-    random token.
-
-    The number of chosen tokens is `masked_lm_prob` of the sequence's length, `[CLS]` and `[SEP]`
-    included, at least 1 and at most `max_predictions_per_seq`. It is smaller if whole words do not
-    fit, or if the sequence has too few tokens (BERT paper, section 3.1, task 1).
-
-    Args:
-      token_ids: the sequence, `[CLS] A [SEP] B [SEP]`, without padding.
-      masking: the rules.
-      rng: source of all random choices.
-
-    Returns:
-      (masked ids, positions of the chosen tokens in ascending order, their original ids).
-    """
-    num_to_predict = min(
-        masking.max_predictions_per_seq,
-        max(1, round(len(token_ids) * masking.masked_lm_prob)),
-    )
-    if masking.do_whole_word_mask:
-        words = _words(token_ids, masking)
-    else:
-        unmaskable = masking.unmaskable
-        words = [p for p, token_id in enumerate(token_ids) if token_id not in unmaskable]
-    masked_ids = list(token_ids)
-    positions: list[int] = []
-    uniform, random_bits = rng.random, rng.getrandbits
-    while words and len(positions) < num_to_predict:
-        # Drawing without replacement is cheaper than a shuffle, most of which would go unused. This
-        # draws as `rng.randrange` does, which takes several times as long.
-        number = len(words)
-        bits = number.bit_length()
-        while (drawn := random_bits(bits)) >= number:
-            pass
-        word = words[drawn]
-        words[drawn] = words[-1]
-        words.pop()
-        pieces = word if masking.do_whole_word_mask else (word,)
-        if len(positions) + len(pieces) > num_to_predict:
-            continue  # A shorter word may still fit.
-        for position in pieces:
-            if uniform() < 0.8:
-                masked_ids[position] = masking.mask_id
-            elif uniform() >= 0.5:
-                masked_ids[position] = rng.randrange(masking.vocab_size)
-            positions.append(position)
-    positions.sort()
-    return masked_ids, positions, [token_ids[position] for position in positions]
-
-
-def _words(token_ids: Sequence[int], masking: Masking) -> list[list[int]]:
-    """Returns the positions of the pieces of each word."""
-    words: list[list[int]] = []
-    previous_maskable = False
-    for position, token_id in enumerate(token_ids):
-        maskable = token_id not in masking.unmaskable
-        if maskable:
-            # If a truncated segment begins inside a word, its first piece begins a word.
-            if token_id in masking.continuations and previous_maskable:
-                words[-1].append(position)
-            else:
-                words.append([position])
-        previous_maskable = maskable
-    return words

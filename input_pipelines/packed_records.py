@@ -10,8 +10,6 @@ Every record is a `tf.train.Example` with these features:
 Letters: B batch size, F sequence length, P predictions per sequence.
 """
 
-import array
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,10 +17,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
-from input_pipelines import example_bytes
 from input_pipelines import manifest as manifests
 from input_pipelines.dynamic_masking import DynamicMasking
-from input_pipelines.example_bytes import bytes_feature, int64_feature
+from input_pipelines.masked_examples import MaskedExamples
 from input_pipelines.masking import Masking
 from input_pipelines.pretraining_features import Feature
 from input_pipelines.record_reader import RecordError, RecordFiles
@@ -38,22 +35,6 @@ FEATURES = {
     "next_sentence_labels": Feature("int64_list", 1, last=1),
 }
 """What the features must be, for `pretraining_features.check_kinds`."""
-
-
-def serialized(
-    tokens_a: Sequence[int], tokens_b: Sequence[int], is_random_next: bool, vocab_size: int
-) -> bytes:
-    """Serializes two segments; the module's docstring has a table of the features."""
-    ids = array.array("H" if vocab_size <= 2**16 else "I", [*tokens_a, *tokens_b])
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return example_bytes.example(
-        {
-            "token_ids": bytes_feature(ids.tobytes()),
-            "segment_lengths": int64_feature([len(tokens_a), len(tokens_b)], 2),
-            "next_sentence_labels": int64_feature([int(is_random_next)], 1),
-        }
-    )
 
 
 def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecords | None":
@@ -116,10 +97,9 @@ class PackedRecords:
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
-        self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
         self._vocab_size = tokenizer.vocab_size
         self._max_seq_length = max_seq_length
-        self._masking = masking
+        self._examples = MaskedExamples(tokenizer, max_seq_length, masking)
 
     def features(
         self,
@@ -139,28 +119,9 @@ class PackedRecords:
         Raises:
           RecordError: lengths or ids do not fit; the message names the first record.
         """
-        lengths = values["segment_lengths"]
+        lengths, labels = values["segment_lengths"], values["next_sentence_labels"]
         tokens = self._tokens(records, numbers, lengths, values["token_ids"])
-        a, b = lengths[:, 0, None], lengths[:, 1, None]
-        places = np.arange(self._max_seq_length)
-        is_token = ((places > 0) & (places <= a)) | ((places > a + 1) & (places < a + b + 2))
-        ids = np.zeros([len(numbers), self._max_seq_length], np.int64)
-        ids[is_token] = tokens
-        rows, ends = np.arange(len(ids)), (a + b)[:, 0] + 3
-        ids[:, 0] = self._cls_id
-        ids[rows, a[:, 0] + 1] = ids[rows, ends - 1] = self._sep_id
-        is_maskable = is_token & (ids != self._cls_id) & (ids != self._sep_id)
-        masked = self._masking.mask(ids, is_maskable, ends, numbers, epochs)
-        is_used = places < ends[:, None]
-        return {
-            "input_ids": masked.input_ids,
-            "input_mask": is_used.astype(np.int64),
-            "segment_ids": (is_used & (places > a + 1)).astype(np.int64),
-            "masked_lm_positions": masked.positions,
-            "masked_lm_ids": masked.labels,
-            "masked_lm_weights": masked.weights,
-            "next_sentence_labels": values["next_sentence_labels"],
-        }
+        return self._examples.features(tokens, lengths, labels, numbers, epochs)
 
     def _tokens(self, records, numbers, lengths, token_ids):
         """Returns the checked tokens of all records, int64 [number of tokens]."""

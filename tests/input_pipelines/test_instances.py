@@ -1,17 +1,19 @@
 import collections
 import random
 
+import numpy as np
 import pytest
 
+from input_pipelines.flat_text import FlatText
 from input_pipelines.instances import (
     CreationSettings,
-    InstanceMaker,
-    TrainingInstance,
-    create_training_instances,
-    truncated_pair,
+    Pairs,
+    Span,
+    make_pairs,
+    places,
+    spans_of_document,
+    truncated,
 )
-
-CLS, SEP, MASK = 2, 3, 4
 
 
 def settings(**changes):
@@ -26,20 +28,23 @@ def ids_of(documents, tokenizer):
     ]
 
 
-def unmasked(instance):
-    ids = list(instance.input_ids)
-    for position, label in zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True):
-        ids[position] = label
-    return ids
+def pairs_of(documents, number, changed, turn=0):
+    """Returns (A, B, label) of each pair of a document."""
+    text = FlatText.of(documents)
+    return [
+        (text.ids[a:a_end].tolist(), text.ids[b:b_end].tolist(), label)
+        for a, a_end, b, b_end, label in spans_of_document(text, number, changed, turn)
+    ]
 
 
-def segments(instance):
-    """Returns A and B with the original tokens; checks their place and the segment ids."""
-    ids = unmasked(instance)
-    first = ids.index(SEP)
-    assert ids[0] == CLS and ids[-1] == SEP and ids.count(SEP) == 2
-    assert instance.segment_ids == [0] * (first + 1) + [1] * (len(ids) - first - 1)
-    return ids[1:first], ids[first + 1 : -1]
+def pairs_of_all(documents, changed):
+    """Returns the pairs of all documents and turns."""
+    return [
+        pair
+        for turn in range(changed.dupe_factor)
+        for number in range(len(documents))
+        for pair in pairs_of(documents, number, changed, turn)
+    ]
 
 
 def contains(document, part):
@@ -47,59 +52,76 @@ def contains(document, part):
     return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
 
 
-def test_pinned_instances(tokenizer, documents):
-    instances = list(
-        create_training_instances(
-            ids_of(documents[:2], tokenizer), tokenizer, settings(max_seq_length=16, dupe_factor=1)
-        )
-    )
+def test_pinned_pairs(tokenizer, documents):
     # The first document is 5 6 7 8 | 8 9 10 11 | 11 12 13 14 | 14 15 16 17 | 17 18 19 20. The first
-    # instance lost tokens at both ends; the second has a segment of the other document
-    # and one chosen token that stays as it is.
-    assert instances[:2] == [
-        TrainingInstance(
-            input_ids=[2, 6, 7, 8, 8, 4, 10, 11, 3, 11, 12, 13, 14, 14, 4, 3],
-            segment_ids=[0] * 9 + [1] * 7,
-            is_random_next=False,
-            masked_lm_positions=[5, 14],
-            masked_lm_ids=[9, 15],
-        ),
-        TrainingInstance(
-            input_ids=[2, 17, 18, 19, 20, 3, 18, 18, 19, 20, 4, 21, 22, 23, 24, 3],
-            segment_ids=[0] * 6 + [1] * 10,
-            is_random_next=True,
-            masked_lm_positions=[10, 13],
-            masked_lm_ids=[21, 23],
-        ),
+    # pair lost tokens at both ends; the second has a segment of the other document.
+    assert pairs_of(ids_of(documents[:2], tokenizer), 0, settings(max_seq_length=16))[:2] == [
+        ([6, 7, 8, 8, 9, 10, 11], [11, 12, 13, 14, 14, 15], False),
+        ([17, 18, 19, 20], [18, 19, 20, 21, 21, 22, 23, 24, 24], True),
     ]
 
 
-def test_meaning_of_the_instances(tokenizer, documents):
+def test_meaning_of_the_pairs(tokenizer, documents):
     tokenized = ids_of(documents, tokenizer)
-    maker = InstanceMaker(tokenizer, settings())
     labels = collections.Counter()
     for turn in range(20):
         for number, document in enumerate(tokenized):
-            for instance in maker.of_document(tokenized, number, turn):
-                a, b = segments(instance)
-                assert a and b and len(instance.input_ids) <= 32
-                assert 1 <= len(instance.masked_lm_positions) <= 5
+            for a, b, label in pairs_of(tokenized, number, settings(), turn):
+                assert a and b and len(a) + len(b) <= 29
                 assert contains(document, a)
-                if not instance.is_random_next:
-                    assert contains(document, b)
-                labels[instance.is_random_next] += 1
+                assert label or contains(document, b)
+                labels[label] += 1
     assert min(labels.values()) > 0.3 * labels.total()
 
 
-def test_true_next_segments_follow_directly(tokenizer):
+def test_all_pairs_as_arrays(tokenizer, documents):
+    tokenized = ids_of(documents, tokenizer)
+    text = FlatText.of(tokenized)
+    text.numbers = [number + 100 for number in text.numbers]  # these are a part of some text
+    whole = [make_pairs(text, settings(), turn) for turn in range(3)]
+    assert len({(key, turn) for pairs in whole for key, turn in zip(pairs.keys, pairs.turns, strict=True)}) == (
+        sum(map(len, whole))
+    )
+    pairs = Pairs.joined(whole)
+    assert {key >> 24 for key in pairs.keys.tolist()} == {100, 101, 102, 103, 104, 105}
+    expected = [
+        (text.ids[a:a_end].tolist(), text.ids[b:b_end].tolist(), int(label))
+        for turn in range(3)
+        for index in range(6)
+        for a, a_end, b, b_end, label in spans_of_document(text, index, settings(), turn)
+    ]
+    assert as_lists(pairs) == expected
+    order = np.random.RandomState(0).permutation(len(pairs))
+    assert as_lists(pairs.chosen(order)) == [expected[row] for row in order]
+    assert [row for block in pairs.blocks(5) for row in as_lists(block)] == expected
+    assert {len(block) for block in pairs.blocks(5)} <= {5, len(pairs) % 5}
+    assert pairs.chosen(order).keys.tolist() == pairs.keys[order].tolist()
+    assert len(make_pairs(FlatText.of([]), settings(), 0)) == 0
+
+
+def as_lists(pairs):
+    tokens = pairs.tokens.tolist()
+    rows, end = [], 0
+    for (a, b), label in zip(pairs.lengths.tolist(), pairs.labels.tolist(), strict=True):
+        rows.append((tokens[end : end + a], tokens[end + a : end + a + b], label))
+        end += a + b
+    assert end == len(tokens)
+    return rows
+
+
+def test_places():
+    assert places(np.array([7, 0, 3]), np.array([2, 0, 3])).tolist() == [7, 8, 3, 4, 5]
+    assert places(np.array([], int), np.array([], int)).tolist() == []
+
+
+def test_true_next_segments_follow_directly():
     # Tokens ascend through the document, and nothing is cut: B starts after A's last token.
     tokenized = [[[5 + 3 * s + t for t in range(3)] for s in range(12)], [[41]]]
-    maker = InstanceMaker(tokenizer, settings(max_seq_length=43, short_seq_prob=0.0))
     seen = 0
     for turn in range(30):
-        for instance in maker.of_document(tokenized, 0, turn):
-            a, b = segments(instance)
-            if instance.is_random_next:
+        changed = settings(max_seq_length=43, short_seq_prob=0.0)
+        for a, b, label in pairs_of(tokenized, 0, changed, turn):
+            if label:
                 assert b == [41]
             else:
                 assert a + b == list(range(a[0], b[-1] + 1))
@@ -107,134 +129,115 @@ def test_true_next_segments_follow_directly(tokenizer):
     assert seen > 10
 
 
-def test_sentence_order(tokenizer):
+def test_sentence_order():
     # Tokens ascend through the document: B borders on A, after it or, when swapped, before it.
     tokenized = [[[5 + 3 * s + t for t in range(3)] for s in range(12)], [[41, 42]]]
-    maker = InstanceMaker(
-        tokenizer, settings(max_seq_length=43, short_seq_prob=0.3, random_next_sentence=False)
-    )
+    changed = settings(max_seq_length=43, short_seq_prob=0.3, random_next_sentence=False)
     labels = collections.Counter()
     for turn in range(100):
-        for instance in maker.of_document(tokenized, 0, turn):
-            a, b = segments(instance)
-            first, second = (b, a) if instance.is_random_next else (a, b)
+        for a, b, label in pairs_of(tokenized, 0, changed, turn):
+            first, second = (b, a) if label else (a, b)
             assert first + second == list(range(first[0], second[-1] + 1))
-            labels[instance.is_random_next] += 1
-        for instance in maker.of_document(tokenized, 1, turn):
+            labels[label] += 1
+        for a, b, label in pairs_of(tokenized, 1, changed, turn):
             # A sentence alone: its halves.
-            assert segments(instance) == (([42], [41]) if instance.is_random_next else ([41], [42]))
+            assert (a, b) == (([42], [41]) if label else ([41], [42]))
     assert 0.4 < labels[True] / labels.total() < 0.6
 
 
-def test_random_segments_come_from_other_documents(tokenizer):
+def test_random_segments_come_from_other_documents():
     tokenized = [[[10 * d + 5] * 3 for _ in range(4)] for d in range(4)]
-    maker = InstanceMaker(tokenizer, settings())
     sources = set()
     for turn in range(50):
-        for instance in maker.of_document(tokenized, 1, turn):
-            if instance.is_random_next:
-                sources |= set(segments(instance)[1])
+        for _, b, label in pairs_of(tokenized, 1, settings(), turn):
+            if label:
+                sources |= set(b)
     assert sources == {5, 25, 35}
 
 
-def test_unused_sentences_are_not_lost(tokenizer):
+def test_unused_sentences_are_not_lost():
     tokenized = [[[5 + s] * 4 for s in range(10)], [[40] * 4] * 10]
-    maker = InstanceMaker(tokenizer, settings(max_seq_length=50, short_seq_prob=0.0))
     for turn in range(20):
         seen = set()
-        for instance in maker.of_document(tokenized, 0, turn):
-            seen |= set(unmasked(instance))
+        for a, b, _ in pairs_of(
+            tokenized, 0, settings(max_seq_length=50, short_seq_prob=0.0), turn
+        ):
+            seen |= {*a, *b}
         assert set(range(5, 15)) <= seen
 
 
-def test_short_sequences(tokenizer):
+def test_short_sequences():
     tokenized = [[[5 + s % 40] for s in range(400)], [[6] * 100]]
-    lengths = {}
-    for probability in (0.0, 1.0):
-        maker = InstanceMaker(tokenizer, settings(short_seq_prob=probability))
-        lengths[probability] = [
-            len(instance.input_ids)
+    lengths = {
+        probability: [
+            len(a) + len(b) + 3
             for turn in range(5)
-            for instance in maker.of_document(tokenized, 0, turn)
+            for a, b, _ in pairs_of(tokenized, 0, settings(short_seq_prob=probability), turn)
         ]
+        for probability in (0.0, 1.0)
+    }
     # All but the last of each turn are full.
     assert lengths[0.0].count(32) >= len(lengths[0.0]) - 5
     assert min(lengths[1.0]) == 5 and len(set(lengths[1.0])) > 20
 
 
 @pytest.mark.parametrize("document", [[[5, 6, 7, 8]], [[5, 6, 7, 8], [9, 10]]])
-def test_a_short_document_alone_keeps_its_text(tokenizer, document):
+def test_a_short_document_alone_keeps_its_text(document):
     # Without other text, a segment that is labelled as the next one is the next one.
-    instances = list(create_training_instances([document], tokenizer, settings()))
-    assert instances
-    for instance in instances:
-        a, b = segments(instance)
-        assert not instance.is_random_next
+    pairs = pairs_of_all([document], settings())
+    assert pairs
+    for a, b, label in pairs:
+        assert not label
         assert contains(document, a + b)
-    a, b = segments(instances[0])
+    a, b, _ = pairs[0]
     assert a + b == [token for sentence in document for token in sentence]
 
 
-def test_a_lone_sentence_is_halved(tokenizer):
-    (instance,) = create_training_instances(
-        [[[5, 6, 7]]], tokenizer, settings(dupe_factor=1, short_seq_prob=0.0)
-    )
-    assert segments(instance) == ([5, 6], [7])
+def test_a_lone_sentence_is_halved():
+    changed = settings(dupe_factor=1, short_seq_prob=0.0)
+    assert pairs_of_all([[[5, 6, 7]]], changed) == [([5, 6], [7], False)]
 
 
-def test_a_lone_token_gives_nothing(tokenizer):
-    assert list(create_training_instances([[[5]]], tokenizer, settings())) == []
-    assert list(create_training_instances([], tokenizer, settings())) == []
+def test_a_lone_token_gives_nothing():
+    assert pairs_of_all([[[5]]], settings()) == []
 
 
-def test_a_long_document_alone_has_random_segments_of_its_own(tokenizer):
+def test_a_long_document_alone_has_random_segments_of_its_own():
     document = [[5 + s] * 8 for s in range(20)]
     labels = set()
-    for instance in create_training_instances([document], tokenizer, settings()):
-        a, b = segments(instance)
-        labels.add(instance.is_random_next)
-        if instance.is_random_next:
+    for a, b, label in pairs_of_all([document], settings()):
+        labels.add(label)
+        if label:
             assert b[0] != a[-1] and b[0] != a[-1] + 1
     assert labels == {False, True}
 
 
-def test_each_document_has_its_own_generator(tokenizer, documents):
-    tokenized = ids_of(documents, tokenizer)
-    in_order = list(create_training_instances(tokenized, tokenizer, settings()))
-    maker = InstanceMaker(tokenizer, settings())
-    jobs = [(turn, number) for turn in range(3) for number in range(6)]
-    random.Random(0).shuffle(jobs)
-    results = {job: list(maker.of_document(tokenized, job[1], job[0])) for job in jobs}
-    assert [instance for job in sorted(results) for instance in results[job]] == in_order
-
-
-def test_seeds_and_turns_differ(tokenizer, documents):
-    tokenized = ids_of(documents, tokenizer)
-    maker = InstanceMaker(tokenizer, settings())
-    other = InstanceMaker(tokenizer, settings(random_seed=2))
-    first = list(maker.of_document(tokenized, 0, 0))
-    assert first == list(maker.of_document(tokenized, 0, 0))
-    assert first != list(maker.of_document(tokenized, 0, 1))
-    assert first != list(other.of_document(tokenized, 0, 0))
+def test_seeds_turns_and_documents_differ():
+    tokenized = [[[5 + s] * 3 for s in range(30)]] * 2
+    first = pairs_of(tokenized, 0, settings())
+    assert first == pairs_of(tokenized, 0, settings())
+    assert first != pairs_of(tokenized, 0, settings(), 1)
+    assert first != pairs_of(tokenized, 0, settings(random_seed=2))
+    assert first != pairs_of(tokenized, 1, settings())
 
 
 def test_truncation_shortens_the_longer_at_both_ends():
     rng = random.Random(0)
     starts, ends = set(), set()
     for _ in range(100):
-        a, b = truncated_pair(list(range(20)), list(range(100, 105)), 12, rng)
-        assert b == list(range(100, 105)) and len(a) == 7
-        assert a == list(range(a[0], a[0] + 7))
-        starts.add(a[0])
-        ends.add(a[-1])
+        span = truncated(Span(0, 20, 100, 105, True), 12, rng)
+        assert (span.b, span.b_end, span.is_random_next) == (100, 105, True)
+        assert span.a_end - span.a == 7 and 0 <= span.a <= 13
+        starts.add(span.a)
+        ends.add(span.a_end)
     assert len(starts) > 4 and len(ends) > 4
 
 
 def test_truncation_of_equal_lengths_takes_from_b():
-    a, b = truncated_pair([1, 2, 3], [4, 5, 6], 5, random.Random(0))
-    assert a == [1, 2, 3] and len(b) == 2
-    a, b = truncated_pair(a, b, 5, random.Random(0))
-    assert len(a) + len(b) == 5
+    a, a_end, b, b_end, _ = truncated(Span(1, 4, 4, 7, False), 5, random.Random(0))
+    assert (a, a_end, b_end - b) == (1, 4, 2)
+    a, a_end, b, b_end, _ = truncated(Span(a, a_end, b, b_end, False), 4, random.Random(0))
+    assert a_end - a + b_end - b == 4
 
 
 @pytest.mark.parametrize(

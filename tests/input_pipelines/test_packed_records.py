@@ -1,15 +1,17 @@
 import json
 import os
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
-from input_pipelines import packed_records
-from input_pipelines.instances import CreationSettings, create_segment_pairs
+from input_pipelines import packed_records, record_bytes
+from input_pipelines.flat_text import FlatText
+from input_pipelines.instances import CreationSettings, Pairs, spans_of_document
 from input_pipelines.packed_records import open_packing
-from input_pipelines.pretraining_records import tokenize_documents, write_pretraining_records
+from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordError, RecordFiles
 
 CLS, SEP, MASK = 2, 3, 4
@@ -47,17 +49,23 @@ def unmasked(features, row):
 
 def test_records_hold_the_pairs_of_the_text(packed_files, documents, tokenizer):
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
-    corpus = tokenize_documents(documents, tokenizer)
+    text = FlatText.of([[tokenizer.encode(s) for s in document] for document in documents])
+    spans = [
+        span
+        for turn in range(2)
+        for number in range(6)
+        for span in spans_of_document(text, number, settings, turn)
+    ]
     expected = []
-    for pair in create_segment_pairs(corpus.documents, tokenizer, settings):
-        a, b = pair.tokens_a, pair.tokens_b
+    for a_start, a_end, b_start, b_end, is_random_next in spans:
+        a, b = text.ids[a_start:a_end].tolist(), text.ids[b_start:b_end].tolist()
         padding = 16 - len(a) - len(b) - 3
         expected.append(
             (
                 [CLS, *a, SEP, *b, SEP] + [0] * padding,
                 [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * padding,
                 [1] * (16 - padding) + [0] * padding,
-                [int(pair.is_random_next)],
+                [int(is_random_next)],
             )
         )
     number = RecordFiles(packed_files).num_records
@@ -86,7 +94,11 @@ def test_the_disk_that_records_take(packed_files, record_files):
 
 
 def test_large_vocabularies_take_four_bytes():
-    (two, four) = (packed_records.serialized([7, 8], [9], True, size) for size in (65536, 65537))
+    pairs = Pairs(*map(np.array, ([7, 8, 9], [[2, 1]], [1], [0], [0])))
+    two, four = (
+        record_bytes.PackedRecords(types.SimpleNamespace(vocab_size=size)).serialized(pairs)[0]
+        for size in (65536, 65537)
+    )
     assert values_of([two])["token_ids"].tolist() == [b"\7\0\x08\0\x09\0"]
     assert len(four) == len(two) + 6
 

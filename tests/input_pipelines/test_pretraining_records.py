@@ -6,12 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
-from input_pipelines.instances import CreationSettings, TrainingInstance
-from input_pipelines.pretraining_records import (
-    serialized_example,
-    tokenize_documents,
-    write_pretraining_records,
-)
+from input_pipelines.instances import CreationSettings
+from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles
 
 SETTINGS = CreationSettings(
@@ -29,49 +25,6 @@ def features_of(record):
 
 def write(documents, tokenizer, vocab_file, files, settings=SETTINGS):
     return write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
-
-
-def test_features_of_an_example():
-    instance = TrainingInstance(
-        input_ids=[2, 9, 4, 3, 11, 3],
-        segment_ids=[0, 0, 0, 0, 1, 1],
-        is_random_next=True,
-        masked_lm_positions=[2, 4],
-        masked_lm_ids=[10, 11],
-    )
-    features = features_of(serialized_example(instance, 8, 3))
-    assert features == {
-        "input_ids": [2, 9, 4, 3, 11, 3, 0, 0],
-        "input_mask": [1, 1, 1, 1, 1, 1, 0, 0],
-        "segment_ids": [0, 0, 0, 0, 1, 1, 0, 0],
-        "masked_lm_positions": [2, 4, 0],
-        "masked_lm_ids": [10, 11, 0],
-        "masked_lm_weights": [1.0, 1.0, 0.0],
-        "next_sentence_labels": [1],
-    }
-
-
-def test_kinds_of_the_features():
-    instance = TrainingInstance([2, 5, 3, 6, 3], [0, 0, 0, 1, 1], False, [1], [5])
-    features = tf.train.Example.FromString(serialized_example(instance, 8, 3)).features.feature
-    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
-    assert kinds.pop("masked_lm_weights") == "float_list"
-    assert set(kinds.values()) == {"int64_list"}
-
-
-def test_tokenize_documents(tokenizer):
-    corpus = tokenize_documents([["w0 w1a", "\u0000"], ["\u200b"], ["w1 w1"]], tokenizer)
-    assert [[list(s) for s in d] for d in corpus.documents] == [[[5, 6, 45]], [[6, 6]]]
-    expected = np.zeros(50, np.int64)
-    expected[[5, 6, 45]] = 1, 3, 1
-    np.testing.assert_array_equal(corpus.token_counts, expected)
-    text = "w0 w1a\n\u0000\n\n\u200b\n\nw1 w1\n\n"
-    assert corpus.description == {
-        "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "documents": 2,
-        "sentences": 2,
-        "tokens": 5,
-    }
 
 
 def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
@@ -129,11 +82,11 @@ def test_shards_hold_the_same_shuffled_records(tmp_path, documents, tokenizer, v
     three = [str(tmp_path / f"three-{i}.tfrecord") for i in range(3)]
     write(documents, tokenizer, vocab_file, one)
     write(documents, tokenizer, vocab_file, three)
-    whole = RecordFiles(one)
+    whole, parts = RecordFiles(one), RecordFiles(three)
     records = [whole.read(i) for i in range(whole.num_records)]
-    for shard, path in enumerate(three):
-        part = RecordFiles([path])
-        assert [part.read(i) for i in range(part.num_records)] == records[shard::3]
+    assert sorted(parts.read(i) for i in range(parts.num_records)) == sorted(records)
+    counts = [RecordFiles([path]).num_records for path in three]
+    assert max(counts) - min(counts) <= 1
     # Shuffled: the first tokens of the documents do not come in the documents' order.
     firsts = [features_of(record)["input_ids"][1] for record in records]
     assert firsts != sorted(firsts)
@@ -144,14 +97,14 @@ def test_a_failure_leaves_no_manifest_that_vouches(
 ):
     files = [str(tmp_path / f"{i}.tfrecord") for i in range(2)]
     write(documents, tokenizer, vocab_file, files)
-    original = tf.io.gfile.rename
+    original = os.replace
 
-    def rename(source, target, overwrite=False):
+    def replace(source, target):
         if target == files[1]:
             raise OSError("disk full")
-        original(source, target, overwrite)
+        original(source, target)
 
-    monkeypatch.setattr(tf.io.gfile, "rename", rename)
+    monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OSError, match="disk full"):
         write(documents[:3], tokenizer, vocab_file, files)
     assert not os.path.exists(manifests.manifest_path(files[0]))

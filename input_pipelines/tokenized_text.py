@@ -1,0 +1,115 @@
+"""Tokenized parts of a text, in files; any of their documents can be loaded together.
+
+A part is two files: `<path>.ids` has the ids, `<path>.npz` has the lengths of sentences and of
+documents, the counts of the ids and a hash of the text. The latter is written last.
+"""
+
+import array
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from bert_estimator import atomic_file
+from bert_estimator.tokenization import Tokenizer
+from input_pipelines.flat_text import FlatText
+from input_pipelines.instances import places
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Returns the type in which ids are written, little-endian."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def write_part(documents: Iterable[Sequence[str]], tokenizer: Tokenizer, path: str) -> None:
+    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens."""
+    digest = hashlib.sha256()
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    sentence_lengths, document_lengths = array.array("I"), array.array("I")
+    with atomic_file.writer(path + ".ids", "wb") as file:
+        for document in documents:
+            digest.update(("\n".join(document) + "\n\n").encode())
+            sentences = [ids for ids in map(tokenizer.encode, document) if ids]
+            if not sentences:
+                continue
+            sentence_lengths.extend(map(len, sentences))
+            document_lengths.append(len(sentences))
+            ids = np.array([i for sentence in sentences for i in sentence])
+            counts += np.bincount(ids, minlength=len(counts))
+            file.write(ids.astype(id_type(len(counts))).tobytes())
+    with atomic_file.writer(path + ".npz", "wb") as file:
+        np.savez(
+            file,
+            sentence_lengths=np.array(sentence_lengths, np.uint32),
+            document_lengths=np.array(document_lengths, np.uint32),
+            counts=counts,
+            digest=np.frombuffer(digest.digest(), np.uint8),
+        )
+
+
+def is_written(path: str) -> bool:
+    """Returns whether a part is complete."""
+    return os.path.exists(path + ".npz")
+
+
+class TokenizedText:
+    """Describes the text of some parts together.
+
+    Args:
+      paths: paths of the parts, as for `write_part`.
+
+    Attributes:
+      paths: as above.
+      token_counts: counts of each id, int64 [vocab_size].
+      num_documents, num_sentences: how many have tokens.
+      first_documents: the number of the first document of each part, and of what follows the last.
+      sha256: hash of the text if there is one part, else of the hashes of the parts' texts.
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        self.paths = list(paths)
+        digests = []
+        self.first_documents = [0]
+        self.num_sentences, self.token_counts = 0, np.zeros(0, np.int64)
+        for path in paths:
+            with np.load(path + ".npz") as part:
+                counts = part["counts"]
+                self.token_counts = counts + (self.token_counts if digests else 0)
+                self.num_sentences += len(part["sentence_lengths"])
+                self.first_documents.append(self.first_documents[-1] + len(part["document_lengths"]))
+                digests.append(part["digest"].tobytes())
+        self.num_documents = self.first_documents[-1]
+        whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+        self.sha256 = whole.hex()
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.token_counts.sum())
+
+    def load(self, is_chosen: Callable[[np.ndarray], np.ndarray]) -> FlatText:
+        """Loads the documents that a function of their numbers, int64 [n], chooses, bool [n]."""
+        dtype = id_type(len(self.token_counts))
+        ids, sentences, documents, numbers = [], [], [], []
+        for path, first, end in zip(
+            self.paths, self.first_documents, self.first_documents[1:], strict=False
+        ):
+            of_part = np.arange(first, end)
+            chosen = is_chosen(of_part)
+            if not chosen.any():
+                continue
+            with np.load(path + ".npz") as part:
+                sentence_lengths = part["sentence_lengths"].astype(np.int64)
+                document_lengths = part["document_lengths"].astype(np.int64)
+            starts = np.concatenate([[0], np.cumsum(sentence_lengths)])
+            firsts = np.concatenate([[0], np.cumsum(document_lengths)])
+            begins, ends = starts[firsts[:-1]], starts[firsts[1:]]
+            tokens = np.memmap(path + ".ids", dtype, "r")
+            ids.append(tokens[places(begins[chosen], (ends - begins)[chosen])])
+            sentences.append(
+                sentence_lengths[places(firsts[:-1][chosen], document_lengths[chosen])]
+            )
+            documents.append(document_lengths[chosen])
+            numbers.append(of_part[chosen])
+        none = [np.zeros(0, np.int64)]
+        return FlatText(*(np.concatenate(each or none) for each in (ids, sentences, documents, numbers)))
