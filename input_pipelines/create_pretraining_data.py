@@ -2,8 +2,11 @@
 
 ```
 python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
-    --output_file=data/train-0.tfrecord,data/train-1.tfrecord --vocab_file=vocab.txt
+    --output_file=data/train.tfrecord --num_shards=8 --vocab_file=vocab.txt
 ```
+
+A killed command resumes when it is given again. The same text, flags and number of files give the
+same bytes.
 """
 
 import dataclasses
@@ -16,9 +19,14 @@ from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, text_flags
-from input_pipelines.documents import find_files, read_documents, total_bytes
+from input_pipelines.documents import find_files, no_text, total_bytes
 from input_pipelines.instances import CreationSettings
-from input_pipelines.progress import Progress
+from input_pipelines.text_parts import split_files
+from input_pipelines.worker_pool import available_cores
+
+_MOST_SHARDS = 99_999
+# Less text for each process is not worth the start of another one.
+_BYTES_OF_A_WORKER = 1 << 20
 
 
 def define_flags() -> None:
@@ -36,7 +44,25 @@ def _define_flags_of_files():
     )
     text_flags.define()
     flags.DEFINE_string(
-        "output_file", None, "Write these record files, comma-separated.", required=True
+        "output_file",
+        None,
+        "Write these record files, comma-separated. With --num_shards, one name for all of them.",
+        required=True,
+    )
+    flags.DEFINE_integer(
+        "num_shards",
+        None,
+        "Write this number of files: train.tfrecord becomes train-00000-of-00008.tfrecord and so "
+        "on.",
+        lower_bound=1,
+        upper_bound=_MOST_SHARDS,
+    )
+    flags.DEFINE_integer(
+        "num_workers",
+        None,
+        "Use this number of processes, by default the number of cores. The records do not depend "
+        "on it.",
+        lower_bound=1,
     )
     flags.DEFINE_string(
         "vocab_file",
@@ -112,8 +138,7 @@ def create(values: flags.FlagValues) -> str:
         raise ValueError(f"--{error}") from None
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
-    output_files = values.output_file.split(",")
-    _check_output(output_files)
+    output_files = _output_files(values.output_file.split(","), values.num_shards)
     if not 0 <= values.eval_fraction < 1:
         raise ValueError(
             f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
@@ -124,7 +149,19 @@ def create(values: flags.FlagValues) -> str:
         return _write(values, input_files, tokenizer, output_files, settings)
 
 
-def _check_output(output_files):
+def _output_files(output_files, num_shards):
+    """Returns the checked names of the record files."""
+    if num_shards is not None:
+        if len(output_files) > 1:
+            raise ValueError(
+                f"--num_shards={num_shards}: --output_file names {len(output_files)} files. Give "
+                "one name, to which the number of each file is added"
+            )
+        name, ending = os.path.splitext(output_files[0])
+        if os.path.basename(output_files[0]):
+            output_files = [
+                f"{name}-{number:05d}-of-{num_shards:05d}{ending}" for number in range(num_shards)
+            ]
     for path in output_files:
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise FileNotFoundError(
@@ -134,6 +171,7 @@ def _check_output(output_files):
             raise ValueError(f"--output_file: {path!r} is not a file's name")
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
+    return output_files
 
 
 def _write(values, input_files, tokenizer, output_files, settings):
@@ -143,14 +181,26 @@ def _write(values, input_files, tokenizer, output_files, settings):
     from input_pipelines.pretraining_records import write_pretraining_records
 
     fraction = values.eval_fraction
+    num_workers = min(
+        values.num_workers or available_cores(),
+        max(1, total_bytes(input_files) // _BYTES_OF_A_WORKER),
+    )
 
-    def write(files, settings, description, part, what):
-        progress = Progress(what, total_bytes(input_files), "B")
-        documents = read_documents(input_files, progress, text_flags.options(values))
-        if fraction:
-            documents = held_out.part_of(documents, fraction, part)
+    def write(files, settings, description, are_held_out, what):
+        side = (fraction, are_held_out) if fraction else None
+        parts = split_files(input_files, text_flags.options(values), side)
+        if not parts:
+            raise ValueError(no_text(input_files))
         return write_pretraining_records(
-            documents, tokenizer, values.vocab_file, files, settings, description, values.masking
+            parts,
+            tokenizer,
+            values.vocab_file,
+            files,
+            settings,
+            description,
+            values.masking,
+            num_workers,
+            progress=what,
         )
 
     summary, description = [], {}
@@ -158,10 +208,10 @@ def _write(values, input_files, tokenizer, output_files, settings):
         path = held_out.path_beside(output_files[0])
         once = dataclasses.replace(settings, dupe_factor=1)
         with command_line.naming("eval_fraction"):
-            manifest = write([path], once, {}, True, "Choosing held-out text")
+            manifest = write([path], once, {}, True, "Held-out records")
         description = {"held_out": held_out.description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
-    manifest = write(output_files, settings, description, False, "Reading text")
+    manifest = write(output_files, settings, description, False, "Records")
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     return "\n".join(summary)
 

@@ -6,6 +6,7 @@ formats, whose texts are split into sentences; `text_files` says how files may b
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
@@ -100,10 +101,24 @@ def read_documents(
     if progress:
         progress.end()
     if not number_of_documents:
-        raise ValueError(
-            f"{', '.join(files)}: every line is empty. Give text with one sentence a line and an "
-            "empty line between documents."
-        )
+        raise ValueError(no_text(files))
+
+
+def no_text(files: Sequence[str]) -> str:
+    """Returns the message that says that files do not contain any document."""
+    return (
+        f"{', '.join(files)}: every line is empty. Give text with one sentence a line and an "
+        "empty line between documents."
+    )
+
+
+def is_held_out(document: Sequence[str], fraction: float) -> bool:
+    """Returns whether a document, a sequence of sentences, is among a fraction of all documents.
+
+    The documents of a smaller fraction are among the documents of a larger fraction.
+    """
+    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
 
 
 def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:

@@ -15,7 +15,7 @@ _FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
 
 
 class Columns:
-    """Some neighbouring columns of the table.
+    """Holds some neighbouring columns of the table.
 
     Args:
       parts: pairs of uint8 [n, width], the bytes, and bool [n, width], which bytes each row has;

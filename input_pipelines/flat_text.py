@@ -22,8 +22,8 @@ class FlatText:
 
     Attributes:
       ids: as above.
-      starts: where each sentence begins in `ids`, and where the last one ends.
-      first_sentences: the first sentence of each document, and the end of the last one.
+      starts: the place in `ids` at which each sentence begins, then the end of the last sentence.
+      first_sentences: the first sentence of each document, then the end of the last document.
       numbers: as above.
     """
 
@@ -35,7 +35,7 @@ class FlatText:
         numbers: np.ndarray,
     ):
         self.ids = ids
-        # Lists, since single elements of lists are read several times as fast as elements of arrays.
+        # Single elements of lists are read several times as fast as elements of arrays.
         self.starts: list[int] = [0, *np.cumsum(sentence_lengths, dtype=np.int64).tolist()]
         self.first_sentences: list[int] = [0, *np.cumsum(document_lengths).tolist()]
         self.numbers: list[int] = numbers.tolist()

@@ -7,44 +7,12 @@ The held-out records lie beside the training records, in a file whose name begin
 The manifest of the training records names that file under `corpus["held_out"]`.
 """
 
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bert_estimator import json_files, paths
 from input_pipelines import manifest as manifests
-
-
-def is_held_out(document: Sequence[str], fraction: float) -> bool:
-    """Returns whether a document, a sequence of sentences, is among a fraction of all documents.
-
-    The documents of a smaller fraction are among the documents of a larger fraction.
-    """
-    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-def part_of(
-    documents: Iterable[Sequence[str]], fraction: float, are_held_out: bool
-) -> Iterator[Sequence[str]]:
-    """Yields the documents that are held out, or the documents that are not.
-
-    Raises:
-      ValueError: at the end, if the part has no document.
-    """
-    number = chosen = 0
-    for document in documents:
-        number += 1
-        if is_held_out(document, fraction) == are_held_out:
-            chosen += 1
-            yield document
-    if not chosen:
-        part = "none" if are_held_out else "all"
-        raise ValueError(
-            f"the fraction {fraction} holds out {part} of the {number} documents. Give "
-            f"{'more' if are_held_out else 'less'}, or more text."
-        )
 
 
 def path_beside(record_file: str) -> str:

@@ -71,7 +71,7 @@ class CreationSettings:
 
 
 class Span(NamedTuple):
-    """The places of an instance's segments: A from `a` up to `a_end`, B from `b` up to `b_end`.
+    """Says which tokens are an instance's segments: A from `a` up to `a_end`, B from `b` up to `b_end`.
 
     `is_random_next` is True if B does not follow A in the text, but is random or comes before A.
     """

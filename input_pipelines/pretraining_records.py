@@ -16,6 +16,7 @@ with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines import creation, pair_files, tokenized_text
 from input_pipelines import manifest as manifests
+from input_pipelines.documents import no_text
 from input_pipelines.instances import CreationSettings
+from input_pipelines.progress import Progress
 from input_pipelines.text_parts import TextPart
 from input_pipelines.tokenized_text import TokenizedText
 from input_pipelines.worker_pool import WorkerPool
@@ -48,6 +51,7 @@ def write_pretraining_records(
     corpus_description: Mapping[str, Any] | None = None,
     masking: str = "static",
     num_workers: int = 1,
+    progress: str | None = None,
 ) -> manifests.Manifest:
     """Makes the instances of documents and writes them, shuffled, to record files.
 
@@ -66,6 +70,7 @@ def write_pretraining_records(
       masking: one of `MASKINGS`: "static" masks are in the records; "dynamic" ones are drawn while
         training, by the settings in the manifest.
       num_workers: the number of processes; 1 for this process itself.
+      progress: what is created, for the lines on stderr that say how it goes on; None for silence.
 
     Returns:
       The manifest.
@@ -95,14 +100,14 @@ def write_pretraining_records(
         output_files=tuple(output_files),
     )
     with _directory_of_work(work.directory), WorkerPool(num_workers) as pool:
-        text, identity = _tokenized(documents, tokenizer, work, pool)
+        run = functools.partial(_run, pool, progress)
+        text, identity = _tokenized(documents, tokenizer, work, run)
         work = work.planned(text, identity)
         os.makedirs(work.stage, exist_ok=True)
         creation.remove_other_stages(work)
-        _run(pool, creation.write_pairs, creation.pair_tasks(work), "making pairs")
+        run(creation.write_pairs, creation.pair_tasks(work), "making pairs")
         if not any(map(pair_files.num_pairs, work.pair_files())):
-            shutil.rmtree(work.directory)
-            raise ValueError(
+            raise _NothingToWriteError(
                 f"{text.num_documents} documents with {text.num_tokens} tokens give 0 instances: "
                 "an instance needs two tokens. Give more text."
             )
@@ -110,12 +115,16 @@ def write_pretraining_records(
         path = manifests.manifest_path(output_files[0])
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
-        _run(pool, creation.write_piece, creation.piece_tasks(work), "writing records")
+        run(creation.write_piece, creation.piece_tasks(work), "writing records")
         tasks = [(work, number) for number in range(len(output_files))]
-        facts = _run(pool, creation.join_pieces, tasks, "joining files")
+        facts = run(creation.join_pieces, tasks, "joining files")
         manifest = _manifest(work, text, tokenizer, facts, corpus_description or {}, masking)
         manifests.write_manifest(manifest, path)
     return manifest
+
+
+class _NothingToWriteError(ValueError):
+    """There are no records to write, so there is nothing to resume."""
 
 
 @contextlib.contextmanager
@@ -124,21 +133,41 @@ def _directory_of_work(directory: str) -> Iterator[None]:
     os.makedirs(directory, exist_ok=True)
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         files = [name for _, _, names in os.walk(directory) for name in names]
-        if not any(name.endswith((".npz", ".json")) for name in files):
+        is_of_use = any(name.endswith((".npz", ".json")) for name in files)
+        if not is_of_use or isinstance(error, _NothingToWriteError):
             shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory)
 
 
-def _run(pool, function, tasks, what) -> list[Any]:
-    """Runs tasks; returns their results in the tasks' order."""
-    results = dict(pool.run(function, tasks, lambda _: what))
+def _run(pool, progress, function, tasks, what, sizes=None, unit="parts") -> list[Any]:
+    """Runs tasks; returns their results in the tasks' order.
+
+    Args:
+      pool: the pool.
+      progress: as in `write_pretraining_records`.
+      function: function of a task.
+      tasks: the tasks.
+      what: what the function does, or a function of a task that says so.
+      sizes: the size of each task, and
+      unit: its unit, for the progress; without them the tasks are counted.
+    """
+    sizes = sizes or [1] * len(tasks)
+    describe = what if callable(what) else lambda _: what
+    line = Progress(f"{progress}, {describe(tasks[0])}", sum(sizes), unit) if progress else None
+    results = {}
+    for number, result in pool.run(function, tasks, describe):
+        results[number] = result
+        if line:
+            line.add(sizes[number])
+    if line:
+        line.end()
     return [results[number] for number in range(len(tasks))]
 
 
-def _tokenized(documents, tokenizer, work, pool) -> tuple[TokenizedText, str]:
+def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
     """Tokenizes the text; returns it, with a hash of what it was made of."""
     documents = documents if isinstance(documents, Sequence) else list(documents)
     parts = [part for part in documents if isinstance(part, TextPart)]
@@ -149,9 +178,20 @@ def _tokenized(documents, tokenizer, work, pool) -> tuple[TokenizedText, str]:
     paths, identity = creation.token_paths(work, parts)
     os.makedirs(os.path.dirname(paths[0]), exist_ok=True)
     tasks = [(work, part, path) for part, path in zip(parts, paths, strict=True)]
-    for _ in pool.run(creation.tokenize, tasks, lambda task: f"reading {task[1].path}"):
-        pass
-    return TokenizedText(paths), identity
+    sizes = [part.size for part in parts]
+    run(creation.tokenize, tasks, lambda task: f"reading {task[1].path}", sizes, "B")
+    text = TokenizedText(paths)
+    if not text.num_read:
+        raise _NothingToWriteError(_why_no_documents(parts))
+    return text, identity
+
+
+def _why_no_documents(parts) -> str:
+    if parts[0].side is None:
+        return no_text(list(dict.fromkeys(part.path for part in parts)))
+    fraction, are_held_out = parts[0].side
+    part, other = ("none", "more") if are_held_out else ("all", "less")
+    return f"the fraction {fraction} holds out {part} of the documents. Give {other}, or more text."
 
 
 def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> manifests.Manifest:

@@ -6,10 +6,11 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 
-from input_pipelines import documents
+from input_pipelines import documents, remote_files
+from input_pipelines.documents import TextOptions
 
-PART_BYTES = 1 << 24
-"""The least number of bytes of a part, but for the last part of a file."""
+_DEFAULT = TextOptions()
+_PART_BYTES = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +21,18 @@ class TextPart:
       path: the file.
       start: the byte at which the documents begin.
       end: the byte at which they end.
-      version: the size and the time of the last change of the file.
+      version: the size and the time of the last change of the file; the time is 0 if it is remote.
+      options: how the file is read.
+      side: (fraction, whether its documents are meant or all others) of `documents.is_held_out`;
+        None for all documents.
     """
 
     path: str
     start: int
     end: int
     version: tuple[int, int]
+    options: TextOptions = _DEFAULT
+    side: tuple[float, bool] | None = None
 
     @property
     def size(self) -> int:
@@ -34,39 +40,68 @@ class TextPart:
 
     @property
     def digest(self) -> str:
-        """A hash of all attributes."""
-        described = json.dumps([os.path.abspath(self.path), self.start, self.end, self.version])
-        return hashlib.sha256(described.encode()).hexdigest()[:32]
+        """Returns a hash of all attributes."""
+        described = dataclasses.asdict(self)
+        if not remote_files.is_remote(self.path):
+            described["path"] = os.path.abspath(self.path)
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
 
     def documents(self) -> Iterator[list[str]]:
         """Yields the documents; see `documents.read_documents`, whose errors this raises."""
-        return documents.documents_of_file(self.path, self.start, self.end)
+        end = self.end if self.end < self.version[0] else None
+        whole = documents.documents_of_file(self.path, self.start, end, self.options)
+        if self.side is None:
+            return whole
+        fraction, are_held_out = self.side
+        return (d for d in whole if documents.is_held_out(d, fraction) == are_held_out)
 
 
-def split_files(files: Sequence[str], part_bytes: int = PART_BYTES) -> list[TextPart]:
-    """Cuts files at the beginnings of documents; the parts do not depend on the machine.
+def split_files(
+    files: Sequence[str],
+    options: TextOptions = _DEFAULT,
+    side: tuple[float, bool] | None = None,
+    part_bytes: int = _PART_BYTES,
+) -> list[TextPart]:
+    """Cuts files of plain text at the beginnings of documents; other files are parts as they are.
+
+    The parts do not depend on the machine.
+
+    Args:
+      files: paths.
+      options, side: attributes of the parts.
+      part_bytes: the least number of bytes of a part, but for the last part of a file.
 
     Raises:
       ValueError: a file cannot be read.
     """
     parts = []
     for path in files:
-        try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                version = (status.st_size, status.st_mtime_ns)
-                starts = [0]
-                while starts[-1] + part_bytes < status.st_size:
-                    starts.append(_next_document(file, starts[-1] + part_bytes))
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {error.strerror}.") from None
-        ends = [*starts[1:], status.st_size]
+        if remote_files.is_remote(path):
+            version, starts = (remote_files.size(path), 0), [0]
+        else:
+            version, starts = _starts(path, options, part_bytes)
+        ends = [*starts[1:], version[0]]
         parts += [
-            TextPart(path, start, end, version)
+            TextPart(path, start, end, version, options, side)
             for start, end in zip(starts, ends, strict=True)
             if end > start
         ]
     return parts
+
+
+def _starts(path, options, part_bytes):
+    """Returns the version of a file, and where its parts begin."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            version = (status.st_size, status.st_mtime_ns)
+            starts = [0]
+            if documents.is_plain(path, options):
+                while starts[-1] + part_bytes < status.st_size:
+                    starts.append(_next_document(file, starts[-1] + part_bytes))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}.") from None
+    return version, starts
 
 
 def _next_document(file, offset: int) -> int:

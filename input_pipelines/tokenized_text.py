@@ -26,9 +26,11 @@ def write_part(documents: Iterable[Sequence[str]], tokenizer: Tokenizer, path: s
     """Tokenizes documents, which are sequences of sentences; skips sentences without tokens."""
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
+    num_read = 0
     sentence_lengths, document_lengths = array.array("I"), array.array("I")
     with atomic_file.writer(path + ".ids", "wb") as file:
         for document in documents:
+            num_read += 1
             digest.update(("\n".join(document) + "\n\n").encode())
             sentences = [ids for ids in map(tokenizer.encode, document) if ids]
             if not sentences:
@@ -44,6 +46,7 @@ def write_part(documents: Iterable[Sequence[str]], tokenizer: Tokenizer, path: s
             sentence_lengths=np.array(sentence_lengths, np.uint32),
             document_lengths=np.array(document_lengths, np.uint32),
             counts=counts,
+            num_read=num_read,
             digest=np.frombuffer(digest.digest(), np.uint8),
         )
 
@@ -62,6 +65,7 @@ class TokenizedText:
     Attributes:
       paths: as above.
       token_counts: counts of each id, int64 [vocab_size].
+      num_read: the number of documents, with and without tokens.
       num_documents, num_sentences: how many have tokens.
       first_documents: the number of the first document of each part, and of what follows the last.
       sha256: hash of the text if there is one part, else of the hashes of the parts' texts.
@@ -71,13 +75,17 @@ class TokenizedText:
         self.paths = list(paths)
         digests = []
         self.first_documents = [0]
-        self.num_sentences, self.token_counts = 0, np.zeros(0, np.int64)
+        self.num_read = self.num_sentences = 0
+        self.token_counts = np.zeros(0, np.int64)
         for path in paths:
             with np.load(path + ".npz") as part:
                 counts = part["counts"]
                 self.token_counts = counts + (self.token_counts if digests else 0)
+                self.num_read += int(part["num_read"])
                 self.num_sentences += len(part["sentence_lengths"])
-                self.first_documents.append(self.first_documents[-1] + len(part["document_lengths"]))
+                self.first_documents.append(
+                    self.first_documents[-1] + len(part["document_lengths"])
+                )
                 digests.append(part["digest"].tobytes())
         self.num_documents = self.first_documents[-1]
         whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
@@ -111,5 +119,5 @@ class TokenizedText:
             )
             documents.append(document_lengths[chosen])
             numbers.append(of_part[chosen])
-        none = [np.zeros(0, np.int64)]
-        return FlatText(*(np.concatenate(each or none) for each in (ids, sentences, documents, numbers)))
+        lists = (ids, sentences, documents, numbers)
+        return FlatText(*(np.concatenate(some or [np.zeros(0, np.int64)]) for some in lists))

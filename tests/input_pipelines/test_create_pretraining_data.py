@@ -1,3 +1,4 @@
+import functools
 import os
 import subprocess
 import sys
@@ -21,14 +22,13 @@ def values(monkeypatch):
     def parse(*arguments):
         values = flags.FlagValues()
         monkeypatch.setattr(flags, "FLAGS", values)
-        for kind in ("string", "bool", "integer", "float", "enum"):
-            define = getattr(flags, f"DEFINE_{kind}")
-            monkeypatch.setattr(
-                flags,
-                f"DEFINE_{kind}",
-                lambda *a, _define=define, **k: _define(*a, flag_values=values, **k),
-            )
-        create_pretraining_data.define_flags()
+        with monkeypatch.context() as patch:
+            for kind in ("string", "bool", "integer", "float", "enum"):
+                define = getattr(flags, f"DEFINE_{kind}")
+                patch.setattr(
+                    flags, f"DEFINE_{kind}", functools.partial(define, flag_values=values)
+                )
+            create_pretraining_data.define_flags()
         values(["program", *arguments])
         return values
 
@@ -62,6 +62,31 @@ def test_create(values, text_file, tmp_path, vocab_file):
     assert summary == (f"{records.num_records} examples from 6 documents (120 tokens) in 2 files.")
 
 
+def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch):
+    monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 100)
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(d) for d in documents * 5))
+    written = []
+    for others in (["--num_workers=1"], ["--num_workers=2"], []):
+        directory = tmp_path / f"{len(written)}"
+        directory.mkdir()
+        flag_values = values(
+            f"--input_file={tmp_path}/text.txt",
+            f"--output_file={directory}/a.b.tfrecord",
+            f"--vocab_file={vocab_file}",
+            "--max_seq_length=16",
+            "--max_predictions_per_seq=4",
+            "--num_shards=3",
+            *others,
+        )
+        assert " in 3 files." in create_pretraining_data.create(flag_values)
+        written.append({path.name: path.read_bytes() for path in directory.iterdir()})
+    assert written[0] == written[1] == written[2]
+    names = [f"a.b-0000{number}-of-00003.tfrecord" for number in range(3)]
+    assert [name for name in sorted(written[0]) if name.startswith("a")] == names
+    manifest = manifests.read_manifest(manifests.manifest_path(str(directory / names[0])))
+    assert [entry.name for entry in manifest.files] == names
+
+
 @pytest.mark.parametrize(
     ("others", "dupe_factor"),
     [
@@ -92,6 +117,11 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
         ("--input_file=none*.txt", ValueError, r"--input_file: no file matches 'none\*\.txt'"),
         ("--output_file=no/such/x", FileNotFoundError, r"--output_file: .*no/such/x.* not exist"),
         ("--vocab_file=none.txt", FileNotFoundError, r"none\.txt"),
+        (
+            "--num_shards=2",
+            ValueError,
+            "--num_shards=2: --output_file names 2 files. Give one name",
+        ),
     ],
 )
 def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, message):

@@ -38,7 +38,7 @@ def create(text_file, tokenizer, vocab_file):
         os.makedirs(directory, exist_ok=True)
         paths = [str(directory / f"{number}.tfrecord") for number in range(files)]
         write_pretraining_records(
-            split_files([text_file], part),
+            split_files([text_file], part_bytes=part),
             tokenizer,
             vocab_file,
             paths,
@@ -174,11 +174,8 @@ def test_another_creation_does_not_take_what_was_left(tmp_path, create, monkeypa
 
 def test_a_record_file_that_was_changed_is_made_again(tmp_path, create, monkeypatch):
     expected = create(tmp_path / "x")
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(kills.Killed),
-    ):
-        patch.setattr(pretraining_records, "_manifest", lambda *_: (_ for _ in ()).throw(kills.Killed))
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, pretraining_records, "_manifest", lambda *_: True)
         create(tmp_path / "x")
     (tmp_path / "x" / "1.tfrecord").write_bytes(b"other")
     os.remove(tmp_path / "x" / "0.tfrecord")

@@ -79,9 +79,9 @@ def test_all_pairs_as_arrays(tokenizer, documents):
     text = FlatText.of(tokenized)
     text.numbers = [number + 100 for number in text.numbers]  # these are a part of some text
     whole = [make_pairs(text, settings(), turn) for turn in range(3)]
-    assert len({(key, turn) for pairs in whole for key, turn in zip(pairs.keys, pairs.turns, strict=True)}) == (
-        sum(map(len, whole))
-    )
+    assert len(
+        {(key, turn) for pairs in whole for key, turn in zip(pairs.keys, pairs.turns, strict=True)}
+    ) == (sum(map(len, whole)))
     pairs = Pairs.joined(whole)
     assert {key >> 24 for key in pairs.keys.tolist()} == {100, 101, 102, 103, 104, 105}
     expected = [

@@ -19,7 +19,7 @@ def features_of(record):
 def pairs_of(*rows):
     return Pairs(
         np.array([token for a, b, _ in rows for token in [*a, *b]]),
-        np.array([[len(a), len(b)] for a, b, _ in rows]),
+        np.array([[len(a), len(b)] for a, b, _ in rows], int).reshape(-1, 2),
         np.array([label for *_, label in rows]),
         np.arange(len(rows)) + 7,
         np.full(len(rows), 2),

@@ -28,7 +28,7 @@ def test_parts_have_the_documents_of_the_file(tmp_path, text):
     expected = list(read_documents(files))
     size = os.path.getsize(path)
     for part_bytes in range(1, size + 2):
-        parts = split_files(files, part_bytes)
+        parts = split_files(files, part_bytes=part_bytes)
         assert [document for part in parts for document in part.documents()] == expected
         of_first = [part for part in parts if part.path == path]
         assert [part.start for part in of_first] == [0, *(part.end for part in of_first[:-1])]
@@ -43,7 +43,7 @@ def test_digests_tell_parts_and_versions_apart(tmp_path):
         with open(path, "w") as file:
             file.write(text)
         os.utime(path, ns=(0, len(text)))
-        return [part.digest for part in split_files([path], part_bytes)]
+        return [part.digest for part in split_files([path], part_bytes=part_bytes)]
 
     first = digests("a\n\nb\n\nc\n", 1)
     assert len(first) == len(set(first)) == 3
@@ -56,7 +56,7 @@ def test_an_error_counts_bytes_of_the_file(tmp_path):
     path = str(tmp_path / "text.txt")
     with open(path, "wb") as file:
         file.write(b"one\n\ntwo\n\nthr\xffe\n")
-    parts = split_files([path], 1)
+    parts = split_files([path], part_bytes=1)
     assert list(parts[0].documents()) == [["one"]]
     with pytest.raises(ValueError, match=r"text\.txt: byte 13 is not UTF-8"):
         list(parts[2].documents())

@@ -22,6 +22,7 @@ def test_a_part(tmp_path, tokenizer):
     written = "w0 w1a\n\u0000\n\n\u200b\n\nw1 w1\n\n"
     assert text.sha256 == hashlib.sha256(written.encode()).hexdigest()
     assert (text.num_documents, text.num_sentences, text.num_tokens) == (2, 2, 5)
+    assert text.num_read == 3
 
 
 def test_any_documents_of_several_parts(tmp_path, tokenizer, documents):

@@ -12,6 +12,8 @@ def act(task):
     kind, value = task
     if kind == "raise":
         raise value
+    if kind == "raise unsendable":
+        raise UnsendableError(value, "which pickle gets wrong")
     if kind == "end":
         os._exit(value)
     return value + 1, os.getpid(), "tensorflow" in sys.modules
@@ -54,7 +56,7 @@ def test_one_worker_is_this_process():
         (("raise", ValueError("a.txt: is not text")), ValueError, r"^a\.txt: is not text$"),
         (("raise", OSError(28, "No space left", "b")), OSError, r"\[Errno 28\] No space left: 'b'"),
         (("raise", KeyError("x")), WorkerError, "^the worker that was doing raise failed:\nTrace"),
-        (("raise", UnsendableError("x", "y")), WorkerError, "(?s)was doing raise .*UnsendableErr"),
+        (("raise unsendable", "x"), WorkerError, "(?s)was doing raise .*UnsendableError: x"),
         (("end", 9), WorkerError, r"that was doing end has ended \(exit code 9\)\. If it was kill"),
     ],
 )
