@@ -71,7 +71,7 @@ class CreationSettings:
 
 
 class Span(NamedTuple):
-    """Says which tokens are an instance's segments: A from `a` up to `a_end`, B from `b` up to `b_end`.
+    """Says which tokens are segments: A begins at `a` and ends before `a_end`, and so does B.
 
     `is_random_next` is True if B does not follow A in the text, but is random or comes before A.
     """
