@@ -74,13 +74,15 @@ def create(values: flags.FlagValues) -> str:
             "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
     size, do_lower_case = values.vocab_size, values.do_lower_case
+    share = 1.0
     with lock.held_for(values.vocab_file):
         if is_model:
             kind = values.model_type
-            train_sentencepiece(sentences, values.vocab_file, size, kind, do_lower_case)
+            share = train_sentencepiece(sentences, values.vocab_file, size, kind, do_lower_case)
         else:
             write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
-    return f"{values.vocab_size} tokens in {values.vocab_file}."
+    part = f", from a random {100 * share:.2g} % of the sentences" if share < 1 else ""
+    return f"{values.vocab_size} tokens in {values.vocab_file}{part}."
 
 
 def main(argv: list[str]) -> int:

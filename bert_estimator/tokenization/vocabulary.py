@@ -12,6 +12,7 @@ import sentencepiece
 
 from bert_estimator import atomic_file
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
+from bert_estimator.tokenization.word_counts import WordCounts, sample
 from bert_estimator.tokenization.wordpiece import (
     CLS,
     CONTINUATION,
@@ -43,7 +44,8 @@ def train_vocabulary(
     3. pieces, in the order of their merges.
 
     Args:
-      texts: sentences, in any order; they are read once.
+      texts: sentences, in any order; they are read once. Memory holds at most 4 million different
+        words, the most frequent ones.
       vocab_size: number of tokens, the special tokens included.
       do_lower_case: `do_lower_case` of the tokenizer that will use the vocabulary.
       character_coverage: share of the characters of the text, in (0, 1].
@@ -51,11 +53,10 @@ def train_vocabulary(
     Raises:
       ValueError: `vocab_size` is too small for the characters, or too large for the text.
     """
-    basic_tokenizer = BasicTokenizer(do_lower_case)
-    word_counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        word_counts.update(basic_tokenizer.tokenize(text))
-    alphabet = _alphabet(word_counts, character_coverage)
+    counted = WordCounts(BasicTokenizer(do_lower_case).tokenize)
+    counted.add(texts)
+    word_counts = counted.words
+    alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
     if not alphabet:
         raise ValueError("the text to train a vocabulary from does not have words. Give more text.")
     vocab = list(SPECIAL_TOKENS) + alphabet + [CONTINUATION + char for char in alphabet]
@@ -93,25 +94,38 @@ def train_sentencepiece(
     model_type: str = "unigram",
     do_lower_case: bool = True,
     character_coverage: float = CHARACTER_COVERAGE,
-) -> None:
+) -> float:
     """Trains a SentencePiece model like ALBERT's: `<pad>`, `<unk>`, [CLS], [SEP] and [MASK] first.
 
     Args:
-      texts: sentences, in any order; they are read once.
+      texts: sentences, in any order; they are read once. A byte-pair model is trained from all
+        words, as `train_vocabulary`; a unigram model from the sentences, or from a random part of
+        them if they have more than 67 million characters.
       model_file: file to write; it gets its name when it is complete.
       vocab_size: number of pieces, the special pieces included.
       model_type: "unigram" or "bpe".
       do_lower_case: `do_lower_case` of the tokenizer that will use the model.
       character_coverage: share of the characters of the text that get a piece, at least 0.98.
 
+    Returns:
+      The share of the sentences that the model was trained from.
+
     Raises:
       ValueError: the text does not give a model of this size.
     """
     model = io.BytesIO()
     lines = (line for line in (preprocess(text, do_lower_case) for text in texts) if line)
+    share, options = 1.0, {}
+    if model_type == "bpe":
+        counted = WordCounts(str.split)
+        counted.add(lines)
+        lines, options = _lines_of_counts(counted.words), {"input_format": "tsv"}
+    else:
+        lines, share = sample(lines)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
+            **options,
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
@@ -130,11 +144,29 @@ def train_sentencepiece(
         ) from None
     with atomic_file.writer(model_file, "wb") as file:
         file.write(model.getvalue())
+    return share
 
 
-def _alphabet(word_counts: collections.Counter[str], coverage: float) -> list[str]:
-    """Returns the most frequent characters that cover a share of the text, by code point."""
-    counts: collections.Counter[str] = collections.Counter()
+def _lines_of_counts(word_counts: dict[str, int]) -> list[str]:
+    """Returns words with their counts as SentencePiece reads them, the most frequent first."""
+    return [
+        f"{word}\t{count}"
+        for word, count in sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
+        if len(word) <= _MAX_WORD_LENGTH
+    ]
+
+
+def _alphabet(
+    word_counts: dict[str, int], further: collections.Counter[str], coverage: float
+) -> list[str]:
+    """Returns the most frequent characters that cover a share of the text, by code point.
+
+    Args:
+      word_counts: word -> count.
+      further: character -> count in further words.
+      coverage: the share.
+    """
+    counts = collections.Counter(further)
     for word, count in word_counts.items():
         for char in word:
             counts[char] += count
@@ -154,11 +186,9 @@ def _merged_pieces(
 ) -> list[str]:
     """Returns pieces of two characters or more, best first: `number` or more, if possible."""
     known = set(alphabet) - {_WORD_START}
-    lines = [
-        f"{word}\t{count}"
-        for word, count in sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
-        if len(word) <= _MAX_WORD_LENGTH and known.issuperset(word)
-    ]
+    lines = _lines_of_counts(
+        {word: count for word, count in word_counts.items() if known.issuperset(word)}
+    )
     if not lines:
         return []
     model = io.BytesIO()

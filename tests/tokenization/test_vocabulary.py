@@ -1,6 +1,16 @@
-import pytest
+import io
+import pathlib
 
-from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
+import pytest
+import sentencepiece
+
+from bert_estimator.tokenization import (
+    FullTokenizer,
+    train_sentencepiece,
+    train_vocabulary,
+    write_vocab,
+)
+from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 
 TEXTS = [
     "the lower the cat, the newer the newest cat",
@@ -74,3 +84,36 @@ def test_write_vocab(tmp_path):
     write_vocab(["[PAD]", "\u535a", "##x"], str(path))
     assert path.read_bytes() == "[PAD]\n\u535a\n##x\n".encode()
     assert [entry.name for entry in tmp_path.iterdir()] == ["vocab.txt"]
+
+
+def test_counted_words_give_the_byte_pairs_of_the_sentences(tmp_path):
+    texts = [f"{text} No {i % 7} caf\u00e9s" for i, text in enumerate(TEXTS)]
+    path = str(tmp_path / "spm.model")
+    assert train_sentencepiece(iter(texts), path, 45, "bpe") == 1.0
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([preprocess(text) for text in texts]),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=45,
+        character_coverage=0.9999,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        num_threads=1,
+        minloglevel=2,
+    )
+    expected, found = (
+        sentencepiece.SentencePieceProcessor(model_proto=content)
+        for content in (model.getvalue(), pathlib.Path(path).read_bytes())
+    )
+    pieces = [(p.id_to_piece(i), p.get_score(i)) for p in (expected, found) for i in range(45)]
+    assert pieces[:45] == pieces[45:]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_of_no_text(tmp_path, kind):
+    with pytest.raises(ValueError, match=r"vocab_size=45: SentencePiece cannot make such a model"):
+        train_sentencepiece(iter(["", " "]), str(tmp_path / "spm.model"), 45, kind)
