@@ -314,7 +314,7 @@ def test_a_bad_record_among_good_ones(own_data, tmp_path, capsys, request, maste
     if master:
         request.getfixturevalue("xla_runtime")
     path = own_data(PRETRAINING)
-    record = examples_of_step(7, 91)[3]
+    record = examples_of_step(7, 79)[3]
     copy_records(path / "train.tfrecord", path / "bad.tfrecord", {record: change})
     offset = int(record_offsets(str(path / "bad.tfrecord"))[record])
     changes = {"input_file": path / "bad.tfrecord", "tpu_name": master}
@@ -331,7 +331,7 @@ def test_a_damaged_record(own_data, tmp_path, capsys, use_tpu):
     path = own_data(PRETRAINING)
     records = path / "train.tfrecord"
     without_manifest(path)
-    record = examples_of_step(7, 91)[3]
+    record = examples_of_step(7, 79)[3]
     offset = int(record_offsets(str(records))[record])
     content = bytearray(records.read_bytes())
     content[offset + 50] ^= 4

@@ -43,7 +43,7 @@ def examples_of_step(step, number):
     return record_order(np.arange((step - 1) * BATCH, step * BATCH), number, SEED)
 
 
-# Pretraining's data: 91 records.
+# Pretraining's data: 79 records.
 
 
 def write_pretraining_data(path):
@@ -57,7 +57,7 @@ def huge_weight(path):
     def change(features):
         features["masked_lm_weights"].float_list.value[0] = 3e38
 
-    changes = {int(examples_of_step(7, 91)[3]): change}
+    changes = {int(examples_of_step(7, 79)[3]): change}
     copy_records(path / "train.tfrecord", path / "huge.tfrecord", changes)
     return {"input_file": path / "huge.tfrecord"}
 
