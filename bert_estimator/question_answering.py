@@ -148,6 +148,16 @@ def _loss_fn(network, features, step):
     return loss_fn
 
 
+def _not_below(value):
+    """Returns a float32 that is at least a value.
+
+    A threshold must not become smaller: it is the null odds of a question, whose answer counts only
+    if its odds are not above the threshold.
+    """
+    rounded = np.float32(value)
+    return rounded if rounded >= value else np.nextafter(rounded, np.float32(np.inf))
+
+
 def _metric_fn(scorer):
     """Returns the function of the evaluation's tensors that gives the metrics."""
 
@@ -162,7 +172,7 @@ def _metric_fn(scorer):
             return np.float32(0)
 
         def scores():
-            return [np.float32(value) for value in scorer.scores()]
+            return [_not_below(value) for value in scorer.scores()]
 
         names = list(scorer.names)
         added = tf.numpy_function(add, [unique_ids, starts, ends], tf.float32)

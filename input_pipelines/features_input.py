@@ -11,7 +11,7 @@ from input_pipelines.pretraining_input import deployment, prefetched
 
 
 class Batches(Protocol):
-    """What batches are drawn from: `features.Features` or `windows.Windows`."""
+    """What batches are drawn from: `Features`, `TagFeatures` or `Windows`."""
 
     def __len__(self) -> int: ...
 

@@ -183,16 +183,27 @@ def _names(manifest):
 
 def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
     """Finds the manifests that list record files; returns file -> (path of manifest, manifest)."""
-    found = {}
-    for directory in sorted({os.path.dirname(path) for path in record_files}):
-        for name in sorted(tf.io.gfile.listdir(directory or ".")):
+    places = {path: _place(path) for path in record_files}
+    listed = {}
+    for directory in sorted({os.path.dirname(place) for place in places.values()}):
+        for name in sorted(tf.io.gfile.listdir(directory)):
             if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
                 continue
             path = os.path.join(directory, name)
             manifest = read_manifest(path)
             for entry in manifest.files:
-                found[os.path.join(directory, entry.name)] = (path, manifest)
-    return {path: found[path] for path in record_files if path in found}
+                listed[os.path.join(directory, entry.name)] = (path, manifest)
+    return {path: listed[place] for path, place in places.items() if place in listed}
+
+
+def _place(path):
+    """Returns where a file lies, however its path is spelled; a symbolic link may lead there."""
+    if "://" in path:
+        return path
+    real = os.path.realpath(path)
+    if os.path.basename(real) == os.path.basename(path):
+        return real
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def digest(record_files: Sequence[str]) -> str:
@@ -241,11 +252,9 @@ def find_vocabulary(record_files: Sequence[str]) -> str | None:
     return None
 
 
-def casing(record_files: Sequence[str]) -> bool | None:
-    """Whether the text of record files was lower-cased; None if no manifest says so."""
-    for _, manifest in read_manifests_of(record_files).values():
-        return manifest.do_lower_case
-    return None
+def casings(record_files: Sequence[str]) -> set[bool]:
+    """Returns whether the text of record files was lower-cased, by the manifests of the files."""
+    return {manifest.do_lower_case for _, manifest in read_manifests_of(record_files).values()}
 
 
 def read_token_counts(path: str) -> np.ndarray:

@@ -40,7 +40,8 @@ def mixture(records: RecordFiles, patterns: str | Iterable[str]) -> list[tuple[i
 
 def shares_of(weights: list[float]) -> list[int]:
     """Rounds weights to shares that add up to `order.SHARES`, by the largest remainders."""
-    exact = np.array(weights) / np.sum(weights) * SHARES
+    relative = np.array(weights) / max(weights)  # the sum of huge weights would be infinite
+    exact = relative / np.sum(relative) * SHARES
     shares = np.floor(exact).astype(int)
     by_remainder = np.argsort(shares - exact, kind="stable")
     shares[by_remainder[: SHARES - shares.sum()]] += 1

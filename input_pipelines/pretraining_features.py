@@ -102,7 +102,7 @@ class PretrainingFeatures:
 
         Args:
           records: the files of the records.
-          numbers: int64 [B], numbers of the records; -1 for padding, which holds zeros.
+          numbers: int64 [B], numbers of the records.
           values: name -> values of the feature, int64 or float32 [B, length].
 
         Raises:

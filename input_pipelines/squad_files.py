@@ -77,42 +77,55 @@ def read(path: str, needs_answers: bool, version_2: bool) -> list[Question]:
     return list(questions.values())
 
 
-def answerable(questions: Sequence[Question], path: str) -> list[Question]:
-    """Returns questions to train on, each answer at the place where the context has it.
+def located(questions: Sequence[Question], path: str) -> list[Question]:
+    """Returns questions with the first answer of each at the place where the context has it.
 
-    The first answer of a question counts. If the context does not have its text at its
-    `answer_start`, the occurrence next to that place counts; if the text does not occur at all, the
-    question is left out. Both are printed, since published files have a few of either.
+    If the context does not have its text at its `answer_start`, the occurrence nearest to that
+    place counts, before or after it, and this is printed, since published files have a few of
+    these. If the text does not occur at all, the answer is put behind the context's end.
 
     Args:
       questions: what `read` returned.
       path: their file, for messages.
-
-    Raises:
-      SquadError: no question is left.
     """
-    kept, moved, missing = [], [], []
+    results, moved = [], []
     for question in questions:
         if question.answers:
             answer = question.answers[0]
             start = _nearest(question.context, answer)
             if start is None:
-                missing.append(question.id)
-                continue
-            if start != answer.start:
+                start = len(question.context)
+            elif start != answer.start:
                 moved.append(question.id)
             answers = (Answer(answer.text, start), *question.answers[1:])
             question = dataclasses.replace(question, answers=answers)
-        kept.append(question)
+        results.append(question)
+    if moved:
+        print(
+            f"{path}: the first answer of {len(moved)} of {len(questions)} questions is not at its "
+            f"answer_start; its nearest occurrence counts: {_listed(moved)}"
+        )
+    return results
+
+
+def answerable(questions: Sequence[Question], path: str) -> list[Question]:
+    """Returns questions to train on, without those whose first answer is not in the context.
+
+    It prints how many are left out, since published files have a few.
+
+    Args:
+      questions: what `located` returned.
+      path: their file, for messages.
+
+    Raises:
+      SquadError: no question is left.
+    """
+    missing = [q.id for q in questions if q.answers and q.answers[0].start == len(q.context)]
+    kept = [question for question in questions if question.id not in set(missing)]
     if missing:
         print(
             f"{path}: skipped {len(missing)} of {len(questions)} questions, whose first answer "
             f"does not occur in the context: {_listed(missing)}"
-        )
-    if moved:
-        print(
-            f"{path}: the first answer of {len(moved)} of {len(questions)} questions is not at its "
-            f"answer_start; its next occurrence counts: {_listed(moved)}"
         )
     if not kept:
         raise SquadError(f"{path}: no first answer of its questions occurs in its context")

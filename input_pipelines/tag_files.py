@@ -183,14 +183,11 @@ def _blocks(path, columns, with_tags):
                 )
             word = cells[columns.words or 0]
             if word != _DOCUMENT_START:
-                tag = cells[-1 if columns.tags is None else columns.tags]
-                for what, value in (("word", word), ("tag", tag))[: 2 if with_tags else 1]:
-                    if not value.strip():
-                        raise TableError(f"{path}:{line}: the {what} is empty")
                 row.lines.append(line)
-                row.words.append(word)
+                row.words.append(_filled(word, path, line, "word"))
                 if with_tags:
-                    row.tags.append(tag.strip())
+                    tag = cells[-1 if columns.tags is None else columns.tags]
+                    row.tags.append(_filled(tag, path, line, "tag").strip())
                 continue
         if row.words:
             yield row
@@ -202,6 +199,13 @@ def _blocks(path, columns, with_tags):
 def _cells(text, separator):
     text = text.rstrip() if separator == "\t" else text.strip(" ")
     return [cell for cell in text.split(separator) if cell or separator == "\t"]
+
+
+def _filled(value, path, line, what):
+    """Returns a cell; raises TableError if it is empty."""
+    if not value.strip():
+        raise TableError(f"{path}:{line}: the {what} is empty")
+    return value
 
 
 def _number_of_columns(path, line, cells, columns, with_tags):

@@ -20,6 +20,7 @@ def load(
     tokenizer: Tokenizer,
     vocab_file: str,
     max_seq_length: int,
+    trains: bool,
 ) -> tuple[TaskData, dict[str, list[Sentence]]]:
     """Reads the files of a tagging task.
 
@@ -28,6 +29,7 @@ def load(
         "predict" -> the other files, or None for a file that is not needed.
       columns: where words and tags are in the files.
       tokenizer, vocab_file, max_seq_length: as for `task_data.load`.
+      trains: whether the task's `train` is needed; else it is None.
 
     Returns:
       (the task; the sentences to train on and to evaluate on by the keys of `files`).
@@ -41,7 +43,8 @@ def load(
         for name, path in files.items()
         if path is not None
     }
-    task = _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length)
+    used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
+    task = _of_sentences(tags, used, tokenizer, vocab_file, max_seq_length)
     path = files.get("predict")
     if path is not None:
         task = dataclasses.replace(
@@ -109,7 +112,7 @@ def _most_frequent(counter: collections.Counter[int]) -> int:
 
 
 def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
-    """Returns the `TaskData` of sentences by "train", "evaluate" and "predict", which may lack."""
+    """Returns the `TaskData` of sentences by "train", "evaluate" and "predict", each if there."""
     features = {
         name: TagFeatures(of_file, tokenizer, max_seq_length) for name, of_file in sentences.items()
     }

@@ -34,7 +34,7 @@ class Context:
         self.ends = np.array([token.end for token in tokens], np.int32)
 
     def tokens_of(self, answer: Answer) -> tuple[int, int] | None:
-        """Returns the numbers of the first and the last token of an answer; None if it has none."""
+        """Returns the numbers of an answer's first and last token; None if it has no tokens."""
         end = answer.start + len(answer.text)
         (tokens,) = np.nonzero((self.ends > answer.start) & (self.starts < end))
         return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
@@ -56,9 +56,9 @@ class Windows:
       questions: the questions.
       tokenizer: the tokenizer.
       max_seq_length: F.
-      doc_stride: a window begins so many tokens after the previous window, at most.
-      max_query_length: questions are cut to so many tokens; there must be room for a token beside
-        them and 3 special tokens.
+      doc_stride: a window begins at most this number of tokens after the previous window.
+      max_query_length: questions are cut to this number of tokens; there must be room for a token
+        beside them and 3 special tokens.
 
     Attributes:
       questions: the questions.

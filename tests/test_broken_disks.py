@@ -167,5 +167,7 @@ def test_a_network_that_was_not_fine_tuned_is_not_evaluated(data, tmp_path, caps
     changes = {"init_checkpoint": tmp_path / "run", "do_eval": True, "do_train": False}
     flags = CLASSIFIER.flags(data[CLASSIFIER.name], tmp_path / "other", **changes)
     assert CLASSIFIER.main(flags) == 2
-    message = f"--init_checkpoint={tmp_path}/run: holds a network that was not fine-tuned; add --do"
+    message = (
+        f"--init_checkpoint={tmp_path}/run: holds a network that was not fine-tuned for a task"
+    )
     assert message in capsys.readouterr().err

@@ -112,7 +112,15 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
             + ["--do_train"],
             "--prediction_header=True: is for test_results.tsv, but tags are",
         ),
-        (["--export_inputs=words"], "--export_inputs=words: must be one of text, ids"),
+        (
+            ["--do_export", "--export_inputs=words"],
+            "--export_inputs=words: must be one of text, ids",
+        ),
+        (["--export_inputs=text"], "--export_inputs=text: is for --do_export; add it, or leave"),
+        (
+            ["--random_seed=2147483647", "--num_seeds=2"],
+            "--num_seeds=2: would use the seed 2147483648 last; --random_seed can be at most",
+        ),
         (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
     ],
 )
@@ -151,11 +159,11 @@ def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):
         printed = capsys.readouterr().err
         if message:
             assert f"--vocab_file={vocab_file}: {message}" in printed
-    assert "holds no checkpoint of a fine-tuned network" in printed
+    assert "does not hold a checkpoint of a fine-tuned network" in printed
     kept = f"--vocab_file={tmp_path}/run/vocab.txt"  # the copy itself
     argv = ["run_classifier.py", "--task_name=word_order", kept, *flags[1:]]
     assert run_classifier.main(argv) == 2
-    assert "holds no checkpoint of a fine-tuned network" in capsys.readouterr().err
+    assert "does not hold a checkpoint of a fine-tuned network" in capsys.readouterr().err
 
 
 def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
@@ -177,6 +185,15 @@ def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, mon
     assert config.vocab_file == "runs/pretraining/data/vocab.txt"
     assert config.sources["init_checkpoint"] == provenance.EMBEDDED
     assert resolve("--init_checkpoint=").init_checkpoint is None
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "bert_model.ckpt.index").write_text("")
+    config = resolve(f"--init_checkpoint={other}/bert_model.ckpt")
+    assert config.vocab_file == "runs/pretraining/data/vocab.txt"
+    (other / "vocab.model").write_text("")  # the checkpoint's own
+    for checkpoint in (other, other / "bert_model.ckpt"):
+        config = resolve(f"--init_checkpoint={checkpoint}")
+        assert config.vocab_file == f"{other}/vocab.model"
 
 
 # Whole runs
@@ -421,7 +438,10 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
         ({"class_weights": "1,2,3"}, "--class_weights=1,2,3: must be a number for each of the la"),
         ({"max_seq_length": 17}, "--max_seq_length=17: cannot be more than the network's max_po"),
         ({"num_train_epochs": 0.01}, "--num_train_epochs=0.01: the 96 examples make no step of"),
-        ({"do_train": False, "do_eval": True}, "--output_dir={0}: holds no checkpoint of a fine-"),
+        (
+            {"do_train": False, "do_eval": True},
+            "--output_dir={0}: does not hold a checkpoint of a fine-",
+        ),
         ({"label_column": "class"}, "--train_file: {1}/train.tsv:2: has no column 'class'; it h"),
     ],
 )

@@ -11,7 +11,7 @@ from tiny_run import bert_config, metrics_of, questions, squad_flags, write_ques
 import run_squad
 from bert_estimator import provenance
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import question_answering_config
+from bert_estimator.jobs import question_answering_config, question_answering_data
 from bert_estimator.recipes.answer_plans import RECIPES
 from input_pipelines import squad_files, squad_metrics
 
@@ -247,10 +247,29 @@ def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):
     assert "(13 questions)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("flag", ["train_file", "eval_file"])
+def test_answers_are_looked_for_in_both_files(data, tmp_path, capsys, flag):
+    """Training and evaluation have the same positions for an answer that is not at its start."""
+    moved = questions(5, seed=3)
+    expected = [question["answers"][0]["answer_start"] for _, question in moved]
+    for _, question in moved:
+        question["answers"][0]["answer_start"] += 1
+    write_questions(tmp_path / "moved.json", moved)
+    changes = {flag: tmp_path / "moved.json"}
+    argv = squad_flags(data, tmp_path / "run", **changes, do_train=True, do_eval=True)
+    (config,) = question_answering_config.resolve(["run_squad.py", *argv])
+    loaded = question_answering_data.load(config)
+    windows = {"train_file": loaded.train, "eval_file": loaded.evaluate}[flag]
+    assert [question.answers[0].start for question in windows.questions] == expected
+    positions = windows.batch(np.arange(len(windows)))["start_positions"]
+    assert set(windows.owners[positions > 0]) == set(range(5))
+    assert "of 5 of 5 questions is not at its answer_start" in capsys.readouterr().out
+
+
 def test_a_network_that_was_not_fine_tuned_is_refused(data, tmp_path, capsys):
     changes = {"do_eval": True}
     assert main(squad_flags(data, tmp_path / "run", **changes)) == 2
-    assert "holds no checkpoint of a fine-tuned network" in capsys.readouterr().err
+    assert "does not hold a checkpoint of a fine-tuned network" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -219,3 +219,29 @@ def test_every_tokenizer_and_casing(tmp_path, kind, casing):
     assert "entities" not in answers[0]
     results = (tmp_path / "run" / "eval_results.txt").read_text()
     assert "macro_f1 = " in results and "entity_f1" not in results
+
+
+def test_weights_of_other_tags_are_refused(data, trained, tmp_path, capsys):
+    """The files have as many tags as the network, with other names."""
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    for path in other.glob("*.conll"):
+        path.write_text(path.read_text().replace("LOW", "ZED"))
+    changes = {"predict_file": other / "test.conll", "init_checkpoint": trained / "model.ckpt-16"}
+    flags = tagging_flags(other, tmp_path / "run", **changes)
+    assert main([*flags, "--do_predict", "--do_export"]) == 2
+    message = 'the network was trained for labels ["O", "B-LOW", "I-LOW"], but the flags and files'
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "task.json").exists()
+
+
+def test_a_file_of_words_alone_is_tagged(data, trained, tmp_path):
+    """Although --label_column is the column of the other files."""
+    words_alone = tmp_path / "words.conll"
+    lines = (data / "test.conll").read_text().splitlines()
+    words_alone.write_text("".join(line.partition(" ")[0] + "\n" for line in lines))
+    changes = {"predict_file": words_alone, "init_checkpoint": trained / "model.ckpt-16"}
+    flags = tagging_flags(data, tmp_path / "run", label_column=3, **changes)
+    assert main([*flags, "--do_predict"]) == 0
+    tags = tags_of(tmp_path / "run" / "test_results.conll", 1)
+    assert [len(sentence) for sentence in tags] == [len(s) for s in tags_of(data / "test.conll")]

@@ -62,7 +62,7 @@ class ClassificationConfig(FineTuningConfig):
         None, "Evaluate on the examples of such a file.", may_differ=True
     )
     predict_file: str | None = flags.field(
-        None, "Predict for the examples of such a file; it needs no labels.", may_differ=True
+        None, "Predict for the examples of such a file; it does not need labels.", may_differ=True
     )
     text_a_column: str | None = flags.field(
         None, "Name the column of the text or the words, or give its number from 1 (no header)."
@@ -115,6 +115,8 @@ class ClassificationConfig(FineTuningConfig):
         )
         if self.export_inputs is not None:
             flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
+            rule = "is for --do_export; add it, or leave this out"
+            flags.check(self.do_export, "export_inputs", self.export_inputs, rule)
         weights = self.class_weights.split(",") if self.class_weights else ("1",)
         are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
         flags.check(
@@ -177,7 +179,7 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
         plan = embedded_classifier.FLAGS
         if settings["task_name"] in EMBEDDED_TAGGING_TASKS:
             plan = plan | embedded_classifier.TAGGING_FLAGS
-        with_plan(settings, sources, plan | start_of_main_job(sources))
+        with_plan(settings, sources, plan | start_of_main_job(settings, sources))
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = ClassificationConfig(**settings, embedded=is_embedded, sources=sources)
     return runs_of(config)

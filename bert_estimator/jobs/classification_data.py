@@ -115,7 +115,12 @@ def _load_tags(config, bert_config, tokenizer):
     numbers = [config.text_a_column, config.label_column]
     columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
     data, sentences = tag_task.load(
-        files, columns, tokenizer, config.vocab_file, config.max_seq_length
+        files,
+        columns,
+        tokenizer,
+        config.vocab_file,
+        config.max_seq_length,
+        trains=config.do_train or config.compile_only,
     )
     _print_cuts(data)
     return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))

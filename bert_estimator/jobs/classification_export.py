@@ -1,8 +1,8 @@
 """The SavedModel of a fine-tuned network that takes text; `FineTuning.export_model` takes ids.
 
 The signature `serving_default` takes strings; `serving.text_model` lists signatures and outputs.
-The graph's tokens are compared with the tokenizer's on every text of the task's files before
-anything is written.
+The graph's tokens are compared with the tokenizer's on every text of the task's files before step
+0, so that a difference is not found after the training.
 """
 
 import functools
@@ -19,10 +19,11 @@ from input_pipelines.task_data import TaskData
 
 
 def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
-    """Returns whether an export is to take text, and prints it if the export is to take ids.
+    """Returns whether an export is to take text, and prints whether it will.
 
     Raises:
-      FlagError: --export_inputs=text is not possible.
+      FlagError: --export_inputs=text is not possible, or the graph splits a text of the task
+        differently from training.
     """
     why_not = _why_not(task)
     if config.export_inputs == "text":
@@ -30,27 +31,25 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
     if why_not or config.export_inputs == "ids":
         print("The SavedModel takes ids" + (f": {why_not}." if why_not else "."))
         return False
-    return True
-
-
-def text_parts(
-    config: ClassificationConfig, task: TaskData
-) -> tuple[Callable[[], tpu.serving.ServingInputReceiver], Callable[..., Any]]:
-    """Returns what makes an export take text.
-
-    Returns:
-      (the `serving_input_receiver_fn`; a function of the model_fn that returns the model_fn to
-      export, whose outputs have names for labels).
-
-    Raises:
-      FlagError: the graph splits a text of the task in another way than training.
-    """
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
     try:
         number = text_model.check_texts(tokenizer, task.texts())
     except text_model.TextDifferenceError as error:
         raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
     print(f"The SavedModel takes text, and splits all {number} texts of the task as training does.")
+    return True
+
+
+def text_parts(
+    config: ClassificationConfig, task: TaskData
+) -> tuple[Callable[[], tpu.serving.ServingInputReceiver], Callable[..., Any]]:
+    """Returns what makes an export take text, if `takes_text` says that it can.
+
+    Returns:
+      (the `serving_input_receiver_fn`; a function of the model_fn that returns the model_fn to
+      export, whose outputs have names for labels).
+    """
+    tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
 
     def receiver():
         texts, ids = text_model.inputs(tokenizer, task.is_pair, config.max_seq_length)

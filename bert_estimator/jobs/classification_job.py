@@ -29,6 +29,7 @@ class Classification(FineTuning):
     """Runs the fine-tuning of a `ClassificationConfig`."""
 
     HEAD = "output_weights"
+    _export_takes_text = False
 
     @staticmethod
     def load(config: ClassificationConfig) -> ClassificationData:
@@ -130,9 +131,7 @@ class Classification(FineTuning):
         """
         task = self._data.task
         for name, features in task.predict.items():
-            predictions = self.predictions_of(features)
-            # The last batch is padded with rows that are not examples.
-            rows = itertools.islice(predictions, len(features))
+            rows = self.predictions_of(features)
             path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}")
             if task.write_tags:
                 path += task.tags_extension
@@ -144,13 +143,16 @@ class Classification(FineTuning):
                 write_lines(path, itertools.chain(header, map(_as_line, rows)))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
-            predictions.close()
             print(f"Predictions: {path} ({what})")
+
+    def check_export(self) -> None:
+        config, task = self._config, self._data.task
+        self._export_takes_text = classification_export.takes_text(config, task)
 
     def export_model(self, assets_extra: Mapping[str, str]) -> None:
         """Writes a SavedModel that takes texts, or ids; see `classification_export`."""
         config, task = self._config, self._data.task
-        if not classification_export.takes_text(config, task):
+        if not self._export_takes_text:
             super().export_model(assets_extra)
             return
         receiver, wrap = classification_export.text_parts(config, task)

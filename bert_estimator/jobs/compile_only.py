@@ -130,16 +130,17 @@ def print_total(configs: Sequence[Any]) -> None:
       configs: the configurations of the stages, all of which fit.
     """
     reports = {_path(config): json_files.read(_path(config)) for config in configs}
-    names = [*_NAMES["least"], *_NAMES["likely"]]
+    names = [name for pair in _NAMES.values() for name in pair]
     total = {
         name: sum(json_files.field(r, name, float, path) for path, r in reports.items())
-        for name in names[:: 1 if configs[0].price_per_chip_hour is not None else 2]
+        for name in names
+        if all(name in report for report in reports.values())
     }
     line = (
         f"all {len(configs)} stages: {_total(total, 'least')} at least; at "
         f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak {_total(total, 'likely')}"
     )
-    if all(_is_the_paper_s(config) for config in configs):
+    if all(_follows_the_paper(config) for config in configs):
         line += ". The paper's lamb_76min took 76.19 minutes on v3:32x32"
     print(line)
 
@@ -177,7 +178,7 @@ def _total(times, kind):
     return f"{text} (cost {times[of_cost]:,.2f})" if of_cost in times else text
 
 
-def _is_the_paper_s(config):
+def _follows_the_paper(config):
     """Returns whether a configuration is the paper's, with the network of the paper."""
     return config.sources["bert_config"] == Source(Origin.PAPER, "lamb_76min")
 

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 from bert_estimator import provenance
 from bert_estimator.command_line import flags
+from bert_estimator.errors import GREATEST
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.recipes import embedded_classifier
 
 _MOST_SEEDS = 1000
+_VOCABULARIES = ("vocab.txt", "vocab.model")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,9 @@ class FineTuningConfig(JobConfig):
             flags.check_positive(name, getattr(self, name))
         rule = f"must be at most {_MOST_SEEDS}"
         flags.check(self.num_seeds <= _MOST_SEEDS, "num_seeds", self.num_seeds, rule)
+        last = self.random_seed + self.num_seeds - 1
+        rule = f"would use the seed {last} last; --random_seed can be at most {GREATEST}"
+        flags.check(last <= GREATEST, "num_seeds", self.num_seeds, rule)
         for name in ("layerwise_lr_decay", "warmup_proportion"):
             value = getattr(self, name)
             flags.check(0 <= value <= 1, name, value, "must be from 0 to 1")
@@ -123,14 +128,26 @@ def with_plan(
             settings[name], sources[name] = value, source
 
 
-def start_of_main_job(sources: dict[str, provenance.Source]) -> dict[str, Any]:
-    """Returns the flags of the main job's vocabulary and checkpoint, if it has run."""
+def start_of_main_job(
+    settings: dict[str, Any], sources: dict[str, provenance.Source]
+) -> dict[str, Any]:
+    """Returns the flags of the main job's vocabulary and checkpoint, if it has run.
+
+    A checkpoint and its vocabulary belong together: if a flag names another checkpoint, the
+    vocabulary beside that one counts.
+    """
     checkpoint, vocab_file = embedded_classifier.main_job_checkpoint()
-    plan = {"vocab_file": vocab_file}
-    # A checkpoint and its vocabulary belong together.
-    if provenance.FLAG not in (sources["vocab_file"], sources["init_checkpoint"]):
-        plan["init_checkpoint"] = checkpoint
-    return plan
+    if sources["init_checkpoint"] == provenance.FLAG:
+        return {"vocab_file": _vocabulary_beside(settings["init_checkpoint"]) or vocab_file}
+    if sources["vocab_file"] == provenance.FLAG:
+        return {}
+    return {"vocab_file": vocab_file, "init_checkpoint": checkpoint}
+
+
+def _vocabulary_beside(checkpoint):
+    folders = (checkpoint, os.path.dirname(checkpoint)) if checkpoint else ()
+    paths = (os.path.join(folder, name) for folder in folders for name in _VOCABULARIES)
+    return next(filter(os.path.isfile, paths), None)
 
 
 def runs_of(config: Config) -> list[Config]:
@@ -158,6 +175,6 @@ def runs_of(config: Config) -> list[Config]:
             )
             for seed in range(config.random_seed, config.random_seed + config.num_seeds)
         ]
-    for each in configs:
-        each.open_directory()
+    for run_config in configs:
+        run_config.open_directory()
     return configs

@@ -1,11 +1,13 @@
 """The runs of fine-tuning, whatever the task: train, evaluate, predict, export, compile."""
 
 import abc
+import contextlib
 import functools
+import itertools
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -14,7 +16,7 @@ from bert_estimator import atomic_file, fine_tuning, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.errors import GREATEST
-from bert_estimator.jobs import compile_only, estimator
+from bert_estimator.jobs import compile_only, estimator, fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, locked
@@ -76,6 +78,8 @@ class FineTuning(abc.ABC):
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
+        if config.do_export:
+            self.check_export()
 
     @staticmethod
     @abc.abstractmethod
@@ -92,6 +96,10 @@ class FineTuning(abc.ABC):
     @abc.abstractmethod
     def task(self) -> dict[str, Any]:
         """Returns the contents of task.json, which tells a reader of the weights their task."""
+
+    @abc.abstractmethod
+    def check_export(self) -> None:
+        """Raises FlagError, before step 0, if the export that the flags ask for cannot work."""
 
     @abc.abstractmethod
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
@@ -133,22 +141,20 @@ class FineTuning(abc.ABC):
         return estimator.make(config, wrap(cls.model_fn(config, data, network, rule)), master)
 
     def _check_is_trained(self):
-        """Checks that there is a fine-tuned network to evaluate, here or in --init_checkpoint."""
+        """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
         config, elsewhere = self._config, self._run.only_reads_elsewhere()
         if elsewhere:
-            flags.check(
-                tf.train.load_checkpoint(elsewhere).has_tensor(self.HEAD),
-                "init_checkpoint",
-                config.init_checkpoint,
-                "holds a network that was not fine-tuned; add --do_train",
-            )
-            return
+            fine_tuned.check_head(elsewhere, self.HEAD, config.init_checkpoint)
+        checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
         flags.check(
-            self._run.estimator.latest_checkpoint(),
+            checkpoint,
             "output_dir",
             config.output_dir,
-            "holds no checkpoint of a fine-tuned network; train first, or name the fine-tuned "
-            "network with --init_checkpoint",
+            "does not hold a checkpoint of a fine-tuned network; train first, or name the "
+            "fine-tuned network with --init_checkpoint",
+        )
+        fine_tuned.check_task(
+            checkpoint, self.task(), "init_checkpoint" if elsewhere else "output_dir"
         )
 
     def run(self) -> dict[str, float]:
@@ -201,7 +207,11 @@ class FineTuning(abc.ABC):
             (f"{name} = {value}" for name, value in sorted(found.items())),
         )
         results = {k: float(v) for k, v in found.items() if k not in ("loss", "global_step")}
-        measured = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+        # A threshold is for a flag, so that its last digit counts.
+        measured = ", ".join(
+            f"{name} {value}" if name.endswith("_threshold") else f"{name} {value:.4f}"
+            for name, value in results.items()
+        )
         print(f"Evaluation at step {found['global_step']}: {measured}")
         for name, value in baselines.items():
             print(f"  {metric} of {name}: {value:.4f} ({results[metric] - value:+.4f} above)")
@@ -225,11 +235,17 @@ class FineTuning(abc.ABC):
             name=name,
         )
 
-    def predictions_of(self, batches: Batches) -> Any:
-        """Returns the generator of the predictions of one set of examples, padding included."""
-        return self._run.estimator.predict(
+    def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
+        """Yields the prediction of each example of a set, in order.
+
+        All of them must be read: only then the session is closed.
+        """
+        predictions = self._run.estimator.predict(
             _input_fn(self._config, batches, is_training=False), checkpoint_path=self._run.best()
         )
+        with contextlib.closing(predictions):
+            # The last batch is padded with rows that are not examples.
+            yield from itertools.islice(predictions, len(batches))
 
     def export(self) -> None:
         """Writes a SavedModel with the signature `serving_default`.

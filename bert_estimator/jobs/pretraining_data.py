@@ -111,12 +111,9 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
                 flag, eval_files = "input_file", held_out.find(records.files)
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
-    flags.check(
-        len(manifest.vocabularies([*records.files, *eval_records.files])) < 2,
-        "eval_input_file",
-        config.eval_input_file,
-        "its records were made with another vocabulary than the records of --input_file",
-    )
+    _check_one_vocabulary("input_file", train_files, records.files, "each other")
+    both = [*records.files, *eval_records.files]
+    _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
     return PretrainingData(
         train_files,
         eval_files or train_files,
@@ -124,9 +121,15 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         manifest.digest(records.files),
         set(records.files).isdisjoint(eval_records.files),
         _vocabulary(config, vocab_size, records.files) if config.do_train else None,
-        manifest.casing(records.files),
+        next(iter(manifest.casings(records.files)), None),
         token_counts,
     )
+
+
+def _check_one_vocabulary(flag, value, files, others):
+    is_one = len(manifest.vocabularies(files)) < 2 and len(manifest.casings(files)) < 2
+    rule = f"its records and {others} were not made with one vocabulary and --do_lower_case"
+    flags.check(is_one, flag, value, rule)
 
 
 def _vocabulary(config, vocab_size, record_files):

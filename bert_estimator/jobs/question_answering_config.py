@@ -126,7 +126,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     )
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
-        with_plan(settings, sources, embedded_answers.FLAGS | start_of_main_job(sources))
+        with_plan(settings, sources, embedded_answers.FLAGS | start_of_main_job(settings, sources))
     _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = QuestionAnsweringConfig(**settings, embedded=is_embedded, sources=sources)

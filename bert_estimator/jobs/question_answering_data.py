@@ -59,9 +59,17 @@ def _load_files(config):
         path, version_2 = getattr(config, flag), config.version_2_with_negative
         with flags.named(flag):
             questions = squad_files.read(path, needs_answers, version_2)
+            if needs_answers:
+                questions = squad_files.located(questions, path)
             if is_training:
                 questions = squad_files.answerable(questions, path)
-            return _windows(config, questions, tokenizer, path)
+            result = _windows(config, questions, tokenizer, path)
+        if needs_answers and result.num_lost:
+            print(
+                f"{path}: the answers of {result.num_lost} of {len(questions)} questions do not "
+                "have tokens in the context; in the loss they count as no answer."
+            )
+        return result
 
     train = windows("train_file", config.do_train or config.compile_only, True, is_training=True)
     evaluate = windows("eval_file", is_run and config.evaluates(), True)
@@ -124,16 +132,10 @@ def _windows(
     windows = Windows(
         questions, tokenizer, config.max_seq_length, config.doc_stride, config.max_query_length
     )
-    number = len(questions)
     if windows.num_cut:
         print(
-            f"{path}: {windows.num_cut} of {number} questions were cut to "
+            f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
             f"--max_query_length={config.max_query_length} tokens."
-        )
-    if windows.num_lost:
-        print(
-            f"{path}: the answers of {windows.num_lost} of {number} questions do not have tokens, "
-            "and count as no answer."
         )
     return windows
 

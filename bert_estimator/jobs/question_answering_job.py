@@ -1,6 +1,5 @@
 """Fine-tuning to answer questions: the runs of run_squad.py."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,6 +60,9 @@ class QuestionAnswering(FineTuning):
             "version_2_with_negative": config.version_2_with_negative,
         }
 
+    def check_export(self) -> None:
+        """Accepts every task: the exported model takes ids."""
+
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         found = self.evaluate_on(self._data.evaluate, checkpoint)
         return {"f1": found["f1"], **found}
@@ -68,16 +70,10 @@ class QuestionAnswering(FineTuning):
     def predict(self) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
         config, windows = self._config, self._data.predict
-        predictions = self.predictions_of(windows)
-        # The last batch is padded with rows that are not windows.
-        logits = (
-            (row["start_logits"], row["end_logits"])
-            for row in itertools.islice(predictions, len(windows))
-        )
-        found = list(answers.predict(windows, logits, _search(config)))
-        predictions.close()
-        paths = answers.write(config.output_dir, found, config.version_2_with_negative)
-        print(f"Answers: {', '.join(paths)} ({len(found)} questions)")
+        logits = [(row["start_logits"], row["end_logits"]) for row in self.predictions_of(windows)]
+        predictions = list(answers.predict(windows, logits, _search(config)))
+        paths = answers.write(config.output_dir, predictions, config.version_2_with_negative)
+        print(f"Answers: {', '.join(paths)} ({len(predictions)} questions)")
 
 
 class Scorer:

@@ -35,6 +35,7 @@ FLAGS = dict(
 # What differs for the task about words, which has a tenth of the examples.
 TAGGING_FLAGS = dict(
     task_name="code_words",
+    task_kind="tagging",
     max_seq_length=64,
     train_batch_size=32,
     learning_rate=1e-3,

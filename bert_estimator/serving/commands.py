@@ -84,7 +84,7 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
     return 1 if errors else 0
 
 
-def report_cuts(num_cut: int, max_seq_length: int) -> None:
-    """Says how many of the texts were cut."""
+def report_cuts(num_cut: int, max_seq_length: int, what: str = "texts") -> None:
+    """Says how many of the texts, or of their words, were cut."""
     if num_cut:
-        print(f"{num_cut} of the texts were cut to {max_seq_length} tokens.", file=sys.stderr)
+        print(f"{num_cut} of the {what} were cut to {max_seq_length} tokens.", file=sys.stderr)

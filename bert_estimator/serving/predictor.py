@@ -240,7 +240,8 @@ def main(argv: list[str]) -> int:
         with commands.lines_of(args.file) as reader:
             predictor = Predictor(args.model, args.batch_size)
             errors = answer_lines(predictor, reader, sys.stdout)
-        commands.report_cuts(predictor.num_cut, predictor.max_seq_length)
+        what = "words" if predictor.kind == "tagging" else "texts"
+        commands.report_cuts(predictor.num_cut, predictor.max_seq_length, what)
         return errors
 
     return commands.exit_code("predictor", argv, answer)

@@ -8,6 +8,8 @@ TensorBoard shows. Like TensorFlow's functions, they write to the default writer
         summary.scalar("loss", loss[0], step=global_step[0])
 """
 
+import contextlib
+
 import tensorflow.compat.v2 as tf
 from tensorflow.core.framework import summary_pb2
 
@@ -26,7 +28,7 @@ def scalar(name: str, data, step=None, description: str | None = None) -> tf.Ten
       ValueError: `data` is not a scalar.
     """
     metadata = _metadata("scalars", description, summary_pb2.DATA_CLASS_SCALAR)
-    with tf.summary.experimental.summary_scope(name, "scalar_summary") as (tag, _):
+    with _tag(name, "scalar_summary") as tag:
         tf.debugging.assert_scalar(data)
         return tf.summary.write(tag, tf.cast(data, tf.float32), step=step, metadata=metadata)
 
@@ -34,7 +36,7 @@ def scalar(name: str, data, step=None, description: str | None = None) -> tf.Ten
 def text(name: str, data, step=None, description: str | None = None) -> tf.Tensor:
     """Writes a string tensor of any shape."""
     metadata = _metadata("text", description, summary_pb2.DATA_CLASS_TENSOR)
-    with tf.summary.experimental.summary_scope(name, "text_summary") as (tag, _):
+    with _tag(name, "text_summary") as tag:
         data = tf.convert_to_tensor(data, tf.string)
         return tf.summary.write(tag, data, step=step, metadata=metadata)
 
@@ -49,7 +51,7 @@ def histogram(
     values, all numbers are 0.
     """
     metadata = _metadata("histograms", description, summary_pb2.DATA_CLASS_TENSOR)
-    with tf.summary.experimental.summary_scope(name, "histogram_summary") as (tag, _):
+    with _tag(name, "histogram_summary") as tag:
         values = tf.reshape(tf.cast(data, tf.float64), [-1])
         table = tf.cond(
             tf.size(values) > 0,
@@ -57,6 +59,18 @@ def histogram(
             lambda: tf.zeros([buckets, 3], tf.float64),
         )
         return tf.summary.write(tag, table, step=step, metadata=metadata)
+
+
+@contextlib.contextmanager
+def _tag(name, kind):
+    """Yields the tag of an event, which begins with the current name scope.
+
+    Operations get names of their own kind: a summary of TensorFlow 1 gets its tag from the name of
+    its operation, and has to find its name free ("loss", not "loss_1").
+    """
+    scope = tf.get_current_name_scope()
+    with tf.name_scope(kind):
+        yield f"{scope}/{name}" if scope else name
 
 
 def _buckets(values, buckets):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 
 import pytest
 
@@ -53,8 +54,8 @@ def test_a_manifest_of_an_earlier_version_names_no_vocabulary(tmp_path):
     assert manifests.read_manifest(str(tmp_path / "manifest.a.tfrecord.json")) == MANIFEST
     files = [str(tmp_path / "a.tfrecord")]
     assert manifests.find_vocabulary(files) is None
-    assert manifests.casing(files) is False
-    assert manifests.casing([str(tmp_path / "b.tfrecord")]) is None
+    assert manifests.casings(files) == {False}
+    assert manifests.casings([str(tmp_path / "b.tfrecord")]) == set()
 
 
 @pytest.mark.parametrize("ending", [".txt", ".model"])
@@ -106,3 +107,16 @@ def test_other_contents_are_refused(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
         manifests.read_manifest(str(path))
+
+
+def test_a_path_may_be_spelled_differently(tmp_path):
+    """A manifest that is overlooked would leave vocabulary and lengths unchecked."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.tfrecord").write_bytes(b"")
+    manifests.write_manifest(MANIFEST, str(folder / "manifest.a.tfrecord.json"))
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "a.tfrecord").symlink_to(folder / "a.tfrecord")
+    for name in ("data//a.tfrecord", "data/../data/a.tfrecord", "link/a.tfrecord", "a.tfrecord"):
+        path = os.path.join(str(tmp_path), name)
+        assert list(manifests.read_manifests_of([path])) == [path], name

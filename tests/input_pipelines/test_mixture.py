@@ -37,6 +37,7 @@ def test_shares_add_up():
     assert shares_of([1, 1, 1]) == [334, 333, 333]
     assert shares_of([2.0]) == [SHARES]
     assert shares_of([1.0, 1e-9]) == [SHARES, 0]
+    assert shares_of([1e308, 1e308]) == [SHARES // 2, SHARES // 2]
 
 
 def test_sets_of_files(tmp_path, record_files):

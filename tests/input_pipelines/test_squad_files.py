@@ -5,7 +5,15 @@ import json
 import pytest
 
 from input_pipelines import squad_files
-from input_pipelines.squad_files import Answer, Question, SquadError, answerable, digest, read
+from input_pipelines.squad_files import (
+    Answer,
+    Question,
+    SquadError,
+    answerable,
+    digest,
+    located,
+    read,
+)
 
 CONTEXT = "Ada met Bob. Bob met Ada."
 
@@ -113,16 +121,18 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_answers_are_moved_to_where_they_occur(path, capsys, start, found):
     write(path, qa("a", ("Ada", start)))
     questions = read(str(path), needs_answers=True, version_2=False)
-    (question,) = answerable(questions, str(path))
+    (question,) = located(questions, str(path))
     assert question.answers == (Answer("Ada", found),)
     out = capsys.readouterr().out
     assert out == ("" if start == found else f"{path}: the first answer of 1 of 1 questions is not "
-                   "at its answer_start; its next occurrence counts: a\n")  # fmt: skip
+                   "at its answer_start; its nearest occurrence counts: a\n")  # fmt: skip
 
 
 def test_questions_whose_answers_do_not_occur_are_left_out(path, capsys):
     write(path, qa("a", ("Eve", 0)), qa("b", ("Bob", 8)), qa("c", is_impossible=True))
     questions = read(str(path), needs_answers=True, version_2=True)
+    questions = located(questions, str(path))
+    assert [question.id for question in questions] == ["a", "b", "c"]
     assert [question.id for question in answerable(questions, str(path))] == ["b", "c"]
     assert capsys.readouterr().out == (
         f"{path}: skipped 1 of 3 questions, whose first answer does not occur in the context: a\n"

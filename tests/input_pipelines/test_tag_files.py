@@ -33,7 +33,14 @@ def test_conll(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("number", "columns"),
-    [(2, Columns()), (3, Columns(0, 2)), (4, Columns(tags=3)), (4, Columns(1, 3)), (1, Columns())],
+    [
+        (2, Columns()),
+        (3, Columns(0, 2)),
+        (4, Columns(tags=3)),
+        (4, Columns(1, 3)),
+        (1, Columns()),
+        (1, Columns(0, 2)),
+    ],
 )
 def test_one_to_four_columns(tmp_path, number, columns):
     cells = [["a", "w", "NN", "O"], ["b", "v", "NN", "B-X"]]

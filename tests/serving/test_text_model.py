@@ -161,9 +161,15 @@ class _Config:
 class _Task:
     vocab_file: str
     kind: str = "classification"
+    do_lower_case: bool = True
+
+    def texts(self):
+        return ["a b"]
 
 
-def test_what_cannot_take_text_takes_ids(capsys):
+def test_what_cannot_take_text_takes_ids(tmp_path, capsys):
+    vocab_file = str(tmp_path / "vocab.txt")
+    write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
     for task, why in (
         (_Task("vocab.model"), "do not have operations for a SentencePiece vocabulary"),
         (_Task("vocab.txt", "tagging"), "text is split into windows outside of the graph"),
@@ -173,5 +179,6 @@ def test_what_cannot_take_text_takes_ids(capsys):
         for inputs in (None, "ids"):
             assert not classification_export.takes_text(_Config(inputs), task)
             assert why in capsys.readouterr().out
-    assert classification_export.takes_text(_Config(None), _Task("vocab.txt"))
-    assert not classification_export.takes_text(_Config("ids"), _Task("vocab.txt"))
+    assert classification_export.takes_text(_Config(None), _Task(vocab_file))
+    assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
+    assert not classification_export.takes_text(_Config("ids"), _Task(vocab_file))
