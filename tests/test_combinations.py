@@ -30,6 +30,7 @@ from bert_estimator.tokenization import (
     write_vocab,
 )
 from bert_estimator.tpu import TPUEstimator
+from input_pipelines import held_out
 from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
@@ -152,17 +153,33 @@ def write_data(path, vocabulary):
     else:
         write_vocab([*SPECIAL_TOKENS, *sorted(set(" ".join(sentences).split()))], vocab_file)
     tokenizer = open_tokenizer(vocab_file, do_lower_case=vocabulary != "cased")
+    documents = [sentences[i : i + 4] for i in range(0, len(sentences), 4)]
     for masking in ("static", "dynamic"):
-        write_pretraining_records(
-            [sentences[i : i + 4] for i in range(0, len(sentences), 4)],
-            tokenizer,
-            vocab_file,
-            [str(path / f"{masking}.tfrecord")],
-            CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2),
-            masking=masking,
-        )
+        write_records(path / f"{masking}.tfrecord", documents, tokenizer, vocab_file, masking)
     network = {**bert_config(0), "vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32}
     (path / "bert_config.json").write_text(json.dumps(network))
+
+
+def write_records(path, documents, tokenizer, vocab_file, masking):
+    """Writes records, with held-out records beside them, which pretraining evaluates on."""
+    settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
+    of_held_out = write_pretraining_records(
+        documents[:6],
+        tokenizer,
+        vocab_file,
+        [held_out.path_beside(str(path))],
+        settings,
+        masking=masking,
+    )
+    write_pretraining_records(
+        documents[6:],
+        tokenizer,
+        vocab_file,
+        [str(path)],
+        settings,
+        {"held_out": held_out.description(6 / len(documents), of_held_out)},
+        masking,
+    )
 
 
 def write_tagged(path, rows):
@@ -257,6 +274,8 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
         for name in ("whole", "killed")
     }
     assert metrics["killed"] == metrics["whole"]
+    if script is PRETRAINING:  # it is on held-out text, by default
+        assert any("eval_unigram_baseline" in dict(record) for record in metrics["whole"])
     if row["on the way"] != "nothing":
         files = [(tmp_path / each / "best" / "best.json").read_text() for each in metrics]
         assert files[0] == files[1]
