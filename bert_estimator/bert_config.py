@@ -26,6 +26,16 @@ HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 _MOST = {"num_hidden_layers": 4096}
 _MOST_OF_OTHERS = 2**31 - 1
 
+# Keys of ALBERT's albert_config.json for variants that it never published, and the only values that
+# the network here has.
+_FIXED_KEYS = {
+    "inner_group_num": 1,
+    "net_structure_type": 0,
+    "gap_size": 0,
+    "num_memory_blocks": 0,
+    "down_scale_factor": 1,
+}
+
 # The configurations of the Chinese and multilingual models have these keys, but no network has ever
 # read them.
 _IGNORED_KEYS = (
@@ -42,6 +52,14 @@ _IGNORED_KEYS = (
 class BertConfig:
     """Holds the sizes of a network, by the keys of google-research/bert's bert_config.json.
 
+    Two keys are not BERT's; without them the network is BERT.
+
+    Attributes:
+      embedding_size: width of the embeddings, which a dense layer brings to hidden_size (ALBERT and
+        ELECTRA); None means hidden_size, without this layer.
+      num_hidden_groups: how many layers have weights of their own, which neighbours share (ALBERT);
+        None means that no layers share weights.
+
     Raises:
       ValueError: a value is out of its range; the text names the key.
     """
@@ -57,16 +75,21 @@ class BertConfig:
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    embedding_size: int | None = None
+    num_hidden_groups: int | None = None
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            is_size = field.type in (int, int | None)
             is_int = isinstance(value, int) and not isinstance(value, bool)
             is_float = is_int or (isinstance(value, float) and math.isfinite(value))
             most = _MOST.get(field.name, _MOST_OF_OTHERS)
-            if field.type is int and not (is_int and value > 0):
+            if is_size and not (is_int and value > 0):
                 allowed = "a positive integer"
-            elif field.type is int and value > most:
+            elif is_size and value > most:
                 allowed = f"at most {most}"
             elif field.name.endswith("_dropout_prob") and not (is_float and 0 <= value < 1):
                 allowed = "a number, at least 0 and below 1"
@@ -85,6 +108,24 @@ class BertConfig:
                 f"bert_config: hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}; change one of them."
             )
+
+        if (self.num_hidden_groups or 1) > self.num_hidden_layers:
+            raise ValueError(
+                f"bert_config: num_hidden_groups={self.num_hidden_groups} is more than "
+                f"num_hidden_layers={self.num_hidden_layers}; change one of them."
+            )
+
+    def embedding_width(self) -> int:
+        """Returns the width of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    def num_own_layers(self) -> int:
+        """Returns how many layers have weights of their own."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    def group_of(self, layer: int) -> int:
+        """Returns the number of a layer's weights, which it may share with its neighbours."""
+        return layer * self.num_own_layers() // self.num_hidden_layers
 
     @classmethod
     def preset(cls, name: str, vocab_size: int) -> "BertConfig":
@@ -113,6 +154,12 @@ class BertConfig:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         values = {key: value for key, value in json_object.items() if key not in _IGNORED_KEYS}
+        for key, value in _FIXED_KEYS.items():
+            if values.pop(key, value) != value:
+                raise ValueError(
+                    f"{source}: {key}={json_object[key]!r}, but the network supports {value} only, "
+                    "as all published ALBERTs have."
+                )
         for key in values:
             if key not in known:
                 nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
@@ -137,8 +184,8 @@ class BertConfig:
         return cls.from_dict(json_files.read(str(path)), source=str(path))
 
     def to_dict(self) -> dict:
-        """Returns the configuration as a dict of JSON values."""
-        return dataclasses.asdict(self)
+        """Returns the configuration as a dict of JSON values, without keys that are None."""
+        return {key: v for key, v in dataclasses.asdict(self).items() if v is not None}
 
     def to_json_string(self) -> str:
         """Returns the configuration as the text of a bert_config.json."""

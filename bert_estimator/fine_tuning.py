@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.errors import ArgumentError
 from bert_estimator.init_checkpoint import scaffold_fn
 from bert_estimator.layers.dropout import Dropout
 
@@ -80,7 +81,7 @@ class Network:
 
 
 def layerwise_rate_scale(
-    layerwise_lr_decay: float, num_hidden_layers: int
+    layerwise_lr_decay: float, num_hidden_layers: int, num_hidden_groups: int | None = None
 ) -> Callable[[str], float] | None:
     """Returns the learning rate's factor by layer, which decays from the head to the embeddings.
 
@@ -90,21 +91,33 @@ def layerwise_rate_scale(
       layerwise_lr_decay: the factor from a layer to the layer below it, such as 0.8; 1 turns the
         decay off.
       num_hidden_layers: the number of layers of the network.
+      num_hidden_groups: `BertConfig.num_hidden_groups`.
 
     Returns:
       None if layerwise_lr_decay is 1. Else a function of a variable's name that returns the factor
       of its rate: 1 for the pooler and the head, layerwise_lr_decay^2 for the last layer, and one
       power more for each layer further down; the embeddings come last.
+
+    Raises:
+      ArgumentError: the layers share weights, so that a layer cannot have a rate of its own.
     """
     if layerwise_lr_decay == 1.0:
         return None
+    if num_hidden_groups is not None:
+        raise ArgumentError(
+            "layerwise_lr_decay",
+            "the layers of the network share their weights (num_hidden_groups), and so have one "
+            "rate; leave it out",
+            layerwise_lr_decay,
+        )
 
     def rate_scale(name):
         layer = re.search(r"/encoder/layer_(\d+)/", name)
         if layer:
             depth = int(layer[1]) + 1
         else:
-            depth = 0 if "/embeddings/" in name else num_hidden_layers + 2
+            is_embedding = "/embeddings/" in name or "/embedding_hidden_mapping_in/" in name
+            depth = 0 if is_embedding else num_hidden_layers + 2
         return layerwise_lr_decay ** (num_hidden_layers + 2 - depth)
 
     return rate_scale

@@ -8,6 +8,7 @@ Letters of the shapes:
     P  predictions per example
     F  positions: the sequence length
     H  hidden size
+    E  width of the embeddings
     V  vocabulary size
 """
 
@@ -35,7 +36,7 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
     x = tf.reshape(x, [-1, config.hidden_size])
     with tf.variable_scope("cls/predictions", use_resource=True):
         with tf.variable_scope("transform"):
-            x = modeling.dense(x, config.hidden_size, config.initializer_range, "dense")
+            x = modeling.dense(x, config.embedding_width(), config.initializer_range, "dense")
             x = activations.ACTIVATIONS[config.hidden_act](x)
             x = modeling.layer_norm(x)
         table = tf.cast(model.get_embedding_table(), x.dtype)

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
+from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
 # Two networks whose variables have the same shapes can still differ in these.
@@ -101,7 +102,9 @@ def check_config(source: interchange.Source, bert_config: BertConfig | None) -> 
     """
     if bert_config is None or source.config is None:
         return
-    for key in _NOT_IN_SHAPES:
+    # If layers share weights, the shapes do not show how many layers there are.
+    shared = bert_config.num_hidden_groups is not None
+    for key in (*_NOT_IN_SHAPES, *["num_hidden_layers"] * shared):
         ours, theirs = getattr(bert_config, key), getattr(source.config, key)
         if ours != theirs:
             raise ArgumentError(
@@ -145,13 +148,14 @@ def match(
             source.path,
         )
     scopes = {_scope_of(name) for name in shapes if "/" in name}
+    may_be_new = f"{new_head or ''}|{POOLER}.*" if source.may_lack_pooler else new_head or ""
     problems = []
     for name, shape in shapes.items():
         if name in source.shapes and name not in fitting:
             problems.append(
                 f"{name}: {shape} in the model, {source.shapes[name]} in the checkpoint"
             )
-        elif name not in fitting and not re.fullmatch(new_head or "", name):
+        elif name not in fitting and not re.fullmatch(may_be_new, name):
             problems.append(f"{name}: {shape} in the model, not in the checkpoint")
     for name in unused:
         if name not in shapes and _scope_of(name) in scopes:

@@ -7,6 +7,7 @@ Letters of the shapes:
     N  attention heads
     D  size of a head
     H  hidden size, N * D
+    E  width of the embeddings: H in BERT, less in ALBERT and ELECTRA
 
 The network computes in the dtype of the variable scope (see `precision.scope`); layer norm, softmax
 and the sum of the embeddings are always float32. Between layers the activations are matrices
@@ -99,7 +100,7 @@ class BertModel:
                 # Because of this cast the encoder runs in the compute dtype.
                 hidden = tf.cast(hidden, precision.compute_dtype())
                 self._embedding_output = hidden
-                hidden = tf.reshape(hidden, [-1, config.hidden_size])
+                hidden = tf.reshape(hidden, [-1, config.embedding_width()])
 
             def layer(x, dropout):
                 return transformer_layer(
@@ -109,7 +110,9 @@ class BertModel:
             if recompute and is_training:
                 layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
-                layers = _stack(layer, config.num_hidden_layers, hidden, dropout)
+                if config.embedding_width() != config.hidden_size:
+                    hidden, self._embedding_output = _widened(config, hidden, sequence_length)
+                layers = _stack(layer, config, hidden, dropout)
             shape = [-1, sequence_length, config.hidden_size]
             self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
             with tf.variable_scope("pooler"):
@@ -140,7 +143,7 @@ class BertModel:
         return self._embedding_output
 
     def get_embedding_table(self) -> tf.Variable:
-        """Returns the word embeddings, a float32 variable [vocab_size, H]."""
+        """Returns the word embeddings, a float32 variable [vocab_size, E]."""
         return self._embedding_table
 
 
@@ -260,12 +263,21 @@ def dense(
         return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
-def _stack(layer, num_layers, hidden, dropout):
-    """Applies layers to `hidden`, each in a scope of its own; returns all their outputs."""
-    outputs = []
-    for index in range(num_layers):
-        with tf.variable_scope(f"layer_{index}"):
+def _widened(config, x, sequence_length):
+    """Maps embeddings x [B * F, E] to the hidden size; returns them as [B * F, H] and [B, F, H]."""
+    name = "embedding_hidden_mapping_in"  # ALBERT's; ELECTRA calls it embeddings_project
+    x = dense(x, config.hidden_size, config.initializer_range, name)
+    return x, tf.reshape(x, [-1, sequence_length, config.hidden_size])
+
+
+def _stack(layer, config, hidden, dropout):
+    """Applies layers to `hidden`; returns all their outputs. Layers of a group share a scope."""
+    outputs, groups = [], set()
+    for index in range(config.num_hidden_layers):
+        group = config.group_of(index)
+        with tf.variable_scope(f"layer_{group}", reuse=group in groups or None):
             hidden = layer(hidden, dropout)
+        groups.add(group)
         outputs.append(hidden)
     return outputs
 

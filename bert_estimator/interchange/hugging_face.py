@@ -1,4 +1,6 @@
-"""Hugging Face's BERT: config.json, model.safetensors and vocab.txt (or tokenizer.json).
+"""Hugging Face's BERT, ALBERT and ELECTRA: config.json, model.safetensors, vocab.txt.
+
+The vocabulary may be in tokenizer.json, or be SentencePiece's spiece.model (ALBERT).
 
 transformers calls tensors by its modules' attributes, and stores a dense layer's weights as
 [outputs, inputs], while TensorFlow's kernel is [inputs, outputs]. Heads:
@@ -10,6 +12,9 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
     BertForTokenClassification     output_weights, output_bias of a tagging network; no pooler
     BertForQuestionAnswering       cls/squad/output_weights, cls/squad/output_bias; no pooler
     BertModel                      no head
+
+ALBERT has the same classes. ELECTRA's, which do not have a pooler, are ElectraModel,
+ElectraForTokenClassification and ElectraForQuestionAnswering.
 """
 
 import os
@@ -19,46 +24,53 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_estimator.interchange import (
+    architectures,
     hugging_face_config,
     hugging_face_tokenizer,
     network_variables,
     safetensors_files,
 )
+from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA
 from bert_estimator.interchange.network_variables import (
     ANSWER,
     CLASSIFIER,
     MASKED_LM,
     NEXT_SENTENCE,
+    POOLER,
 )
 from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
 from bert_estimator.tokenization import Tokenizer
 
-_ARCHITECTURES = {
-    (MASKED_LM, NEXT_SENTENCE): "BertForPreTraining",
-    (MASKED_LM,): "BertForMaskedLM",
-    (NEXT_SENTENCE,): "BertForNextSentencePrediction",
-    (CLASSIFIER,): "BertForSequenceClassification",
-    (ANSWER,): "BertForQuestionAnswering",
-    (): "BertModel",
+# The end of the class that has these heads.
+_CLASSES = {
+    (MASKED_LM, NEXT_SENTENCE): "ForPreTraining",
+    (MASKED_LM,): "ForMaskedLM",
+    (NEXT_SENTENCE,): "ForNextSentencePrediction",
+    (CLASSIFIER,): "ForSequenceClassification",
+    (ANSWER,): "ForQuestionAnswering",
+    (): "Model",
 }
+# Of ALBERT and ELECTRA, transformers does not have these, or has them with another network.
+_MISSING_CLASSES = {
+    BERT: (),
+    ALBERT: ((NEXT_SENTENCE,),),
+    ELECTRA: ((MASKED_LM, NEXT_SENTENCE), (MASKED_LM,), (NEXT_SENTENCE,), (CLASSIFIER,)),
+}
+_PREFIX = {BERT: "Bert", ALBERT: "Albert", ELECTRA: "Electra"}
 
-# From google-research/bert's names to transformers' names: one pattern after the other.
-_RENAMED = (
-    (r"/layer_(\d+)/", r"/layer/\1/"),
-    (r"^output_(weights|bias)$", r"classifier/\1"),
-    (r"^cls/squad/output_(weights|bias)$", r"qa_outputs/\1"),
-    (r"/output_(weights|bias)$", r"/\1"),
-    (r"_embeddings$", r"_embeddings/weight"),
-    (r"/(kernel|gamma|weights)$", r"/weight"),
-    (r"/beta$", r"/bias"),
-)
-
-# Tensors that older files hold a second time: name -> the weight that they repeat.
+# Tensors that files may hold a second time: name -> the weight that they repeat.
 _COPIES = {
-    "cls.predictions.decoder.weight": "bert/embeddings/word_embeddings",
-    "cls.predictions.decoder.bias": "cls/predictions/output_bias",
+    f"{scope}predictions.decoder.{end}": original
+    for scope in ("cls.", "")
+    for end, original in (
+        ("weight", "bert/embeddings/word_embeddings"),
+        ("bias", "cls/predictions/output_bias"),
+    )
 }
-_POSITION_IDS = "bert.embeddings.position_ids"
+# Tensors that the network does not need: numbers from 0 up, and ELECTRA's pretraining.
+_NOT_NEEDED = r"\w+\.embeddings\.position_ids|discriminator_predictions\..*"
+
+_GELU = ", which puts a GELU before the classifier where BERT has a tanh"
 
 
 def is_model(folder: str) -> bool:
@@ -82,10 +94,12 @@ def open_directory(folder: str, path: str) -> Source:
     values = hugging_face_config.read_json(path_of_config)
     config = hugging_face_config.config_of(values, path_of_config)
     stored_shapes, read_stored = safetensors_files.open_directory(folder)
-    stored = {_current_name(name, stored_shapes): name for name in stored_shapes}
+    architecture = hugging_face_config.model_type(values, path_of_config)
+    stored = {_current_name(name, stored_shapes, architecture): name for name in stored_shapes}
     heads = network_variables.head_shapes(config, 0).values()
     known = [*network_variables.encoder_shapes(config), *(n for head in heads for n in head)]
-    theirs = {name: tensor_name(name) for name in known if tensor_name(name) in stored}
+    theirs = {name: architectures.to_transformers(name, architecture) for name in known}
+    theirs = {name: tensor for name, tensor in theirs.items() if tensor in stored}
 
     def read(name):
         value = read_stored(stored[theirs[name]])
@@ -95,9 +109,14 @@ def open_directory(folder: str, path: str) -> Source:
     shapes = {k: v[::-1] if _is_transposed(k) else v for k, v in shapes.items()}
     left_out = sorted(set(stored) - set(theirs.values()))
     _check_copies(left_out, stored, read_stored, theirs, read, path)
-    unknown = [stored[n] for n in left_out if n not in _COPIES and n != _POSITION_IDS]
+    unknown = [n for n in left_out if n not in _COPIES and not re.fullmatch(_NOT_NEEDED, n)]
     if unknown:
-        raise ValueError(f"{path}: holds tensors that are unknown here: {', '.join(unknown)}")
+        names = ", ".join(stored[name] for name in unknown)
+        is_gelu = architecture == ELECTRA and "classifier.dense.weight" in unknown
+        raise ValueError(
+            f"{path}: holds tensors that are unknown here: {names}"
+            + f". They are ElectraForSequenceClassification's{_GELU}" * is_gelu
+        )
     found = network_variables.check(config, shapes, path)
     do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
@@ -112,6 +131,7 @@ def open_directory(folder: str, path: str) -> Source:
         kind=hugging_face_config.kind_of(values, path_of_config) if CLASSIFIER in found else None,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
+        may_lack_pooler=architecture == ELECTRA,
     )
 
 
@@ -132,34 +152,50 @@ def write(
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)
-    if heads not in _ARCHITECTURES:
-        raise ValueError(f"transformers has no BERT with the heads {', '.join(heads)} in one model")
+    architecture = architectures.of(source.config)
+    _check_class(source, heads, shapes, architecture)
     hugging_face_tokenizer.write(folder, source, tokenizer)
     tensors = {
-        tensor_name(name): value.T if _is_transposed(name) else value
+        architectures.to_transformers(name, architecture): (
+            value.T if _is_transposed(name) else value
+        )
         for name, value in weights.items()
     }
     if not heads:
-        tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
+        tensors = {name.removeprefix(f"{architecture}."): v for name, v in tensors.items()}
     safetensors_files.write(os.path.join(folder, safetensors_files.FILE), tensors)
     num_labels = shapes.get(CLASSIFIER, [0])[0]
-    architecture = _ARCHITECTURES[heads]
+    end = _CLASSES[heads]
     if CLASSIFIER in heads and source.kind == TAGGING:
-        architecture = hugging_face_config.TOKEN_CLASSIFIER
-    hugging_face_config.write(folder, source, architecture, num_labels, tokenizer.pad_id)
+        end = hugging_face_config.TOKEN_CLASSIFIER
+    name = _PREFIX[architecture] + end
+    hugging_face_config.write(folder, source, name, num_labels, tokenizer.pad_id)
 
 
-def tensor_name(name: str) -> str:
-    """Returns transformers' name of one of google-research/bert's variables."""
-    for pattern, replacement in _RENAMED:
-        name = re.sub(pattern, replacement, name)
-    return name.replace("/", ".")
+def _check_class(source, heads, shapes, architecture):
+    """Raises ValueError if transformers does not have a class with this network and these heads."""
+    is_tagging = CLASSIFIER in heads and source.kind == TAGGING
+    if heads not in _CLASSES or (heads in _MISSING_CLASSES[architecture] and not is_tagging):
+        raise ValueError(
+            f"transformers has no {architecture.upper()} with the heads {', '.join(heads)} in one "
+            "model"
+            + f" but ElectraForSequenceClassification{_GELU}; --to=tf1 writes it"
+            * (architecture == ELECTRA and heads == (CLASSIFIER,))
+        )
+    if architecture == ELECTRA and any(name.startswith(POOLER) for name in shapes):
+        raise ValueError("transformers has no ELECTRA with a pooler; --to=tf1 writes it")
+    if architecture == ALBERT and source.config.embedding_width() == source.config.hidden_size:
+        raise ValueError(
+            "transformers has no ALBERT whose embeddings have the hidden size without a layer "
+            "between; --to=tf1 writes it"
+        )
 
 
-def _current_name(name, names):
+def _current_name(name, names, architecture):
     """Returns the name that a stored tensor has in today's BertForPreTraining and its siblings."""
-    if not any(n.startswith("bert.") for n in names):  # a BertModel without a head
-        name = f"bert.{name}"
+    prefix = f"{architecture}."
+    if not any(n.startswith(prefix) for n in names):  # a BertModel without a head
+        name = f"{prefix}{name}"
     # The first conversions of google-research/bert's models have these names.
     return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: f"LayerNorm.{_OLD[m[1]]}", name)
 

@@ -8,6 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import architectures
+from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
 from bert_estimator.interchange.source import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -28,10 +30,34 @@ HIDDEN_ACTS = {
     "linear": ("linear",),
 }
 
+# What transformers builds if a configuration does not say it, by its model_type.
+_DEFAULTS = {
+    BERT: BertConfig(vocab_size=30522, hidden_act="gelu_erf"),
+    ALBERT: BertConfig(
+        vocab_size=30000,
+        hidden_size=4096,
+        num_attention_heads=64,
+        intermediate_size=16384,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        embedding_size=128,
+        num_hidden_groups=1,
+    ),
+    ELECTRA: BertConfig(
+        vocab_size=30522,
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        hidden_act="gelu_erf",
+        embedding_size=128,
+    ),
+}
+# ALBERT's settings of variants that it never published.
+_ONLY_ALBERT = ("inner_group_num", "net_structure_type", "gap_size", "num_memory_blocks")
+
 # Settings that transformers would let a configuration change, and the values that this project's
 # network is built with.
 _FIXED = {
-    "model_type": "bert",
     "layer_norm_eps": 1e-12,
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -46,8 +72,9 @@ _PROBLEM_TYPES = {
     REGRESSION: "regression",
 }
 
-# The class whose classifier labels each token; its configuration does not have a problem_type.
-TOKEN_CLASSIFIER = "BertForTokenClassification"
+# The end of the class whose classifier labels each token; its configuration does not have a
+# problem_type.
+TOKEN_CLASSIFIER = "ForTokenClassification"
 
 
 def is_config(path: str) -> bool:
@@ -76,18 +103,43 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
     Raises:
       ValueError: the network cannot be built here.
     """
+    kind = model_type(values, path)
     for key, allowed in _FIXED.items():
         if values.get(key, allowed) != allowed:
             raise ValueError(
                 f"{path}: {key}={values[key]!r}, but the network supports {allowed!r} only"
             )
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
-    act = json_files.field(values, "hidden_act", str, path) if "hidden_act" in values else "gelu"
-    if act not in ours:
-        raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {', '.join(ours)}")
-    known = BertConfig(vocab_size=30522).to_dict()  # transformers has the same defaults
-    known.update({key: value for key, value in values.items() if key in known})
-    return BertConfig.from_dict({**known, "hidden_act": ours[act]}, source=path)
+    known = _DEFAULTS[kind].to_dict()
+    keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
+    found = {**known, **{key: value for key, value in values.items() if key in keys}}
+    if "hidden_act" in values:
+        act = json_files.field(values, "hidden_act", str, path)
+        if act not in ours:
+            known_acts = ", ".join(ours)
+            raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
+        found["hidden_act"] = ours[act]
+    if found.get("embedding_size") == found["hidden_size"]:
+        if kind == ALBERT:
+            raise ValueError(
+                f"{path}: embedding_size and hidden_size are both {found['hidden_size']}, but the "
+                "network maps embeddings to another size only"
+            )
+        del found["embedding_size"]
+    return BertConfig.from_dict(found, source=path)
+
+
+def model_type(values: dict[str, Any], path: str) -> str:
+    """Returns the model_type of the values of a config.json, one of `architectures.NAMES`.
+
+    Raises:
+      ValueError: it is another one.
+    """
+    kind = values.get("model_type", BERT)
+    if kind not in NAMES:
+        supported = ", ".join(map(repr, NAMES))
+        raise ValueError(f"{path}: model_type={kind!r}, but the network supports {supported} only")
+    return kind
 
 
 def labels_of(values: dict[str, Any], path: str) -> tuple[str, ...]:
@@ -106,7 +158,8 @@ def labels_of(values: dict[str, Any], path: str) -> tuple[str, ...]:
 def kind_of(values: dict[str, Any], path: str) -> str | None:
     """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None. Raises
     ValueError if it is not said in a string."""
-    if TOKEN_CLASSIFIER in json_files.field(values, "architectures", list, path, default=[]):
+    classes = json_files.field(values, "architectures", list, path, default=[])
+    if any(str(name).endswith(TOKEN_CLASSIFIER) for name in classes):
         return TAGGING
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
     return kinds.get(json_files.field(values, "problem_type", str, path, default=None))
@@ -127,6 +180,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     """
     values = {
         "architectures": [architecture],
+        "model_type": architectures.of(source.config),
         **_FIXED,
         **source.config.to_dict(),
         "hidden_act": HIDDEN_ACTS[source.config.hidden_act][0],

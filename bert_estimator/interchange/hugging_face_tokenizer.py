@@ -4,26 +4,28 @@ import os
 import shutil
 
 from bert_estimator import json_files
-from bert_estimator.interchange import archive
+from bert_estimator.interchange import architectures, archive
 from bert_estimator.interchange.hugging_face_config import write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK, Tokenizer
 
-VOCABULARY, TOKENIZER = "vocab.txt", "tokenizer_config.json"
+VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
+TOKENIZER = "tokenizer_config.json"
 _WHOLE_TOKENIZER = "tokenizer.json"
 
 
 def find_vocabulary(folder: str) -> str | None:
-    """Returns the path of the directory's vocab.txt, or of a vocab.txt made from its
-    tokenizer.json, which is all that transformers 5 writes; None if the directory has no
-    vocabulary, or its tokenizer is not WordPiece.
+    """Returns the path of the directory's vocab.txt or spiece.model, or of a vocab.txt made from
+    its tokenizer.json, which is all that transformers 5 writes; None if the directory has no
+    vocabulary, or its tokenizer.json is not WordPiece.
 
     Raises:
       ValueError: tokenizer.json is damaged.
     """
-    vocab_file, path = (os.path.join(folder, name) for name in (VOCABULARY, _WHOLE_TOKENIZER))
-    if os.path.exists(vocab_file):
-        return vocab_file
+    for name in (VOCABULARY, SENTENCE_PIECE):
+        if os.path.exists(vocab_file := os.path.join(folder, name)):
+            return vocab_file
+    path = os.path.join(folder, _WHOLE_TOKENIZER)
     if not os.path.exists(path):
         return None
     tokens = _tokens(path)
@@ -77,27 +79,30 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
       tokenizer: the tokenizer of that vocabulary, cased as the vocabulary tells.
 
     Raises:
-      ValueError: the vocabulary is not WordPiece.
+      ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
     """
-    if source.vocab_file.endswith(".model"):
+    is_pieces = source.vocab_file.endswith(".model")
+    if is_pieces and architectures.of(source.config) != architectures.ALBERT:
         raise ValueError(
             f"{source.vocab_file}: is a SentencePiece model, and transformers would cut text into "
             "other pieces: none of its tokenizers splits a comma from the digit before it, as "
             "ALBERT does. BERT converts with a WordPiece vocabulary (vocab.txt) only; --to=tf1 "
             "keeps the model beside the weights"
         )
-    shutil.copyfile(source.vocab_file, os.path.join(folder, VOCABULARY))
+    # An ALBERT is written as it is published, with its SentencePiece model.
+    name = SENTENCE_PIECE if is_pieces else VOCABULARY
+    shutil.copyfile(source.vocab_file, os.path.join(folder, name))
     # If nothing says how text was cased, the vocabulary's capitals do.
     lower = tokenizer.do_lower_case if source.do_lower_case is None else source.do_lower_case
     longest = source.config.max_position_embeddings
     values = {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": "AlbertTokenizer" if is_pieces else "BertTokenizer",
         "do_lower_case": lower,
         # Without it, transformers cuts no text, and fails at texts with more tokens than positions.
         "model_max_length": min(source.max_seq_length or longest, longest),
-        "unk_token": UNK,
+        "unk_token": "<unk>" if is_pieces else UNK,
         "sep_token": SEP,
-        "pad_token": PAD,
+        "pad_token": "<pad>" if is_pieces else PAD,
         "cls_token": CLS,
         "mask_token": MASK,
     }

@@ -19,6 +19,8 @@ from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
 
 CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
 SENTENCE_PIECE = "vocab.model"
+# google-research/albert publishes these.
+_OTHER_CONFIGS, _OTHER_VOCABULARIES = ("albert_config.json",), ("30k-clean.model",)
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
@@ -30,13 +32,18 @@ def read(folder: str) -> dict[str, Any]:
     Raises:
       ValueError: bert_config.json or task.json is damaged.
     """
-    config = os.path.join(folder, CONFIG)
-    vocabularies = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
+    config = _first_of(folder, (CONFIG, *_OTHER_CONFIGS))
     return {
-        "config": BertConfig.from_json_file(config) if tf.io.gfile.exists(config) else None,
-        "vocab_file": next((path for path in vocabularies if tf.io.gfile.exists(path)), None),
+        "config": BertConfig.from_json_file(config) if config else None,
+        "vocab_file": _first_of(folder, (VOCABULARY, SENTENCE_PIECE, *_OTHER_VOCABULARIES)),
         **_read_task(folder),
     }
+
+
+def _first_of(folder, names):
+    """Returns the path of the first of these files that exists in a directory, or None."""
+    paths = [os.path.join(folder, name) for name in names]
+    return next((path for path in paths if tf.io.gfile.exists(path)), None)
 
 
 def write(folder: str, source: Source) -> None:

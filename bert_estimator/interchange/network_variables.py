@@ -9,18 +9,22 @@ NEXT_SENTENCE = "cls/seq_relationship"
 CLASSIFIER = "output_weights"
 POOLER = "bert/pooler/"
 ANSWER = "cls/squad"
+# What brings embeddings to the hidden size, if they are narrower.
+MAPPING = "bert/encoder/embedding_hidden_mapping_in"
 
 
 def encoder_shapes(config: BertConfig) -> dict[str, list[int]]:
     """Returns name -> shape of the variables that `modeling.BertModel` makes."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner, width = config.hidden_size, config.intermediate_size, config.embedding_width()
     shapes = {
-        "bert/embeddings/word_embeddings": [config.vocab_size, hidden],
-        "bert/embeddings/token_type_embeddings": [config.type_vocab_size, hidden],
-        "bert/embeddings/position_embeddings": [config.max_position_embeddings, hidden],
-        **_layer_norm("bert/embeddings", hidden),
+        "bert/embeddings/word_embeddings": [config.vocab_size, width],
+        "bert/embeddings/token_type_embeddings": [config.type_vocab_size, width],
+        "bert/embeddings/position_embeddings": [config.max_position_embeddings, width],
+        **_layer_norm("bert/embeddings", width),
     }
-    for index in range(config.num_hidden_layers):
+    if width != hidden:
+        shapes.update(_dense(MAPPING, width, hidden))
+    for index in range(config.num_own_layers()):
         layer = f"bert/encoder/layer_{index}"
         for name in ("query", "key", "value"):
             shapes.update(_dense(f"{layer}/attention/self/{name}", hidden, hidden))
@@ -43,8 +47,8 @@ def head_shapes(config: BertConfig, num_labels: int) -> dict[str, dict[str, list
     hidden = config.hidden_size
     return {
         MASKED_LM: {
-            **_dense("cls/predictions/transform/dense", hidden, hidden),
-            **_layer_norm("cls/predictions/transform", hidden),
+            **_dense("cls/predictions/transform/dense", hidden, config.embedding_width()),
+            **_layer_norm("cls/predictions/transform", config.embedding_width()),
             "cls/predictions/output_bias": [config.vocab_size],
         },
         NEXT_SENTENCE: {

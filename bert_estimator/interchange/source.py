@@ -34,6 +34,8 @@ class Source:
         says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
         beside the weights says so.
+      may_lack_pooler: whether the project that the weights are from has networks without a pooler
+        that are fine-tuned with a new one (ELECTRA).
     """
 
     path: str
@@ -48,6 +50,7 @@ class Source:
     kind: str | None = None
     do_lower_case: bool | None = None
     max_seq_length: int | None = None
+    may_lack_pooler: bool = False
 
     def with_files(self, bert_config_file: str | None, vocab_file: str | None) -> "Source":
         """Returns this source with other files instead of those beside the weights.

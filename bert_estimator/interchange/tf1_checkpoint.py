@@ -9,12 +9,15 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import paths
 from bert_estimator.command_line import evaluated_steps, run_directory
-from bert_estimator.interchange import network_files
+from bert_estimator.interchange import architectures, network_files
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tokenization import Tokenizer
 from bert_estimator.tpu.verbs import checkpoints
 
 BASENAME = "bert_model.ckpt"
+
+# Stands before names of variables that only a pretraining has.
+_PRETRAINING = "pretraining:"
 
 NEWEST, BEST = CHOICES = ("newest", "best")
 
@@ -75,12 +78,16 @@ def open_prefix(prefix: str, path: str) -> Source:
         reader = tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
-    shapes = reader.get_variable_to_shape_map()
+    stored = {}
+    for name in sorted(reader.get_variable_to_shape_map()):
+        stored[architectures.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
+    stored_shapes = reader.get_variable_to_shape_map()
+    shapes = {name: stored_shapes[theirs] for name, theirs in stored.items()}
     weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
 
     def read(name):
         try:
-            return reader.get_tensor(name)
+            return reader.get_tensor(stored[name])
         except (tf.errors.OpError, LookupError, RuntimeError) as error:
             raise ValueError(f"{path}: {name} cannot be read: {error}") from None
 
@@ -90,7 +97,8 @@ def open_prefix(prefix: str, path: str) -> Source:
         shapes=weights,
         read=read,
         checkpoint=prefix,
-        left_out=tuple(sorted(set(shapes) - set(weights))),
+        left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
+        may_lack_pooler=any(name.startswith("electra/") for name in stored_shapes),
         **network_files.read(os.path.dirname(prefix)),
     )
 
@@ -101,7 +109,7 @@ def write(
     weights: Mapping[str, np.ndarray],
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Writes a directory as google-research/bert publishes its models.
+    """Writes a directory as google-research/bert publishes its models, or google-research/albert.
 
     Args:
       folder: an empty directory.
@@ -111,12 +119,12 @@ def write(
     """
     del tokenizer
     network_files.write(folder, source)
-    names = sorted(weights)
+    names, architecture = sorted(weights), architectures.of(source.config)
     with tf.Graph().as_default(), tf.Session() as session:
         values = [tf.placeholder(tf.float32, weights[name].shape) for name in names]
         save = tf.raw_ops.SaveV2(
             prefix=os.path.join(folder, BASENAME),
-            tensor_names=names,
+            tensor_names=[architectures.to_tf1(name, architecture) for name in names],
             shape_and_slices=[""] * len(names),
             tensors=values,
         )
@@ -132,4 +140,5 @@ def _check_no_pattern(path):
 
 def _is_weight(name, shapes):
     """Slots are named after their variable, `<variable>/adam_m`; counters and steps are scalars."""
-    return shapes[name] != [] and name.rpartition("/")[0] not in shapes
+    is_slot = name.rpartition("/")[0] in shapes
+    return shapes[name] != [] and not is_slot and not name.startswith(_PRETRAINING)

@@ -354,7 +354,9 @@ def _update_rule(config, data):
         min(int(steps * config.warmup_proportion), steps - 1),
         micro_batch_size=config.micro_batch_size,
         rate_scale=fine_tuning.layerwise_rate_scale(
-            config.layerwise_lr_decay, data.bert_config.num_hidden_layers
+            config.layerwise_lr_decay,
+            data.bert_config.num_hidden_layers,
+            data.bert_config.num_hidden_groups,
         ),
         summary_dir=config.output_dir,
     )

@@ -1,6 +1,6 @@
 """The sum of word, token type and position embeddings, and two ways to look up rows of a table.
 
-Letters of the shapes: B examples, F positions, H hidden size, V rows of a table.
+Letters of the shapes: B examples, F positions, E width of the embeddings, V rows of a table.
 """
 
 import tensorflow.compat.v1 as tf
@@ -25,12 +25,12 @@ def embed(
       use_one_hot_embeddings: whether to call `one_hot_lookup` rather than `gather_lookup`.
 
     Returns:
-      The sum, float32 [B, F, H], and the table of word embeddings, a float32 variable.
+      The sum, float32 [B, F, E], and the table of word embeddings, a float32 variable.
     """
     sequence_length = input_ids.shape.as_list()[1]
 
     def table(name, rows):
-        shape = [rows, config.hidden_size]
+        shape = [rows, config.embedding_width()]
         return initializers.weight(name, shape, config.initializer_range, tf.float32)
 
     word_table = table("word_embeddings", config.vocab_size)
@@ -42,7 +42,7 @@ def embed(
 
 
 def gather_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Gathers rows of a float32 table [V, H] by int32 ids [B, F]: float32 [B, F, H].
+    """Gathers rows of a float32 table [V, E] by int32 ids [B, F]: float32 [B, F, E].
 
     The gradient is dense, a sum by row in float32. The table of words is also the output layer of
     the masked language model, whose gradient is dense: TensorFlow would add the IndexedSlices of a

@@ -88,7 +88,7 @@ def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
         ({"hidden_act": "silu"}, "hidden_act='silu' is not known; known are gelu_new, gelu_pytor"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the network supports 1e-12 only"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
-        ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert' only"),
+        ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert', 'alb"),
         ({"is_decoder": True}, "is_decoder=True, but the network supports False only"),
         ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),
     ],

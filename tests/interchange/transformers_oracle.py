@@ -2,7 +2,7 @@
 
 In an environment of its own (pip install torch transformers safetensors):
 
-    python tests/interchange/transformers_oracle.py make tests/interchange/data
+    python tests/interchange/transformers_oracle.py make tests/interchange/data [NAME ...]
     python tests/interchange/transformers_oracle.py classifier MODEL_DIRECTORY HIDDEN_ACT
     python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
@@ -37,18 +37,23 @@ MODELS = {
     ),
     "hf_masked_lm": ("BertForMaskedLM", {**SMALL, "hidden_act": "relu"}),
     "hf_encoder": ("BertModel", {**SMALL, "hidden_act": "gelu_pytorch_tanh"}),
+    "hf_albert": (
+        "AlbertForPreTraining",
+        {**SMALL, "embedding_size": 8, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    ),
+    "hf_electra": ("ElectraModel", {**SMALL, "embedding_size": 8}),
 }
 WORDS = [f"word{i}" for i in range(35)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 
-def make(folder):
-    for name, (kind, sizes) in MODELS.items():
+def make(folder, *chosen):
+    for name in chosen or MODELS:
+        kind, sizes = MODELS[name]
         directory = os.path.join(folder, name)
         torch.manual_seed(len(name))
-        config = transformers.BertConfig(
-            vocab_size=len(VOCABULARY), num_hidden_layers=2, max_position_embeddings=24, **sizes
-        )
+        own = {"num_hidden_layers": 2, "max_position_embeddings": 24, **sizes}
+        config = getattr(transformers, kind).config_class(vocab_size=len(VOCABULARY), **own)
         model = enlarged(getattr(transformers, kind)(config))
         model.save_pretrained(directory)
         with open(os.path.join(directory, "vocab.txt"), "w", encoding="utf-8") as writer:
@@ -69,7 +74,7 @@ def enlarged(model):
     """Gives the model random weights, large enough that every tensor and the activation matter."""
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            parameter.normal_(1.0 if key.endswith("LayerNorm.weight") else 0.0, 0.3)
+            parameter.normal_(1.0 if key.lower().endswith("norm.weight") else 0.0, 0.3)
     return model
 
 
@@ -124,8 +129,10 @@ def logits(directory, batch):
         "next_sentence_logits": "seq_relationship_logits",
     }
     values.update({ours: out[theirs] for ours, theirs in names.items() if theirs in out})
+    if "sop_logits" in out:
+        values["next_sentence_logits"] = out["sop_logits"]
     if "logits" in out:
-        masked = isinstance(model, transformers.BertForMaskedLM)
+        masked = isinstance(model, (transformers.BertForMaskedLM, transformers.AlbertForMaskedLM))
         values["masked_lm_logits" if masked else "classifier_logits"] = out["logits"]
     if "start_logits" in out:
         values["answer_logits"] = torch.stack([out["start_logits"], out["end_logits"]], -1)
@@ -167,7 +174,7 @@ def pipelines():
 if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
     if command == "make":
-        make(folder)
+        make(folder, *rest)
     elif command == "pipelines":
         pipelines()
     elif command == "classifier":

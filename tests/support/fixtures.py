@@ -16,7 +16,8 @@ from bert_estimator.interchange.source import Source
 
 HERE = pathlib.Path(__file__).parent.parent / "interchange"
 DATA = HERE / "data"
-HUGGING_FACE = ("hf_pretraining", "hf_classifier", "hf_masked_lm", "hf_encoder")
+BERTS = ("hf_pretraining", "hf_classifier", "hf_masked_lm", "hf_encoder")
+HUGGING_FACE = (*BERTS, "hf_albert", "hf_electra")
 TF1 = DATA / "tf1"
 
 

@@ -13,7 +13,7 @@ def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_posit
 
     Args:
       weights: dict name -> array.
-      config: has num_hidden_layers, num_attention_heads and hidden_act="gelu".
+      config: `BertConfig` with hidden_act="gelu".
       input_ids, input_mask, segment_ids: ints [B, F].
       masked_lm_positions: ints [B, P].
 
@@ -28,8 +28,12 @@ def forward(weights, config, input_ids, input_mask, segment_ids, masked_lm_posit
         + weights["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
     )
     x = layer_norm(weights, "bert/embeddings/LayerNorm", x)
+    if config.embedding_size not in (None, config.hidden_size):
+        x = dense(weights, "bert/encoder/embedding_hidden_mapping_in", x)
     for layer in range(config.num_hidden_layers):
-        x = _layer(weights, f"bert/encoder/layer_{layer}", x, input_mask, config)
+        groups = config.num_hidden_groups or config.num_hidden_layers
+        group = int(layer / (config.num_hidden_layers / groups))
+        x = _layer(weights, f"bert/encoder/layer_{group}", x, input_mask, config)
     pooled = np.tanh(dense(weights, "bert/pooler/dense", x[:, 0]))
 
     masked = np.take_along_axis(x, masked_lm_positions[:, :, np.newaxis], axis=1)

@@ -1,0 +1,122 @@
+"""BERT, ALBERT and ELECTRA: which of them a network is, and the names that each gives its weights.
+
+Everywhere else weights have google-research/bert's names. ALBERT's shared layers are
+`bert/encoder/layer_0` and so on, one for each group; what brings narrow embeddings to the hidden
+size is `bert/encoder/embedding_hidden_mapping_in`, as google-research/albert calls it.
+"""
+
+import re
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange.network_variables import MAPPING
+
+BERT, ALBERT, ELECTRA = NAMES = ("bert", "albert", "electra")
+
+# google-research/albert's names of a layer's parts, and ours.
+_ALBERT_LAYER = "bert/encoder/transformer/group_{}/inner_group_0/"
+_ALBERT_PARTS = (
+    ("attention_1/", "attention/"),
+    ("LayerNorm/", "attention/output/LayerNorm/"),
+    ("ffn_1/intermediate/output/dense/", "output/dense/"),
+    ("ffn_1/intermediate/dense/", "intermediate/dense/"),
+    ("LayerNorm_1/", "output/LayerNorm/"),
+)
+_ELECTRA_MAPPING = "electra/embeddings_project/"
+# Scopes of an ELECTRA's pretraining that its discriminator's encoder does not need.
+_ELECTRA_OTHERS = ("generator", "discriminator_predictions")
+
+
+def of(config: BertConfig) -> str:
+    """Returns which of NAMES a network is.
+
+    An ELECTRA whose embeddings have the hidden size, such as the base one, is a BERT.
+    """
+    if config.num_hidden_groups is not None:
+        return ALBERT
+    return BERT if config.embedding_width() == config.hidden_size else ELECTRA
+
+
+def from_tf1(name: str) -> str | None:
+    """Returns our name of a variable in a checkpoint of any of these projects.
+
+    Returns:
+      The name; or None for what belongs to the pretraining of ELECTRA alone.
+    """
+    if name.startswith(_ELECTRA_OTHERS):
+        return None
+    if name.startswith(_ELECTRA_MAPPING):
+        return f"{MAPPING}/{name.removeprefix(_ELECTRA_MAPPING)}"
+    if name.startswith("electra/"):
+        return f"bert/{name.removeprefix('electra/')}"
+    layer = re.match(_ALBERT_LAYER.format(r"(\d+)"), name)
+    if layer:
+        rest = name[layer.end() :]
+        for theirs, ours in _ALBERT_PARTS:
+            if rest.startswith(theirs):
+                return f"bert/encoder/layer_{layer[1]}/{ours}{rest.removeprefix(theirs)}"
+    return name
+
+
+def to_tf1(name: str, architecture: str) -> str:
+    """Returns the name that a project's own checkpoints have for one of our variables."""
+    if architecture == ELECTRA:
+        name = re.sub(f"^{MAPPING}/", _ELECTRA_MAPPING, name)
+        return re.sub("^bert/", "electra/", name)
+    layer = re.match(r"bert/encoder/layer_(\d+)/", name)
+    if architecture == ALBERT and layer:
+        rest = name[layer.end() :]
+        # The first part of a feed-forward layer's name is the beginning of attention's, too.
+        for theirs, ours in sorted(_ALBERT_PARTS, key=lambda part: -len(part[1])):
+            if rest.startswith(ours):
+                return _ALBERT_LAYER.format(layer[1]) + theirs + rest.removeprefix(ours)
+    return name
+
+
+# From google-research/bert's names to transformers' names: one pattern after the other.
+_COMMON = (
+    (r"^output_(weights|bias)$", r"classifier/\1"),
+    (r"^cls/squad/output_(weights|bias)$", r"qa_outputs/\1"),
+    (r"_embeddings$", r"_embeddings/weight"),
+)
+_ENDS = (
+    (r"/(kernel|gamma|weights)$", r"/weight"),
+    (r"/beta$", r"/bias"),
+)
+_TO_TRANSFORMERS = {
+    BERT: (
+        (r"/layer_(\d+)/", r"/layer/\1/"),
+        *_COMMON,
+        (r"/output_(weights|bias)$", r"/\1"),
+        *_ENDS,
+    ),
+    ELECTRA: (
+        (f"^{MAPPING}/", r"bert/embeddings_project/"),
+        (r"/layer_(\d+)/", r"/layer/\1/"),
+        *_COMMON,
+        (r"^bert/", r"electra/"),
+        *_ENDS,
+    ),
+    ALBERT: (
+        (r"/layer_(\d+)/", r"/albert_layer_groups/\1/albert_layers/0/"),
+        (r"/attention/self/", r"/attention/"),
+        (r"/attention/output/dense/", r"/attention/dense/"),
+        (r"/attention/output/LayerNorm/", r"/attention/LayerNorm/"),
+        (r"/intermediate/dense/", r"/ffn/"),
+        (r"/output/dense/", r"/ffn_output/"),
+        (r"/output/LayerNorm/", r"/full_layer_layer_norm/"),
+        (r"^bert/pooler/dense/", r"bert/pooler/"),
+        (r"^cls/predictions/transform/", r"predictions/"),
+        (r"^cls/predictions/output_bias$", r"predictions/bias"),
+        (r"^cls/seq_relationship/output_(weights|bias)$", r"sop_classifier/classifier/\1"),
+        *_COMMON,
+        (r"^bert/", r"albert/"),
+        *_ENDS,
+    ),
+}
+
+
+def to_transformers(name: str, architecture: str) -> str:
+    """Returns transformers' name of one of our variables."""
+    for pattern, replacement in _TO_TRANSFORMERS[architecture]:
+        name = re.sub(pattern, replacement, name)
+    return name.replace("/", ".")
