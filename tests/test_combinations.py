@@ -65,6 +65,7 @@ FEATURES = {
         "best": {"keep_best_checkpoint": True},
         "every 4": {"eval_steps": 4, "early_stopping_patience": 9},
     },
+    "layers": {"own": {}, "shared": {}},
     "killed": dict.fromkeys(["while logging", "while saving", "in an evaluation"]),
 }
 
@@ -158,6 +159,8 @@ def write_data(path, vocabulary):
         write_records(path / f"{masking}.tfrecord", documents, tokenizer, vocab_file, masking)
     network = {**bert_config(0), "vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32}
     (path / "bert_config.json").write_text(json.dumps(network))
+    shared = {"embedding_size": 8, "num_hidden_layers": 2, "num_hidden_groups": 1}
+    (path / "shared.json").write_text(json.dumps({**network, **shared}))
 
 
 def write_records(path, documents, tokenizer, vocab_file, masking):
@@ -197,6 +200,8 @@ def flags_of(row, data, output_dir):
     changes = {}
     for name in ("runtime", "precision", "optimizer", "batch", "vocabulary", "on the way"):
         changes |= FEATURES[name][row[name]]
+    if row["layers"] == "shared":
+        changes["bert_config_file"] = data / "shared.json"
     if script is PRETRAINING:
         changes.pop("do_lower_case", None)  # the records know
         masking = "dynamic" if row["script"] == "dynamic masks" else "static"

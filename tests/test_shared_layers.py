@@ -133,7 +133,7 @@ def _with_dropout(recompute):
 
 
 ALBERT_LAYER = "bert/encoder/transformer/group_0/inner_group_0"
-# Names in the checkpoints that google-research/albert publishes, beside those that BERT has too.
+# Names in the checkpoints that google-research/albert publishes, and what they are here.
 ALBERT_NAMES = {
     "bert/encoder/embedding_hidden_mapping_in/kernel": network_variables.MAPPING + "/kernel",
     f"{ALBERT_LAYER}/attention_1/self/query/kernel": "attention/self/query/kernel",
@@ -368,10 +368,9 @@ COMBINED = {"optimizer": "lamb", "micro_batch_size": 2, "recompute": True}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("project", ["albert", "electra"])
-def test_a_fine_tuning_on_both_runtimes(data, tmp_path, capsys, xla_runtime, project):
+def test_a_fine_tuning_on_both_runtimes(data, tmp_path, xla_runtime, project):
     """LAMB, micro-batches and recomputed layers on two cores equal LAMB alone on one."""
     assert main(flags_of(data, project, tmp_path / "one", optimizer="lamb")) == 0
-    out = capsys.readouterr().err
     cores = flags_of(data, project, tmp_path / "two", tpu_name="rehearse:2", **COMBINED)
     assert main(cores) == 0
     one, two = (
@@ -381,11 +380,6 @@ def test_a_fine_tuning_on_both_runtimes(data, tmp_path, capsys, xla_runtime, pro
     assert any("loss" in record for record in one)
     for record, other in zip(one, two, strict=True):
         assert other == pytest.approx(record, rel=1e-3, abs=1e-6)
-    new = {line.split()[1] for line in out.splitlines() if line.strip().startswith("new ")}
-    expected = {"output_weights", "output_bias"}
-    if project == "electra":
-        expected |= {"bert/pooler/dense/bias", "bert/pooler/dense/kernel"}
-    assert new == expected
     check_run(tmp_path / "one", tmp_path, project)
 
 

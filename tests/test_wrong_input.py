@@ -255,6 +255,10 @@ def test_wrong_input(data, own_data, tmp_path, capsys, script, damage, changes, 
     [
         (b"{", "--bert_config_file: {path}: is not JSON"),
         (b'{"\xe9": 1}', "--bert_config_file: {path}: is not JSON: byte 2 is not UTF-8"),
+        (
+            b'{"vocab_size": 45, "inner_group_num": 2}',
+            "--bert_config_file: {path}: inner_group_num=2, but the network supports 1 only",
+        ),
         (b"{}", "--bert_config_file: {path}: the key 'vocab_size' is missing; add it."),
         (
             json.dumps(bert_config(40, max_position_embeddings=8)).encode(),
