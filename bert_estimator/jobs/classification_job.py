@@ -61,7 +61,7 @@ class Classification(FineTuning):
         )
         of_head = (task.kind, num_labels, task.metrics, weights or None)
         head = (
-            tagging.TaggingHead(*of_head, task.labels)
+            tagging.TaggingHead(*of_head, labels=task.labels)
             if task.kind == "tagging"
             else classification.Head(*of_head, reports=task.kind in classification_report.KINDS)
         )
