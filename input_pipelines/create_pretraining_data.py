@@ -11,6 +11,7 @@ same bytes.
 
 import dataclasses
 import os
+import shlex
 import sys
 
 from absl import app, flags
@@ -19,10 +20,11 @@ from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, text_flags
+from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import find_files, no_text, total_bytes
 from input_pipelines.instances import CreationSettings
 from input_pipelines.text_parts import split_files
-from input_pipelines.worker_pool import available_cores
+from input_pipelines.worker_pool import WorkerPool, available_cores
 
 _MOST_SHARDS = 99_999
 # Less text for each process is not worth the start of another one.
@@ -63,6 +65,17 @@ def _define_flags_of_files():
         "Use this number of processes, by default the number of cores. The records do not depend "
         "on it.",
         lower_bound=1,
+    )
+    flags.DEFINE_string(
+        "runner",
+        None,
+        "Run on this runner of Apache Beam, such as DirectRunner or FlinkRunner, instead of in "
+        "processes of this machine. All machines must see all files under the same paths.",
+    )
+    flags.DEFINE_string(
+        "beam_options",
+        "",
+        "Give these options to Apache Beam, separated by spaces: --beam_options='--region=x'.",
     )
     flags.DEFINE_string(
         "vocab_file",
@@ -139,14 +152,21 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
     output_files = _output_files(values.output_file.split(","), values.num_shards)
+    vocab_file = values.vocab_file
+    if values.runner:  # its processes may have another working directory
+        output_files, input_files = (
+            [path if "://" in path else os.path.abspath(path) for path in paths]
+            for paths in (output_files, input_files)
+        )
+        vocab_file = os.path.abspath(vocab_file)
     if not 0 <= values.eval_fraction < 1:
         raise ValueError(
             f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
         )
     with command_line.naming("vocab_file"):
-        tokenizer = open_tokenizer(values.vocab_file, values.do_lower_case)
+        tokenizer = open_tokenizer(vocab_file, values.do_lower_case)
     with lock.held_for(output_files[0]):
-        return _write(values, input_files, tokenizer, output_files, settings)
+        return _write(values, input_files, vocab_file, tokenizer, output_files, settings)
 
 
 def _output_files(output_files, num_shards):
@@ -174,17 +194,14 @@ def _output_files(output_files, num_shards):
     return output_files
 
 
-def _write(values, input_files, tokenizer, output_files, settings):
+def _write(values, input_files, vocab_file, tokenizer, output_files, settings):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
     from input_pipelines import held_out
     from input_pipelines.pretraining_records import write_pretraining_records
 
     fraction = values.eval_fraction
-    num_workers = min(
-        values.num_workers or available_cores(),
-        max(1, total_bytes(input_files) // _BYTES_OF_A_WORKER),
-    )
+    pool = _pool(values, total_bytes(input_files), output_files[0])
 
     def write(files, settings, description, are_held_out, what):
         side = (fraction, are_held_out) if fraction else None
@@ -194,12 +211,12 @@ def _write(values, input_files, tokenizer, output_files, settings):
         return write_pretraining_records(
             parts,
             tokenizer,
-            values.vocab_file,
+            vocab_file,
             files,
             settings,
             description,
             values.masking,
-            num_workers,
+            pool,
             progress=what,
         )
 
@@ -214,6 +231,20 @@ def _write(values, input_files, tokenizer, output_files, settings):
     manifest = write(output_files, settings, description, False, "Records")
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     return "\n".join(summary)
+
+
+def _pool(values, num_bytes, output_file):
+    if values.runner:
+        if values.num_workers:
+            raise ValueError(
+                f"--num_workers={values.num_workers}: --runner has an option of its own. Give it "
+                "in --beam_options"
+            )
+        return BeamPool(
+            values.runner, shlex.split(values.beam_options), os.path.dirname(output_file) or "."
+        )
+    most = max(1, num_bytes // _BYTES_OF_A_WORKER)
+    return WorkerPool(min(values.num_workers or available_cores(), most))
 
 
 def _in_words(manifest):

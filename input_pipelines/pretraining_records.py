@@ -28,6 +28,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines import creation, pair_files, tokenized_text
 from input_pipelines import manifest as manifests
+from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import no_text
 from input_pipelines.instances import CreationSettings
 from input_pipelines.progress import Progress
@@ -50,7 +51,7 @@ def write_pretraining_records(
     settings: CreationSettings,
     corpus_description: Mapping[str, Any] | None = None,
     masking: str = "static",
-    num_workers: int = 1,
+    pool: WorkerPool | BeamPool | None = None,
     progress: str | None = None,
 ) -> manifests.Manifest:
     """Makes the instances of documents and writes them, shuffled, to record files.
@@ -69,7 +70,7 @@ def write_pretraining_records(
       corpus_description: more facts about the text, for the manifest.
       masking: one of `MASKINGS`: "static" masks are in the records; "dynamic" ones are drawn while
         training, by the settings in the manifest.
-      num_workers: the number of processes; 1 for this process itself.
+      pool: what runs the tasks; None for this process itself.
       progress: what is created, for the lines on stderr that say how it goes on; None for silence.
 
     Returns:
@@ -99,7 +100,7 @@ def write_pretraining_records(
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
     )
-    with _directory_of_work(work.directory), WorkerPool(num_workers) as pool:
+    with _directory_of_work(work.directory), pool or WorkerPool(1) as pool:
         run = functools.partial(_run, pool, progress)
         text, identity = _tokenized(documents, tokenizer, work, run)
         work = work.planned(text, identity)

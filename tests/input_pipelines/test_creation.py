@@ -11,6 +11,7 @@ from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles
 from input_pipelines.text_parts import split_files
+from input_pipelines.worker_pool import WorkerPool
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
@@ -44,7 +45,7 @@ def create(text_file, tokenizer, vocab_file):
             paths,
             settings,
             masking=masking,
-            num_workers=num_workers,
+            pool=WorkerPool(num_workers),
         )
         return {name: (directory / name).read_bytes() for name in os.listdir(directory)}
 
