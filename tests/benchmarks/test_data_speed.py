@@ -1,0 +1,26 @@
+"""Tests that the benchmark of data creation measures what it says, on a small text."""
+
+import json
+
+from benchmarks import data_speed
+
+
+def test_a_text_has_its_size_and_words_of_its_own():
+    documents = list(data_speed.text_of(0.05))
+    assert 50_000 <= sum(len(document.encode()) for document in documents) < 100_000
+    assert all(document.endswith("\n\n") for document in documents)
+    assert documents == list(data_speed.text_of(0.05))
+    assert documents != list(data_speed.text_of(0.05, seed=1))
+
+
+def test_the_last_line_is_json(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(data_speed, "python_loop_ns", lambda: 50.0)
+    data_speed.main(
+        ["--megabytes=0.05", "--vocab_size=400", "--dupe_factor=2", f"--directory={tmp_path}"]
+    )
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["examples"] > 200 and result["examples_per_sec_1_core"] > 0
+    assert result["static_bytes"] > 3 * result["dynamic_bytes"] > 0
+    expected = 16e3 / (result["text_megabytes_per_sec_1_core"] * result["speedup"] / 2 * 16 * 3600)
+    assert abs(result["hours_16_gb_16_cores"] / expected - 1) < 1e-6
+    assert not any(tmp_path.iterdir())
