@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig as BertConfig  # models use modeling.BertConfig
-from bert_estimator.layers import activations, embeddings
+from bert_estimator.layers import activations, embeddings, primitives
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
@@ -212,29 +212,44 @@ def self_attention(
       [B * F, H] in the compute dtype, the heads side by side.
     """
     sequence_length = input_mask.shape.as_list()[1]
-    head_size = config.hidden_size // config.num_attention_heads
+    num_heads = config.num_attention_heads
+    head_size = config.hidden_size // num_heads
+    # A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, which is
+    # 64, would be half empty, and to avoid them the compiler moves whole tensors to and fro. So in
+    # programs for XLA the positions come last, where the product itself puts them. In a session,
+    # a product with [B * F, H] is fastest.
+    columns = primitives.in_xla_program()
 
     def heads(name, scale=None):
-        values = dense(x, config.hidden_size, config.initializer_range, name, scale)
-        values = tf.reshape(values, [-1, sequence_length, config.num_attention_heads, head_size])
+        arguments = (config.hidden_size, config.initializer_range, name, scale)
+        if columns:
+            values = _dense_columns(tf.reshape(x, [-1, sequence_length, x.shape[1]]), *arguments)
+            return tf.reshape(values, [-1, num_heads, head_size, sequence_length])
+        values = dense(x, *arguments)
+        values = tf.reshape(values, [-1, sequence_length, num_heads, head_size])
         return tf.transpose(values, [0, 2, 1, 3])
 
-    # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]. The factor 1 / sqrt(D) of the scores is
-    # applied to the query's weights, which takes H * H products instead of B * N * F * T.
+    # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]; with columns D comes before F and T.
+    # The factor 1 / sqrt(D) of the scores is applied to the query's weights, which takes H * H
+    # products instead of B * N * F * T.
     query = heads("query", scale=1.0 / math.sqrt(head_size))
     key = heads("key")
     value = heads("value")
 
     # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
-    scores = tf.matmul(query, key, transpose_b=True)
+    scores = tf.matmul(query, key, transpose_a=columns, transpose_b=not columns)
     adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
     probs = tf.nn.softmax(tf.cast(scores, tf.float32) + adder)
     if attention_rate:
         probs = dropout(probs, attention_rate)
+    probs = tf.cast(probs, value.dtype)
 
-    # `context` = [B, N, F, D]; transposed, [B, F, N, D].
-    context = tf.matmul(tf.cast(probs, value.dtype), value)
-    return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, config.hidden_size])
+    # `context` = [B, N, F, D], or with columns [B, N, D, F]; transposed, [B, F, N, D].
+    if columns:
+        context = tf.transpose(tf.matmul(value, probs, transpose_b=True), [0, 3, 1, 2])
+    else:
+        context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])
+    return tf.reshape(context, [-1, config.hidden_size])
 
 
 def dense(
@@ -252,15 +267,27 @@ def dense(
     Returns:
       [rows, units] in the compute dtype.
     """
+    with tf.variable_scope(name):
+        kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+
+def _dense_columns(x, units, initializer_range, name, scale):
+    """Does what `dense` does, for x [B, F, n]; returns [B, units, F]."""
+    with tf.variable_scope(name):
+        kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
+        return tf.einsum("bfn,nu->buf", x, kernel) + bias[:, tf.newaxis]
+
+
+def _kernel_and_bias(x, units, initializer_range, scale):
+    """Returns the weights of a dense layer on x [..., n], in the compute dtype."""
     dtype = precision.compute_dtype()
     stored = None if scale is None else tf.float32
-    with tf.variable_scope(name):
-        kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, stored)
-        bias = tf.get_variable("bias", [units], dtype=stored, initializer=tf.zeros_initializer())
-        if scale is not None:
-            kernel = tf.cast(kernel * scale, dtype)
-            bias = tf.cast(bias * scale, dtype)
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+    kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, stored)
+    bias = tf.get_variable("bias", [units], dtype=stored, initializer=tf.zeros_initializer())
+    if scale is None:
+        return kernel, bias
+    return tf.cast(kernel * scale, dtype), tf.cast(bias * scale, dtype)
 
 
 def _widened(config, x, sequence_length):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy_bert
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator import heads, modeling, precision
 from bert_estimator.layers.dropout import Dropout
@@ -128,6 +129,26 @@ def gradients():
         variables = tf.trainable_variables()
         values = run(tf.gradients(sum(losses), variables))
     return {v.op.name: np.float64(value) for v, value in zip(variables, values, strict=True)}
+
+
+def test_the_network_in_a_program_for_xla_equals_the_network_in_a_session(gradients):
+    with tf.Graph().as_default() as graph:
+        context = control_flow_ops.XLAControlFlowContext()
+        context.Enter()
+        outputs, losses = build(is_training=False)
+        variables = tf.trainable_variables()
+        slopes = tf.gradients(sum(losses), variables)
+        context.Exit()
+        assert any(op.type == "Einsum" for op in graph.get_operations())
+        outputs, losses, slopes = run((outputs, losses, slopes))
+    expected, expected_losses = twin(weights())
+    for name, value in expected.items():
+        actual = outputs[name].reshape(value.shape)
+        np.testing.assert_allclose(actual, value, rtol=0, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+    for variable, slope in zip(variables, slopes, strict=True):
+        name = variable.op.name
+        np.testing.assert_allclose(slope, gradients[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def central_difference(direction, step=1e-5):
