@@ -122,6 +122,8 @@ def workspace(tmp_path):
         {"text": b, "answer_start": len(a) + 1}]}) for i, (a, b, _) in enumerate(rows)]  # fmt: skip
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         write_questions(tmp_path / name, asked)
+    shutil.copytree(model, tmp_path / "uncased_L-12_H-768_A-12")
+    (tmp_path / "texts.txt").write_text("".join(f"{a} {b}\n" for a, b, _ in rows[:3]))
     (tmp_path / "texts.tsv").write_text("".join(f"{a}\t{b}\n" for a, b, _ in rows[:3]))
     mrpc = tmp_path / "glue" / "MRPC"
     mrpc.mkdir(parents=True)
