@@ -176,17 +176,21 @@ class FiniteCheck:
     _MOST_NAMES = 10
 
     def __init__(self):
+        graph = tf.get_default_graph()
         self._variables = [v for v in tf.global_variables() if v.dtype.base_dtype.is_floating]
-        self._finite = [tf.reduce_all(tf.math.is_finite(v)) for v in self._variables]
-        self._sums = [tf.reduce_sum(v) for v in self._variables]
+        values = map(graph.as_graph_element, self._variables)
+        self._squares = [tf.raw_ops.L2Loss(t=value) for value in values]
 
     def names_of_bad(self, session: tf.Session) -> list[str]:
         """Returns the names of the first ten variables with a value that is not finite."""
-        # A sum is only finite if all values are, and it is faster: it reads, but does not write.
-        if np.isfinite(session.run(self._sums)).all():
-            return []
-        flags = session.run(self._finite)
-        names = [v.op.name for v, ok in zip(self._variables, flags, strict=True) if not ok]
+        # The sum of squares is only finite if all values are. It is not if a square overflows.
+        squares = session.run(self._squares)
+        pairs = zip(self._variables, squares, strict=True)
+        names = [
+            variable.op.name
+            for variable, square in pairs
+            if not np.isfinite(square) and not np.isfinite(session.run(variable)).all()
+        ]
         return names[: self._MOST_NAMES] + ["..."] * (len(names) > self._MOST_NAMES)
 
 

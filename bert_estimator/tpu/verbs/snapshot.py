@@ -1,10 +1,10 @@
 """A copy of what a saver writes: training goes on while the copy is written.
 
-The copy and the operation that writes it are in the training's graph. The tensors that the saver
-writes are assigned to resource variables that belong to the snapshot. On a CPU such an assignment
-shares the memory: TensorFlow gives a variable new memory when it is updated while somebody else
-holds its old value. So taking a snapshot costs milliseconds, and up to one more set of the
-variables in memory, until the snapshot is released.
+The copy and the operation that writes it are in the training's graph. The operation `Stage` holds
+the tensors that the saver writes until the write takes them. On a CPU a held tensor shares the
+memory of its variable: TensorFlow gives a variable new memory when it is updated while somebody
+else holds its old value. So taking a snapshot costs milliseconds, and up to one more set of the
+variables in memory, until it is written.
 """
 
 import tensorflow.compat.v1 as tf
@@ -48,30 +48,29 @@ class Snapshot(tf.train.SessionRunHook):
         tensors = list(dict.fromkeys(t for op in operations for t in _data_of(op)))
         if sum(map(_num_bytes, tensors)) < LEAST_BYTES or not _is_known(operations):
             return
-        with tf.device(None), tf.device("/cpu:0"), tf.name_scope("snapshot"):
-            handles, self._copy = zip(*map(_copied, tensors), strict=True)
-            values = [
-                tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype.base_dtype)
-                for handle, tensor in zip(handles, tensors, strict=True)
-            ]
-            self._destroy = [tf.raw_ops.DestroyResourceOp(resource=handle) for handle in handles]
+        dtypes = [tensor.dtype.base_dtype for tensor in tensors]
+        with tf.device(None), tf.device("/cpu:0"):
+            copies = [t if _is_read(t) else tf.raw_ops.DeepCopy(x=t) for t in tensors]
+            self._take = tf.raw_ops.Stage(values=copies, shared_name="snapshot")
+            values = tf.raw_ops.Unstage(dtypes=dtypes, shared_name="snapshot")
+            self._release = tf.raw_ops.StageClear(dtypes=dtypes, shared_name="snapshot")
         definition = tf.GraphDef(versions=graph.graph_def_versions)
         definition.node.extend(op.node_def for op in operations)
         self._save, self._filename = tf.import_graph_def(
             definition,
             {tensor.name: value for tensor, value in zip(tensors, values, strict=True)},
             [self._save_name, self._filename_name],
-            name="snapshot_save",
+            name="snapshot",
         )
         self.is_possible = True
 
     def take(self, session: tf.Session) -> None:
-        """Copies the present values. An earlier copy must have been released."""
-        session.run(self._copy)
+        """Copies the present values. An earlier copy must have been written, or released."""
+        session.run(self._take)
 
     def release(self, session: tf.Session) -> None:
-        """Frees the memory of the copy."""
-        session.run(self._destroy)
+        """Frees the memory of a copy that was not written."""
+        session.run(self._release)
 
     def run_write(self, session: tf.Session, fetches, feed_dict):
         """Runs what the saver runs to write its files, but with the values of the copy.
@@ -95,14 +94,16 @@ def _operations_of_write(operation):
         if operation in found:
             continue
         found.append(operation)
-        data = _data_of(operation)
-        waiting += [t.op for t in operation.inputs if not any(t is tensor for tensor in data)]
+        inputs = operation.inputs
+        if operation.type == _WRITE:
+            inputs = inputs[:_FIRST_DATA_INPUT]
+        waiting += [tensor.op for tensor in inputs]
         waiting += operation.control_inputs
     return found
 
 
 def _data_of(operation):
-    return list(operation.inputs)[_FIRST_DATA_INPUT:] if operation.type == _WRITE else []
+    return operation.inputs[_FIRST_DATA_INPUT:] if operation.type == _WRITE else []
 
 
 def _is_known(operations):
@@ -118,15 +119,6 @@ def _is_known(operations):
 def _num_bytes(tensor):
     elements = tensor.shape.num_elements()
     return (elements or 0) * tensor.dtype.base_dtype.size
-
-
-def _copied(tensor):
-    """Returns the handle of a variable, and the operation that gives it a tensor's value."""
-    handle = tf.raw_ops.VarHandleOp(
-        dtype=tensor.dtype.base_dtype, shape=tensor.shape, shared_name=f"snapshot of {tensor.name}"
-    )
-    value = tensor if _is_read(tensor) else tf.raw_ops.DeepCopy(x=tensor)
-    return handle, tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _is_read(tensor):
