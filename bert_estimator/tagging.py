@@ -66,8 +66,10 @@ class TaggingHead(classification.Head):
         }
         if set(self.metrics) & set(ENTITY_METRICS):
             predictions = tf.argmax(logits, -1, output_type=tf.int32)
-            found = entity_metrics(self.labels, label_ids, predictions, weights, continues_sentence)
-            results.update((name, found[name]) for name in found if name in self.metrics)
+            scores = entity_metrics(
+                self.labels, label_ids, predictions, weights, continues_sentence
+            )
+            results.update((name, scores[name]) for name in scores if name in self.metrics)
         return {
             **{name: results[name] for name in self.metrics},
             "mean_loss": classification.mean_loss(losses, weights),

@@ -102,16 +102,16 @@ def evaluate(windows: Windows, predictions: Iterable[Prediction], version_2: boo
     """
     predictions = list(predictions)
     golds = {question.id: question.golds() for question in windows.questions}
-    answers = {each.id: each.answer for each in predictions}
+    answers = {prediction.id: prediction.answer for prediction in predictions}
     results = squad_metrics.evaluate(answers, golds, version_2)
     if version_2:
-        best = {each.id: each.best for each in predictions}
-        odds = {each.id: each.null_odds for each in predictions}
+        best = {prediction.id: prediction.best for prediction in predictions}
+        odds = {prediction.id: prediction.null_odds for prediction in predictions}
         scores = {name: squad_metrics.score(best[name], golds[name], True) for name in golds}
         for metric in ("exact_match", "f1"):
             values = {name: getattr(score, metric) for name, score in scores.items()}
-            found = squad_metrics.best_threshold(values, best, golds, odds)
-            results[f"best_{metric}"], results[f"best_{metric}_threshold"] = found
+            best_score = squad_metrics.best_threshold(values, best, golds, odds)
+            results[f"best_{metric}"], results[f"best_{metric}_threshold"] = best_score
     return results
 
 
@@ -132,11 +132,15 @@ def write(directory: str, predictions: Iterable[Prediction], version_2: bool) ->
     """
     predictions = list(predictions)
     files: dict[str, Mapping] = {
-        "predictions.json": {each.id: each.answer for each in predictions},
-        "nbest_predictions.json": {each.id: _n_best(each) for each in predictions},
+        "predictions.json": {prediction.id: prediction.answer for prediction in predictions},
+        "nbest_predictions.json": {
+            prediction.id: _n_best(prediction) for prediction in predictions
+        },
     }
     if version_2:
-        files["null_odds.json"] = {each.id: each.null_odds for each in predictions}
+        files["null_odds.json"] = {
+            prediction.id: prediction.null_odds for prediction in predictions
+        }
     paths = []
     for name, content in files.items():
         paths.append(os.path.join(directory, name))
@@ -177,7 +181,7 @@ def _candidates(windows, number, logits, search):
 
     They are in the order of the windows, the starts' logits and the ends' logits.
     """
-    found = []
+    spans = []
     in_context = windows.best_contexts(number)
     of_question = windows.of_question(number)
     bounds = zip(windows.starts[of_question], windows.places[of_question], strict=True)
@@ -198,15 +202,15 @@ def _candidates(windows, number, logits, search):
         for s, e in np.argwhere(is_allowed):
             start, end = starts[s], ends[e]
             pair = float(start_logits[place + start]), float(end_logits[place + end])
-            found.append((sum(pair), (first + start, first + end, *pair)))
-    return found
+            spans.append((sum(pair), (first + start, first + end, *pair)))
+    return spans
 
 
 def _distinct(candidates, context, n_best_size):
     """Returns the best spans with texts of their own; "no answer" is a `Span` already."""
     spans: list[Span] = []
     seen: set[str] = set()
-    for _, candidate in sorted(candidates, key=lambda each: each[0], reverse=True):
+    for _, candidate in sorted(candidates, key=lambda item: item[0], reverse=True):
         if len(spans) >= n_best_size:
             break
         if isinstance(candidate, Span):

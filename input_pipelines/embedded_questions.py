@@ -79,15 +79,15 @@ def nearest_sentences(questions: Sequence[Question]) -> dict[str, str]:
 
     It is a baseline: it reads the question and the text, but does not know any kind of question.
     """
-    found = {}
+    answers = {}
     for question in questions:
         asked = set(squad_metrics.normalize(question.text).split())
         sentences = [match[0].strip() for match in _SENTENCE.finditer(question.context)]
-        found[question.id] = max(
+        answers[question.id] = max(
             filter(None, sentences),
             key=lambda sentence: len(asked & set(squad_metrics.normalize(sentence).split())),
         )
-    return found
+    return answers
 
 
 def _questions(place: str, name: str, text: str) -> Iterator[Question]:

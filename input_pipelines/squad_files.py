@@ -173,8 +173,8 @@ def _question(place, context, values, needs_answers, version_2):
     if not answers and needs_answers:
         hint = ", nor is it impossible" if version_2 else ""
         raise SquadError(f"{place}: the question does not have answers{hint}")
-    found = tuple(_answer(f"{place}.answers[{i}]", each) for i, each in enumerate(answers))
-    return Question(name, text, context, found or None)
+    right = tuple(_answer(f"{place}.answers[{i}]", answer) for i, answer in enumerate(answers))
+    return Question(name, text, context, right or None)
 
 
 def _answer(place, values):

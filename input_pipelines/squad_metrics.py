@@ -81,8 +81,8 @@ def evaluate(
     results = _means("", list(scores.values()))
     if not version_2:
         return results
-    with_answer = [each for name, each in scores.items() if answers[name]]
-    without = [each for name, each in scores.items() if not answers[name]]
+    with_answer = [score for name, score in scores.items() if answers[name]]
+    without = [score for name, score in scores.items() if not answers[name]]
     if with_answer:
         results.update(_means("has_answer_", with_answer))
     if without:
@@ -134,6 +134,6 @@ def _f1(predicted, gold, version_2):
 
 def _means(prefix, scores):
     return {
-        f"{prefix}{name}": 100.0 * sum(getattr(each, name) for each in scores) / len(scores)
+        f"{prefix}{name}": 100.0 * sum(getattr(score, name) for score in scores) / len(scores)
         for name in ("exact_match", "f1")
     }

@@ -41,14 +41,14 @@ def text(config_class: type, description: str) -> str:
       config_class: its configuration, a dataclass with `flags.field`s.
       description: what the script does.
     """
-    fields = {each.name: each for each in flags.of(config_class)}
+    fields = {field.name: field for field in flags.of(config_class)}
     lines = [description.strip(), "", *textwrap.wrap(_OF_DEFAULTS, 100)]
     for heading, names in GROUPS.items():
         of_group = [fields[name] for name in names.split() if name in fields]
         if of_group:
             lines += ["", f"{heading}:"]
-        for each in of_group:
-            lines += _lines(each)
+        for field in of_group:
+            lines += _lines(field)
     lines += ["", "Further flags:"]
     lines += _wrapped("--flagfile=FILE", "Take the flags of this file, one on each line.")
     lines += _wrapped("--version", "Print the version.")

@@ -98,16 +98,16 @@ class Classification(FineTuning):
         results: dict[str, Any] = {}
         self._reports = {}
         for name, features in self._data.task.evaluate.items():
-            found = self.evaluate_on(features, checkpoint, name or None)
+            metrics = self.evaluate_on(features, checkpoint, name or None)
             if self._data.task.kind in classification_report.KINDS:
-                self._reports[name] = [found.pop(key) for key in classification_report.NAMES]
+                self._reports[name] = [metrics.pop(key) for key in classification_report.NAMES]
             if not results:
                 first = self._data.task.metrics[0]
-                results = {first: found[first], **found}
+                results = {first: metrics[first], **metrics}
                 continue
             # The spec's loss, a mean over batches, and the step are reported once.
-            del found["loss"], found["global_step"]
-            results.update({f"{name}_{key}": value for key, value in found.items()})
+            del metrics["loss"], metrics["global_step"]
+            results.update({f"{name}_{key}": value for key, value in metrics.items()})
         return results
 
     def evaluate(self) -> dict[str, float]:

@@ -199,20 +199,20 @@ class FineTuning(abc.ABC):
         Returns:
           A dict of metric -> float.
         """
-        found, baselines = self.evaluate_once(self._run.best()), self._data.baselines()
+        metrics, baselines = self.evaluate_once(self._run.best()), self._data.baselines()
         metric = self._data.baseline_metric
-        self._run.directory.add_evaluation({**found, **_as_metrics(baselines)})
+        self._run.directory.add_evaluation({**metrics, **_as_metrics(baselines)})
         write_lines(
             os.path.join(self._config.output_dir, "eval_results.txt"),
-            (f"{name} = {value}" for name, value in sorted(found.items())),
+            (f"{name} = {value}" for name, value in sorted(metrics.items())),
         )
-        results = {k: float(v) for k, v in found.items() if k not in ("loss", "global_step")}
+        results = {k: float(v) for k, v in metrics.items() if k not in ("loss", "global_step")}
         # A threshold is for a flag, so that its last digit counts.
         measured = ", ".join(
             f"{name} {value}" if name.endswith("_threshold") else f"{name} {value:.4f}"
             for name, value in results.items()
         )
-        print(f"Evaluation at step {found['global_step']}: {measured}")
+        print(f"Evaluation at step {metrics['global_step']}: {measured}")
         for name, value in baselines.items():
             print(f"  {metric} of {name}: {value:.4f} ({results[metric] - value:+.4f} above)")
         return results

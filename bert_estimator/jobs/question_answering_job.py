@@ -64,8 +64,8 @@ class QuestionAnswering(FineTuning):
         """Accepts every task: the exported model takes ids."""
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
-        found = self.evaluate_on(self._data.evaluate, checkpoint)
-        return {"f1": found["f1"], **found}
+        metrics = self.evaluate_on(self._data.evaluate, checkpoint)
+        return {"f1": metrics["f1"], **metrics}
 
     def predict(self) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
@@ -99,8 +99,8 @@ class Scorer:
     def scores(self) -> list[float]:
         logits = zip(self._starts, self._ends, strict=True)
         predictions = answers.predict(self._windows, logits, self._search)
-        found = answers.evaluate(self._windows, predictions, self._search.version_2)
-        return [found[name] for name in self.names]
+        metrics = answers.evaluate(self._windows, predictions, self._search.version_2)
+        return [metrics[name] for name in self.names]
 
 
 def _search(config):
