@@ -137,8 +137,9 @@ def test_patterns(tmp_path):
     message = rf"--input_file=.*: no file matches '{tmp_path}/eval-\*'; give record files"
     with pytest.raises(flags.FlagError, match=message):
         flags.check_patterns("input_file", f"{tmp_path}/train-*,{tmp_path}/eval-*")
+    flags.check_patterns("input_file", str(tmp_path))  # its files are looked for later
     with pytest.raises(flags.FlagError, match="no file matches"):
-        flags.check_patterns("input_file", str(tmp_path))
+        flags.check_patterns("input_file", f"{tmp_path}/none")
 
 
 def test_writable_directory(tmp_path, monkeypatch):

@@ -152,14 +152,14 @@ def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
 
 
 def test_what_does_not_fit(tmp_path, capsys):
-    changes = {"train_batch_size": 2**20, "precision": "float32", "micro_batch_size": 2**19}
+    changes = {"train_batch_size": 2**21, "precision": "float32", "micro_batch_size": 2**20}
     assert run_pretraining.main(command(tmp_path, **changes)) == 1
     printed = capsys.readouterr().out
     assert "IT DOES NOT FIT" in printed
     for remedy in ("--precision=bfloat16", "--recompute", "--optimizer=adafactor"):
         assert f"\n  {remedy}\n" in printed
     (size,) = re.findall(r"\n  --micro_batch_size=(\d+)\n", printed)
-    assert int(size) < 2**18  # it is more than twice too big
+    assert int(size) < 2**19  # it is more than twice too big
     report = json.loads((tmp_path / "out" / "compile_report.json").read_text())
     assert not report["fits"]
     assert {"flags": "--precision=bfloat16"} in report["remedies"]
