@@ -7,6 +7,7 @@ nevertheless: each batch of a block carries its error.
 Letters: M batches of a block, B batch size, F sequence length, P predictions per sequence.
 """
 
+import functools
 import weakref
 from collections.abc import Mapping
 
@@ -52,7 +53,6 @@ class PretrainingReader:
         self._packing = packing
         self._bad_records = bad_records
         self._kinds = packed_records.FEATURES if packing else features.kinds()
-        self._parse = _parser(packed_records.SPEC if packing else features.spec())
         outputs = {name: (spec.shape, spec.dtype) for name, spec in features.spec().items()}
         outputs["is_real_example"] = ([], tf.int64)
         # Values are checked as int64: a cast to int32 would bring some back into their range.
@@ -60,6 +60,12 @@ class PretrainingReader:
             name: (shape, tf.int32 if dtype == tf.int64 else dtype)
             for name, (shape, dtype) in outputs.items()
         }
+
+    @functools.cached_property
+    def _parse(self):
+        # TensorFlow sizes the threads of all sessions of a process by the first session. The first
+        # must be the session that trains, so this one is made when the first records are read.
+        return _parser(packed_records.SPEC if self._packing else self._features.spec())
 
     def batches(self, start: int) -> tf.data.Dataset:
         """Returns a dataset of the batches from number `start` on.
@@ -142,8 +148,10 @@ def _parser(spec):
     with tf.Graph().as_default() as graph:
         serialized = tf.placeholder(tf.string, [None])
         parsed = tf.io.parse_example(serialized, spec)
-    one = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
-    session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0}, **one))
+    config = tf.ConfigProto(
+        device_count={"GPU": 0}, use_per_session_threads=True, inter_op_parallelism_threads=1
+    )
+    session = tf.Session(graph=graph, config=config)
     run = session.make_callable(parsed, [serialized])
     weakref.finalize(run, session.close)
     return run

@@ -130,7 +130,10 @@ BAD_FILES = {
         (b"text,label\n" + b"a" * (1 << 25) + b",1\n", ":2: is not CSV: field larger than field"),
     ],
     ("convert", "hf_classifier/config.json"): [
-        (b'{"model_type": 3}', ": model_type=3, but the network supports 'bert', 'albert', 'electra' only"),
+        (
+            b'{"model_type": 3}',
+            ": model_type=3, but the network supports 'bert', 'albert', 'electra' only",
+        ),
         (b'{"hidden_act": ["gelu"]}', ': hidden_act: must be a string, not ["gelu"]'),
         (b'{"hidden_act": {}}', ": hidden_act: must be a string, not {}"),
         (b'{"hidden_act": "none"}', ": hidden_act='none' is not known; known are gelu_new, gelu"),

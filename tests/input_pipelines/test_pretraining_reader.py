@@ -2,7 +2,9 @@
 
 import logging
 import math
+import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -283,3 +285,34 @@ def test_the_unigram_baseline_leaves_out_damaged_records(files):
 def test_a_negative_number_of_bad_records(record_files):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="-1; it must be 0 or more"):
         input_fn(record_files, max_bad_records=-1)({"batch_size": 4})
+
+
+_THREADS = """
+import os, sys
+import tensorflow.compat.v1 as tf
+from input_pipelines.pretraining_input import input_fn_builder
+
+with tf.Graph().as_default():
+    if sys.argv[1:]:
+        input_fn_builder(sys.argv[1:], 16, 4, True, vocab_size=50, type_vocab_size=2)({
+            "batch_size": 4})
+    else:
+        tf.data.Dataset.range(3).map(lambda number: number + 1)
+    with tf.Session():
+        print("threads:", len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_training_has_the_threads_of_any_session(record_files):
+    """The first session of a process decides how many threads TensorFlow has for operations.
+
+    The reader's own session, with a single thread, was the first: training used one core.
+    """
+
+    def threads(*files):
+        argv = [sys.executable, "-c", _THREADS, *files]
+        done = forked.run(argv, capture_output=True, text=True, check=True)
+        return int(done.stdout.partition("threads: ")[2])
+
+    assert threads(*record_files) == threads()
