@@ -3,14 +3,28 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
-from absl import flags
+from absl import app, flags
 
-from bert_estimator import __version__, disk_errors, errors, paths
+from bert_estimator import __version__, disk_errors, errors, native_log, paths
 from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
+
+
+def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
+    """Runs a command with the arguments of this process, which ends with its exit code.
+
+    Args:
+      define_flags: defines the flags of the command.
+      main: function of the program's name and its arguments that returns the exit code.
+    """
+    define_flags()
+    app.define_help_flags()
+    native_log.quiet()
+    sys.exit(main(sys.argv))
 
 
 def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[str]) -> int:

@@ -12,11 +12,9 @@ same bytes.
 import dataclasses
 import os
 import shlex
-import sys
 
-from absl import app, flags
+from absl import flags
 
-from bert_estimator import native_log
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, text_flags
@@ -262,10 +260,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-pretraining-data`."""
-    define_flags()
-    app.define_help_flags()
-    native_log.quiet()
-    sys.exit(main(sys.argv))
+    command_line.run(define_flags, main)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ python -m input_pipelines.create_text --input_file=dumps --output_file=corpus.tx
 """
 
 import os
-import sys
 
-from absl import app, flags
+from absl import flags
 
-from bert_estimator import atomic_file, native_log
+from bert_estimator import atomic_file
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, text_flags
 from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
@@ -117,10 +116,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-text`."""
-    define_flags()
-    app.define_help_flags()
-    native_log.quiet()
-    sys.exit(main(sys.argv))
+    command_line.run(define_flags, main)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 """
 
 import os
-import sys
 
-from absl import app, flags
+from absl import flags
 
-from bert_estimator import native_log
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, text_flags
@@ -92,10 +90,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-vocabulary`."""
-    define_flags()
-    app.define_help_flags()
-    native_log.quiet()
-    sys.exit(main(sys.argv))
+    command_line.run(define_flags, main)
 
 
 if __name__ == "__main__":
