@@ -163,13 +163,19 @@ def tokenizers_secs(python: str, text_file: str, vocab_file: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
-    """Runs everything in a directory; returns the values of the last line."""
+def write_text(directory: str, megabytes: float, vocab_size: int) -> tuple[str, str]:
+    """Writes a text and a vocabulary into a directory; returns their paths."""
     text_file, vocab_file = os.path.join(directory, "text"), os.path.join(directory, "vocab.txt")
     sentences = (line for document in english() for line in document)
-    write_vocab(train_vocabulary(sentences, arguments.vocab_size), vocab_file)
+    write_vocab(train_vocabulary(sentences, vocab_size), vocab_file)
     with open(text_file, "w", encoding="utf-8") as file:
-        file.writelines(text_of(arguments.megabytes))
+        file.writelines(text_of(megabytes))
+    return text_file, vocab_file
+
+
+def measure(arguments: argparse.Namespace, directory: str) -> dict[str, object]:
+    """Runs everything in a directory; returns the values of the last line."""
+    text_file, vocab_file = write_text(directory, arguments.megabytes, arguments.vocab_size)
     megabytes = os.path.getsize(text_file) / 1e6
     passes = arguments.dupe_factor
 

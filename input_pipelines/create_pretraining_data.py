@@ -241,8 +241,9 @@ def _pool(values, num_bytes, output_file):
         return BeamPool(
             values.runner, shlex.split(values.beam_options), os.path.dirname(output_file) or "."
         )
-    most = max(1, num_bytes // _BYTES_OF_A_WORKER)
-    return WorkerPool(min(values.num_workers or available_cores(), most))
+    most = num_bytes // _BYTES_OF_A_WORKER
+    # Workers do not have TensorFlow, whose import takes as much memory as the work.
+    return WorkerPool(min(values.num_workers or available_cores(), most) if most > 1 else 0)
 
 
 def _in_words(manifest):

@@ -24,6 +24,7 @@ from input_pipelines.flat_text import FlatText
 
 # The key of an instance is the number of its document, then its number within the document.
 _INSTANCE_BITS = 24
+_RANGES_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Pairs:
         sizes = self.lengths.sum(axis=1)
         starts = np.cumsum(sizes) - sizes
         return Pairs(
-            self.tokens[places(starts[rows], sizes[rows])],
+            taken(self.tokens, starts[rows], sizes[rows]),
             self.lengths[rows],
             self.labels[rows],
             self.keys[rows],
@@ -143,6 +144,19 @@ def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if ends.size else 0)
 
 
+def taken(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns `values[places(starts, lengths)]`, with less memory: 24 bytes a place otherwise."""
+    ends = np.cumsum(lengths).tolist()
+    result = np.empty(ends[-1] if ends else 0, values.dtype)
+    begin = 0
+    for first in range(0, len(ends), _RANGES_AT_ONCE):
+        some = slice(first, first + _RANGES_AT_ONCE)
+        end = ends[some][-1]
+        result[begin:end] = values[places(starts[some], lengths[some])]
+        begin = end
+    return result
+
+
 def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
     """Makes the pairs of all documents of a text, in the documents' order.
 
@@ -165,7 +179,7 @@ def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
     numbers = np.repeat(np.array(text.numbers, np.int64), counts)
     lengths = table[:, [1, 3]] - table[:, [0, 2]]
     return Pairs(
-        text.ids[places(table[:, [0, 2]].reshape(-1), lengths.reshape(-1))],
+        taken(text.ids, table[:, [0, 2]].reshape(-1), lengths.reshape(-1)),
         lengths,
         table[:, 4],
         numbers << _INSTANCE_BITS | within,

@@ -100,7 +100,7 @@ def write_pretraining_records(
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
     )
-    with _directory_of_work(work.directory), pool or WorkerPool(1) as pool:
+    with _directory_of_work(work.directory), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)
         text, identity = _tokenized(documents, tokenizer, work, run)
         work = work.planned(text, identity)

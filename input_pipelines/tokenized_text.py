@@ -14,7 +14,7 @@ import numpy as np
 from bert_estimator import atomic_file
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import places
+from input_pipelines.instances import taken
 
 
 def id_type(vocab_size: int) -> np.dtype:
@@ -113,10 +113,8 @@ class TokenizedText:
             firsts = np.concatenate([[0], np.cumsum(document_lengths)])
             begins, ends = starts[firsts[:-1]], starts[firsts[1:]]
             tokens = np.memmap(path + ".ids", dtype, "r")
-            ids.append(tokens[places(begins[chosen], (ends - begins)[chosen])])
-            sentences.append(
-                sentence_lengths[places(firsts[:-1][chosen], document_lengths[chosen])]
-            )
+            ids.append(taken(tokens, begins[chosen], (ends - begins)[chosen]))
+            sentences.append(taken(sentence_lengths, firsts[:-1][chosen], document_lengths[chosen]))
             documents.append(document_lengths[chosen])
             numbers.append(of_part[chosen])
         lists = (ids, sentences, documents, numbers)

@@ -31,7 +31,7 @@ class WorkerPool:
     """Runs functions on tasks; a context manager.
 
     Args:
-      num_workers: the number of processes; 1 for this process itself.
+      num_workers: the number of processes; 0 for this process itself.
     """
 
     def __init__(self, num_workers: int):
@@ -64,7 +64,7 @@ class WorkerPool:
           ValueError, OSError: as the function raises them.
           WorkerError: the function raised anything else in a worker, or the worker ended.
         """
-        if self._num_workers == 1 or len(tasks) < 2:
+        if not self._num_workers:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return

@@ -36,7 +36,7 @@ def text_file(tmp_path, documents):
 
 @pytest.fixture
 def create(text_file, tokenizer, vocab_file):
-    def create(directory, files=2, settings=SETTINGS, masking="static", num_workers=1, part=200):
+    def create(directory, files=2, settings=SETTINGS, masking="static", num_workers=0, part=200):
         os.makedirs(directory, exist_ok=True)
         paths = [str(directory / f"{number}.tfrecord") for number in range(files)]
         write_pretraining_records(
@@ -75,7 +75,7 @@ def test_sentencepiece_whole_words_and_sentence_order(tmp_path, documents, maski
         16, 4, dupe_factor=2, do_whole_word_mask=True, random_next_sentence=False
     )
     written = []
-    for num_workers in (1, 2):
+    for num_workers in (0, 2):
         path = tmp_path / f"{num_workers}" / "x.tfrecord"
         path.parent.mkdir()
         write_pretraining_records(
@@ -214,7 +214,7 @@ def test_a_record_file_that_was_changed_is_made_again(tmp_path, create, monkeypa
 def test_an_error_names_the_file_and_leaves_finished_work(tmp_path, create, text_file):
     with open(text_file, "ab") as file:
         file.write(b"\n\nw1 \xff\n")
-    for num_workers in (1, 2):
+    for num_workers in (0, 1, 2):
         with pytest.raises(ValueError, match=r"text\.txt: byte \d+ is not UTF-8"):
             create(tmp_path / "x", num_workers=num_workers)
     assert os.listdir(tmp_path / "x") == [".0.tfrecord.work"]

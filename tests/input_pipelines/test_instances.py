@@ -4,6 +4,7 @@ import random
 import numpy as np
 import pytest
 
+from input_pipelines import instances
 from input_pipelines.flat_text import FlatText
 from input_pipelines.instances import (
     CreationSettings,
@@ -112,6 +113,19 @@ def as_lists(pairs):
 def test_places():
     assert places(np.array([7, 0, 3]), np.array([2, 0, 3])).tolist() == [7, 8, 3, 4, 5]
     assert places(np.array([], int), np.array([], int)).tolist() == []
+
+
+def test_taken(monkeypatch):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 1000, 200).astype(np.uint16)
+    starts, lengths = rng.integers(0, 190, 30), rng.integers(0, 10, 30)
+    lengths[:8] = 0
+    expected = values[places(starts, lengths)]
+    for at_once in (1, 4, 29, 30, 1000):
+        monkeypatch.setattr(instances, "_RANGES_AT_ONCE", at_once)
+        result = instances.taken(values, starts, lengths)
+        assert result.dtype == np.uint16 and result.tolist() == expected.tolist()
+    assert instances.taken(values, starts[:0], lengths[:0]).tolist() == []
 
 
 def test_true_next_segments_follow_directly():

@@ -43,8 +43,14 @@ def test_results_of_workers(pool):
     assert not any(has_tensorflow for *_, has_tensorflow in results.values())
 
 
-def test_one_worker_is_this_process():
+def test_one_worker_has_a_process_of_its_own():
     with WorkerPool(1) as pool:
+        ((_, (_, pid, has_tensorflow)),) = pool.run(act, [("add", 1)], describe)
+    assert pid != os.getpid() and not has_tensorflow
+
+
+def test_without_workers_this_process_works():
+    with WorkerPool(0) as pool:
         assert [r[1] for _, r in pool.run(act, [("add", 1)] * 3, describe)] == [os.getpid()] * 3
         with pytest.raises(KeyError):
             list(pool.run(act, [("raise", KeyError("x"))] * 3, describe))
