@@ -1,5 +1,8 @@
 """Creates pretraining records from text files, with google-research/bert's flags.
 
+The records have no masks, which are drawn while training; --masking=static is for records with
+masks, as google-research/bert makes them.
+
 ```
 python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
     --output_file=data/train.tfrecord --num_shards=8 --vocab_file=vocab.txt
@@ -25,6 +28,7 @@ from input_pipelines.text_parts import split_files
 from input_pipelines.worker_pool import WorkerPool, available_cores
 
 _MOST_SHARDS = 99_999
+_DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
 # Less text for each process is not worth the start of another one.
 _BYTES_OF_A_WORKER = 1 << 20
 
@@ -112,16 +116,18 @@ def _define_flags_of_examples(defaults):
     flags.DEFINE_integer("random_seed", defaults.random_seed, "Seed all random choices.")
     flags.DEFINE_enum(
         "masking",
-        "static",
-        ["static", "dynamic"],
-        "Write records with masks (static), as google-research/bert, or packed records without "
-        "masks (dynamic): run_pretraining.py draws other masks in each epoch.",
+        "dynamic",
+        ["dynamic", "static"],
+        "Write packed records without masks (dynamic): run_pretraining.py draws other masks in "
+        "each epoch. Or write records with masks (static), for programs that read "
+        "google-research/bert's.",
     )
     flags.DEFINE_integer(
         "dupe_factor",
         None,
-        "Make this number of passes over the text, each with other masks and segments; by default "
-        f"{defaults.dupe_factor}, and 1 with --masking=dynamic.",
+        "Make this number of passes over the text, each with other pairs of segments, and with "
+        f"other masks if they are static; by default {_DYNAMIC_DUPE_FACTOR}, and "
+        f"{defaults.dupe_factor} with --masking=static.",
     )
     flags.DEFINE_float("masked_lm_prob", defaults.masked_lm_prob, "Mask this share of the tokens.")
     flags.DEFINE_float(
@@ -141,7 +147,8 @@ def create(values: flags.FlagValues) -> str:
     """
     given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
     if given["dupe_factor"] is None:
-        given["dupe_factor"] = 1 if values.masking == "dynamic" else CreationSettings.dupe_factor
+        is_dynamic = values.masking == "dynamic"
+        given["dupe_factor"] = _DYNAMIC_DUPE_FACTOR if is_dynamic else CreationSettings.dupe_factor
     try:
         settings = CreationSettings(**given)
     except ValueError as error:

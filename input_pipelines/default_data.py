@@ -15,7 +15,11 @@ from bert_estimator.tpu import lock
 from input_pipelines import embedded_corpus
 from input_pipelines import manifest as manifests
 from input_pipelines.instances import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.pretraining_records import (
+    MASKINGS,
+    check_masking,
+    write_pretraining_records,
+)
 
 VOCAB_FILE = "vocab.txt"
 TRAIN_FILE = "train-00000-of-00001.tfrecord"
@@ -48,6 +52,7 @@ def make(
     dupe_factor: int,
     seed: int,
     do_whole_word_mask: bool = False,
+    masking: str = "static",
     may_replace: bool = True,
 ) -> DefaultData:
     """Makes the data in `output_dir`, unless complete data with the same settings is there already.
@@ -63,13 +68,15 @@ def make(
       dupe_factor: number of passes over the training text; the held-out text gets one pass.
       seed: seed of all random choices.
       do_whole_word_mask: whether either all pieces of a word are masked or none of them.
+      masking: one of `pretraining_records.MASKINGS`.
       may_replace: whether data with other settings is replaced; if not, it is an error.
 
     Raises:
       ValueError: `output_dir` holds other files, or other data that may not be replaced, or a
-        setting is out of its range.
+        setting is out of its range or unknown.
       lock.InUseError: another process is making the data.
     """
+    check_masking(masking)
     creation = CreationSettings(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=max_predictions_per_seq,
@@ -78,7 +85,7 @@ def make(
         random_seed=seed,
     )
     settings = {
-        "format_version": manifests.FORMAT_VERSION,
+        "format_version": MASKINGS[masking],
         "vocab_size": vocab_size,
         **dataclasses.asdict(creation),
         "corpus_fingerprint": embedded_corpus.fingerprint(),
@@ -87,7 +94,7 @@ def make(
         with lock.held_for(output_dir):
             # Another process may have made it just now.
             if not _is_made(output_dir, settings, may_replace):
-                _make(output_dir, settings, creation)
+                _make(output_dir, settings, creation, masking)
     return _paths(output_dir)
 
 
@@ -112,7 +119,9 @@ def _is_made(output_dir: str, settings: dict[str, Any], may_replace: bool) -> bo
     return False
 
 
-def _make(output_dir: str, settings: dict[str, Any], creation: CreationSettings) -> None:
+def _make(
+    output_dir: str, settings: dict[str, Any], creation: CreationSettings, masking: str
+) -> None:
     """Makes the data beside its directory, and replaces the directory with it."""
     if os.path.isdir(output_dir) and os.listdir(output_dir):
         tf.logging.info(
@@ -122,7 +131,7 @@ def _make(output_dir: str, settings: dict[str, Any], creation: CreationSettings)
     incomplete = output_dir.rstrip(os.sep) + ".incomplete"
     shutil.rmtree(incomplete, ignore_errors=True)
     os.makedirs(incomplete)
-    summary = _build(incomplete, settings["vocab_size"], creation)
+    summary = _build(incomplete, settings["vocab_size"], creation, masking)
     # Written last, since a directory without this file does not count as complete.
     with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2)
@@ -145,7 +154,7 @@ def _write_vocabulary(corpus: embedded_corpus.Corpus, vocab_file: str, vocab_siz
     write_vocab(train_vocabulary(sentences, vocab_size), vocab_file)
 
 
-def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
+def _build(directory: str, vocab_size: int, creation: CreationSettings, masking: str) -> str:
     """Makes the files of the directory; returns a summary in words."""
     paths = _paths(directory)
     corpus = embedded_corpus.load()
@@ -162,7 +171,7 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
         "embedded_sha256": corpus.sha256,
     }
     train = write_pretraining_records(
-        corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation, description
+        corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation, description, masking
     )
     held_out = write_pretraining_records(
         corpus.held_out,
@@ -171,6 +180,7 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings) -> str:
         paths.held_out_files,
         dataclasses.replace(creation, dupe_factor=1),
         description,
+        masking,
     )
     return (
         f"{train.num_records} training and {held_out.num_records} held-out examples from "

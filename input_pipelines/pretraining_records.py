@@ -43,6 +43,12 @@ MASKINGS = {
 """How records are masked (RoBERTa paper, section 4.1) -> their format version."""
 
 
+def check_masking(masking: str) -> None:
+    """Raises ValueError if the name is not one of `MASKINGS`."""
+    if masking not in MASKINGS:
+        raise ValueError(f"masking is {masking!r}; it must be one of {', '.join(MASKINGS)}.")
+
+
 def write_pretraining_records(
     documents: Iterable[Sequence[str]] | Sequence[TextPart],
     tokenizer: Tokenizer,
@@ -81,8 +87,7 @@ def write_pretraining_records(
         directories or are not distinct, or the masking is unknown, or a file is not text.
       WorkerError: a worker failed.
     """
-    if masking not in MASKINGS:
-        raise ValueError(f"masking is {masking!r}; it must be one of {', '.join(MASKINGS)}.")
+    check_masking(masking)
     directory, name = os.path.split(output_files[0])
     if {os.path.dirname(path) for path in output_files} != {directory}:
         raise ValueError(

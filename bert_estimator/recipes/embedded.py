@@ -20,7 +20,9 @@ BERT_CONFIG = dict(
     initializer_range=0.05,
 )
 
-DATA = dict(vocab_size=2000, dupe_factor=5, seed=1)
+# Masks are drawn while training, and so differ between epochs; five passes over the text have
+# different pairs of segments.
+DATA = dict(vocab_size=2000, dupe_factor=5, seed=1, masking="dynamic")
 
 FLAGS = dict(
     optimizer="lamb",

@@ -90,17 +90,18 @@ def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch
 @pytest.mark.parametrize(
     ("others", "dupe_factor"),
     [
-        ([], 10),
+        ([], 1),
         (["--masking=dynamic"], 1),
-        (["--masking=dynamic", "--dupe_factor=3"], 3),
         (["--dupe_factor=3"], 3),
+        (["--masking=static"], 10),
+        (["--masking=static", "--dupe_factor=3"], 3),
     ],
 )
 def test_masking(values, text_file, tmp_path, vocab_file, others, dupe_factor):
     create_pretraining_data.create(values(*arguments(text_file, tmp_path, vocab_file, *others)))
     manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
     assert manifest.creation["dupe_factor"] == dupe_factor
-    assert manifest.is_dynamic == ("--masking=dynamic" in others)
+    assert manifest.is_dynamic == ("--masking=static" not in others)
 
 
 def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_file):

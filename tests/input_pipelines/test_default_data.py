@@ -47,8 +47,9 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_what_is_made(tmp_path):
-    data = make(tmp_path / "data")
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_what_is_made(tmp_path, masking):
+    data = make(tmp_path / "data", masking=masking)
     train = open_pretraining_records(data.train_files, 24, 4, 70)
     held_out = open_pretraining_records(data.held_out_files, 24, 4, 70)
     assert train.num_records > held_out.num_records > 0
@@ -57,8 +58,10 @@ def test_what_is_made(tmp_path):
     assert manifest.corpus["embedded_sha256"] == "ab"
     assert manifest.corpus["python_version"] == "3.0.0"
     assert manifest.creation["dupe_factor"] == 2
+    assert manifest.is_dynamic == (masking == "dynamic")
     held_out_manifest = manifests.read_manifest(manifests.manifest_path(data.held_out_files[0]))
     assert held_out_manifest.creation["dupe_factor"] == 1
+    assert held_out_manifest.is_dynamic == manifest.is_dynamic
     assert held_out_manifest.corpus["documents"] == 1
     counts = manifests.read_token_counts(data.token_counts_file)
     assert counts.sum() == manifest.corpus["tokens"]
@@ -92,6 +95,7 @@ def test_the_same_settings_make_the_same_bytes(tmp_path):
         {"dupe_factor": 3},
         {"seed": 2},
         {"do_whole_word_mask": True},
+        {"masking": "dynamic"},
     ],
 )
 def test_other_settings_rebuild_it(tmp_path, small_corpus, changes):
@@ -160,6 +164,8 @@ def test_an_empty_directory_is_fine(tmp_path):
 def test_settings_are_checked_first(tmp_path, small_corpus):
     with pytest.raises(ValueError, match=r"^dupe_factor is 0"):
         make(tmp_path / "data", dupe_factor=0)
+    with pytest.raises(ValueError, match=r"^masking is 'none'; it must be one of static, dynamic"):
+        make(tmp_path / "data", masking="none")
     assert not small_corpus
 
 
