@@ -138,6 +138,7 @@ BAD_FILES = {
         (b'{"hidden_act": {}}', ": hidden_act: must be a string, not {}"),
         (b'{"hidden_act": "none"}', ": hidden_act='none' is not known; known are gelu_new, gelu"),
         (b'{"hidden_size": "8"}', ": hidden_size='8' must be a positive integer."),
+        (b'{"hidden_size": null}', ": hidden_size=None must be a positive integer."),
         (b'{"is_decoder": true}', ": is_decoder=True, but the network supports False only"),
         (hf_config(problem_type=["x"]), ': problem_type: must be a string, not ["x"]'),
         (hf_config(id2label=[1]), ": id2label: must be an object, not [1]"),

@@ -1,20 +1,19 @@
-"""Every parser of this project, fed with what nobody meant: a result or the parser's own error.
+"""The parsers of models, runs and records, fed with what nobody meant: a result or their own error.
 
 In the suite each parser gets a few examples, always the same. FUZZ_EXAMPLES=100000 makes as many
 for each, anew each time:
 
-    FUZZ_EXAMPLES=100000 python -m pytest tests/test_fuzz.py
+    FUZZ_EXAMPLES=100000 python -m pytest tests/test_fuzz.py tests/test_fuzz_data.py
 """
 
-import copy
 import io
 import json
-import os
 
 import numpy as np
 import pytest
 from fixtures import DATA
-from hypothesis import HealthCheck, configuration, given, settings
+from fuzzing import NUMBERS, VALUES, bytes_of, damaged, fuzzed
+from hypothesis import configuration
 from hypothesis import strategies as st
 from tiny_run import words, write_records
 
@@ -35,87 +34,10 @@ from bert_estimator.tpu.program import cluster_task, exported_program
 from input_pipelines import examples, manifest, pretraining_features, table_files, tasks
 from input_pipelines.record_reader import RecordFiles
 
-_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_in_the_working_directory(tmp_path_factory):
     configuration.set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
-
-
-def fuzzed(strategy):
-    """Decorates a test that gets one example at a time, after its fixtures."""
-
-    def decorate(test):
-        return settings(
-            max_examples=_EXAMPLES or 40,
-            derandomize=not _EXAMPLES,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        )(given(data=strategy)(test))
-
-    return decorate
-
-
-NUMBERS = st.one_of(
-    st.integers(), st.floats(), st.sampled_from([0, 1, -1, True, 2**31, 2**63, 10**30, 1e300])
-)
-LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=20))
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-def _places(value, at=()):
-    """Yields the path of every value inside a value of JSON."""
-    if at:
-        yield at
-    inner = enumerate(value) if isinstance(value, list) else ()
-    for key, below in value.items() if isinstance(value, dict) else inner:
-        yield from _places(below, (*at, key))
-
-
-@st.composite
-def changed(draw, good):
-    """Draws a value of JSON with up to three parts replaced or removed."""
-    value = copy.deepcopy(good)
-    for _ in range(draw(st.integers(1, 3))):
-        places = list(_places(value))
-        if not places:
-            break
-        *path, last = draw(st.sampled_from(places))
-        inner = value
-        for key in path:
-            inner = inner[key]
-        if draw(st.booleans()):
-            inner[last] = draw(VALUES)
-        else:
-            del inner[last]
-    return value
-
-
-@st.composite
-def damaged(draw, good):
-    """Draws bytes with some parts overwritten, cut out or put in."""
-    data = bytearray(good)
-    for _ in range(draw(st.integers(1, 5))):
-        at = draw(st.integers(0, len(data)))
-        end = draw(st.one_of(st.just(at), st.integers(at, min(len(data), at + 40))))
-        data[at:end] = draw(st.binary(max_size=12))
-    return bytes(data) if draw(st.booleans()) else bytes(data[: draw(st.integers(0, len(data)))])
-
-
-def bytes_of(good):
-    """Returns a strategy of bytes around good JSON: values changed, or bytes damaged."""
-    whole = json.dumps(good).encode()
-    return st.one_of(
-        changed(good).map(lambda value: json.dumps(value).encode()), damaged(whole), st.binary()
-    )
 
 
 @fuzzed(bytes_of({"a": [1, 2.5, {"b": "é\ud83d\ude00"}], "c": None}))

@@ -119,7 +119,7 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
             known_acts = ", ".join(ours)
             raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
         found["hidden_act"] = ours[act]
-    if found.get("embedding_size") == found["hidden_size"]:
+    if "embedding_size" in found and found["embedding_size"] == found["hidden_size"]:
         if kind == ALBERT:
             raise ValueError(
                 f"{path}: embedding_size and hidden_size are both {found['hidden_size']}, but the "

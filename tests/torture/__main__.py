@@ -33,22 +33,30 @@ def main(argv):
     options = parsed(argv)
     folder = pathlib.Path(options.directory or tempfile.mkdtemp(prefix="torture-"))
     problems, counts = [], collections.Counter()
-    kinds = [kind for kind in scenarios.SCENARIOS if options.only in kind.name]
+    kinds = [
+        kind
+        for kind in scenarios.SCENARIOS
+        if options.only in kind.name
+        and (not options.action or options.action in trials.actions_of(kind))
+    ]
     seed, end = options.seed, time.monotonic() + 60 * options.minutes
     while kinds and time.monotonic() < end:
         # Each scenario comes once before one comes again.
-        kind = kinds[(seed - options.seed) % len(kinds)]
+        kind = kinds.pop(0)
         generator = random.Random(f"{kind.name} {seed}")
-        trial = trials.Trial(kind, generator, folder)
+        trial = trials.Trial(kind, generator, folder, options.action)
         found = trial.run()
         counts[kind.name, trial.action] += 1
-        counts[kind.name, trial.action, "hits"] += trial.hits
+        for what, times in trial.hits.items():
+            counts[kind.name, trial.action, what] += times
         print(f"seed {seed}  {kind.name}  {trial.described()}  {found or 'as it should be'}")
         sys.stdout.flush()
         if found:
             problems.append((seed, kind.name, trial, found))
         else:
             shutil.rmtree(trial.folder)
+        if not is_enough(kind, counts, options):
+            kinds.append(kind)
         seed += 1
     print_table(counts, problems, options.seed, seed - 1)
     if options.soak:
@@ -58,11 +66,32 @@ def main(argv):
     return 1 if problems else 0
 
 
+def is_enough(kind, counts, options):
+    """Returns whether a scenario has been interrupted as often as --times asks for."""
+    whats = {
+        "signal": ["SIGTERM", "SIGINT"], "host": ["host 0", "host 1"], "worker": ["worker"],
+    }.get(options.action)  # fmt: skip
+    if not options.times:
+        return False
+    if whats is None:
+        return sum(counts[key] for key in counts if key[0] == kind.name and len(key) == 3) >= (
+            options.times
+        )
+    return all(counts[kind.name, options.action, what] >= options.times for what in whats)
+
+
 def parsed(argv):
     parser = argparse.ArgumentParser(prog="tests.torture", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10, help="Set the minutes of torture.")
     parser.add_argument("--seed", type=int, default=1, help="Set the seed of the first trial.")
     parser.add_argument("--only", default="", help="Run only scenarios whose name contains this.")
+    parser.add_argument("--action", choices=trials.ACTIONS, help="Do only this; default: all.")
+    parser.add_argument(
+        "--times",
+        type=int,
+        help="End a scenario when it was interrupted so often: by each of the two signals, or each "
+        "of the two hosts, if --action asks for them.",
+    )
     parser.add_argument(
         "--directory", help="Write into this directory, and keep everything; default: /tmp."
     )
@@ -80,14 +109,19 @@ def print_table(counts, problems, first, last):
     found = collections.Counter((name, trial.action) for _, name, trial, _ in problems)
     rows = [("scenario", "action", "trials", "interruptions", "findings")]
     for name, action in sorted(key for key in counts if len(key) == 2):
-        hits = counts[name, action, "hits"]
-        rows.append((name, action, counts[name, action], hits, found[name, action]))
+        hits = {key[2]: counts[key] for key in counts if key[:2] == (name, action) and key[2:]}
+        rows.append((name, action, counts[name, action], sum(hits.values()), found[name, action]))
     total = [sum(row[column] for row in rows[1:]) for column in (2, 3, 4)]
     rows.append(("all", f"seeds {first} to {last}", *total))
+    inside = collections.Counter()
+    for key in counts:
+        if len(key) == 3:
+            inside[key[2]] += counts[key]
     widths = [max(len(str(row[column])) for row in rows) for column in range(5)]
     print()
     for row in rows:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)))
+    print("\nInterruptions: " + ", ".join(f"{what} {n}" for what, n in sorted(inside.items())))
     for seed, name, trial, text in problems:
         print(f"\nseed {seed}, {name}, {trial.described()}, in {trial.folder}:\n{text}")
 

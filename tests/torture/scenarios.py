@@ -8,12 +8,12 @@ import pathlib
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
-from scripts import CLASSIFIER, PRETRAINING
+from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER
 from tiny_run import metrics_of, variables_of, without_timing, words, write_records
 
 from bert_estimator.command_line import console
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines import create_pretraining_data
+from input_pipelines import create_pretraining_data, creation, text_parts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +26,7 @@ class Scenario:
       main: function of (data, output directory) that runs the command; returns its exit code.
       left: function of the output directory: what must not depend on interruptions, a dict.
       hosts: how many processes run the command together.
+      workers: whether the process starts others, which a trial may kill.
       checkpoints: directories, below the output directory, whose checkpoints a trial may damage.
     """
 
@@ -34,6 +35,7 @@ class Scenario:
     main: Callable
     left: Callable
     hosts: int = 1
+    workers: bool = False
     checkpoints: tuple[str, ...] = (".",)
 
 
@@ -118,29 +120,31 @@ def _left_by_recipe(path):
 # Fine-tuning with all that comes after it
 
 
-def _classifier(**changes):
+def _fine_tuning(script, predict_file, **changes):
     def main(data, output_dir):
-        flags = CLASSIFIER.flags(
+        flags = script.flags(
             data,
             output_dir,
-            save_checkpoints_steps=2,
-            learning_rate=0.1,
-            random_seed=2,
-            keep_best_checkpoint=True,
-            early_stopping_patience=9,
-            do_train=True,
-            do_eval=True,
-            do_predict=True,
-            predict_file=data / "dev.tsv",
-            do_export=True,
-            **changes,
+            **{
+                "save_checkpoints_steps": 2,
+                "learning_rate": 0.1,
+                "random_seed": 2,
+                "keep_best_checkpoint": True,
+                "early_stopping_patience": 9,
+                "do_train": True,
+                "do_eval": True,
+                "do_predict": True,
+                "predict_file": data / predict_file,
+                "do_export": True,
+                **changes,
+            },
         )
-        return CLASSIFIER.main(flags)
+        return script.main(flags)
 
     return main
 
 
-def _left_by_classifier(path):
+def _left_by_fine_tuning(path):
     newest = max((path / "export").iterdir(), key=lambda export: export.name)
     best = path / "best"
     return {
@@ -152,7 +156,11 @@ def _left_by_classifier(path):
             for name in sorted(os.listdir(best))
         },
         "results": (path / "eval_results.txt").read_text(),
-        "predictions": (path / "test_results.tsv").read_text(),
+        "predictions": {
+            name: _digest(path / name)
+            for name in sorted(os.listdir(path))
+            if "predictions" in name or name.startswith("test_results")
+        },
         "exported step": int(
             tf.train.load_variable(str(newest / "variables" / "variables"), "global_step")
         ),
@@ -179,7 +187,13 @@ def _text_data(path):
 def _creation(data, output_dir):
     os.makedirs(output_dir, exist_ok=True)
     create_pretraining_data.define_flags()
+    # So small that a short text has several tasks of each kind, and work for two processes.
+    creation._GROUP_TOKENS, creation._BUCKET_TOKENS = 2000, 8000
+    create_pretraining_data._BYTES_OF_A_WORKER = 1
+    split = text_parts.split_files
+    create_pretraining_data.split_files = lambda *args: split(*args, part_bytes=5000)
     flags = {
+        "num_workers": 2,
         "input_file": data / "corpus.txt",
         "output_file": f"{output_dir}/a.tfrecord,{output_dir}/b.tfrecord",
         "vocab_file": data / "vocab.txt",
@@ -199,26 +213,33 @@ def _left_by_creation(path):
     return {name: _digest(path / name) for name in sorted(os.listdir(path)) if name[0] != "."}
 
 
+def _of_pretraining(name, hosts=1, **changes):
+    main = _pretraining(**changes)
+    return Scenario(name, PRETRAINING.write_data, main, _left_by_pretraining, hosts)
+
+
+def _of_fine_tuning(name, script, predict_file, **changes):
+    main = _fine_tuning(script, predict_file, **changes)
+    return Scenario(name, script.write_data, main, _left_by_fine_tuning)
+
+
+_CORES = {"tpu_name": "rehearse:2"}
+
 SCENARIOS = [
-    Scenario("pretraining, session", PRETRAINING.write_data, _pretraining(), _left_by_pretraining),
-    Scenario(
-        "fine-tuning, session", CLASSIFIER.write_data, _classifier(), _left_by_classifier
-    ),
+    _of_pretraining("pretraining, session"),
+    _of_fine_tuning("labels, session", CLASSIFIER, "dev.tsv"),
     Scenario(
         "recipe, hand-over", _recipe_data, _recipe, _left_by_recipe,
         checkpoints=("stage_1", "stage_2"),
     ),
-    Scenario(
-        "fine-tuning, cores", CLASSIFIER.write_data, _classifier(tpu_name="rehearse:2"),
-        _left_by_classifier,
-    ),
-    Scenario("data creation", _text_data, _creation, _left_by_creation, checkpoints=()),
-    Scenario(
-        "pretraining, cores", PRETRAINING.write_data, _pretraining(tpu_name="rehearse:2"),
-        _left_by_pretraining,
-    ),
-    Scenario(
-        "pretraining, two hosts", PRETRAINING.write_data,
-        _pretraining(tpu_name="rehearse:2", host_wait_secs=15), _left_by_pretraining, hosts=2,
-    ),
+    _of_fine_tuning("answers, session", SQUAD, "dev.json"),
+    _of_fine_tuning("labels, cores", CLASSIFIER, "dev.tsv", **_CORES),
+    Scenario("data creation", _text_data, _creation, _left_by_creation, workers=True,
+             checkpoints=()),
+    _of_fine_tuning("tags, session", TAGGER, "dev.conll"),
+    _of_pretraining("pretraining, cores", **_CORES),
+    _of_fine_tuning("answers, cores", SQUAD, "dev.json", **_CORES),
+    _of_pretraining("pretraining, best, local", use_tpu=False, keep_best_checkpoint=True),
+    _of_fine_tuning("tags, cores", TAGGER, "dev.conll", **_CORES),
+    _of_pretraining("pretraining, two hosts", hosts=2, host_wait_secs=15, **_CORES),
 ]  # fmt: skip

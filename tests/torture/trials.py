@@ -1,9 +1,7 @@
-"""A trial: a run that is interrupted, run to its end, and compared with a whole run.
+"""A trial: a run that is interrupted, run to its end, and compared with a whole run."""
 
-Each run is a process that is forked from this one, which has imported TensorFlow and jax but does
-not use them. So a run does not spend seconds on imports.
-"""
-
+import collections
+import contextlib
 import json
 import os
 import re
@@ -13,145 +11,63 @@ import sys
 import time
 import traceback
 
-from bert_estimator.command_line import console
-from bert_estimator.tpu.program import devices
+from process import LONGEST_SECS, Blow, Run
 
-devices.import_jax()
-
-LONGEST_SECS = 300
 LOST_HOST_SECS = 30
 MOST_INTERRUPTIONS = 3
+ACTIONS = ("kill", "signal", "damage", "worker", "host")
 
-_whole = {}  # Scenario -> (what a run leaves, its seconds, its file events)
-
-# Python's audit events of what changes files, or opens them.
-_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.copyfile")
-
-
-class Run:
-    """A process that runs a scenario's command.
-
-    Args:
-      scenario: the `Scenario`.
-      data, output_dir: what it reads, and where it writes.
-      log: path of a file for what it prints.
-      at_event: kill the process at its file event of this number, counted from 1.
-      cluster: for several hosts: (TF_CONFIG's cluster, the task).
-    """
-
-    def __init__(self, scenario, data, output_dir, log, at_event=None, cluster=None):
-        self.log = log
-        self._events, writer = os.pipe()
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            _be_run(scenario, data, output_dir, log, at_event, cluster, writer)
-        os.close(writer)
-        self._started = time.monotonic()
-        self.code, self.events = None, 0
-
-    def poll(self):
-        """Returns the exit code, or None while the process runs; minus a signal that killed it."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-                self.secs = time.monotonic() - self._started
-                with os.fdopen(self._events) as reader:
-                    self.events = len(reader.read())
-        return self.code
-
-    def wait(self, secs=LONGEST_SECS):
-        """Waits for the end; returns the exit code, or None if it takes too long: then it kills."""
-        end = time.monotonic() + secs
-        while self.poll() is None:
-            if time.monotonic() > end:
-                os.kill(self.pid, signal.SIGKILL)
-                end += LONGEST_SECS
-                self.poll()
-                while self.poll() is None:
-                    time.sleep(0.01)
-                return None
-            time.sleep(0.01)
-        return self.code
-
-    def signal(self, number):
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def printed(self):
-        with open(self.log, encoding="utf-8", errors="replace") as reader:
-            return reader.read()
-
-
-def _be_run(scenario, data, output_dir, log, at_event, cluster, events):
-    """Runs the command as the forked process; does not return."""
-    code = 70
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.argv = [scenario.name]
-        if cluster:
-            os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster[0], "task": cluster[1]})
-        count = 0
-
-        def hook(event, args):
-            nonlocal count
-            if event in _EVENTS and args and str(output_dir) in str(args[0]):
-                count += 1
-                os.write(events, b".")
-                if count == at_event:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        try:
-            code = scenario.main(data, output_dir)
-        except SystemExit as end:
-            code = end.code
-        console.leave(code)
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+_whole = {}  # Scenario -> (what a run leaves, its `Run`)
 
 
 class Trial:
     """Runs a scenario with an action that a generator draws.
 
+    Args:
+      scenario: the `Scenario`.
+      generator: a `random.Random`.
+      folder: where the trial makes its directory.
+      only: an action, which is not drawn then.
+
     Attributes:
-      action: "kill", "signal", "damage" or "host".
+      action: one of ACTIONS.
       folder: the trial's directory.
-      hits: how many interruptions came before the run's end.
+      hits: what it did before the run's end -> how many times.
     """
 
-    def __init__(self, scenario, generator, folder):
+    def __init__(self, scenario, generator, folder, only=None):
         self._scenario, self._generator = scenario, generator
-        actions = ["kill", "kill", "signal"] + ["damage"] * bool(scenario.checkpoints)
-        self.action = "host" if scenario.hosts > 1 else generator.choice(actions)
+        self.action = generator.choice([*actions_of(scenario), "kill", "kill"])
+        if scenario.hosts > 1:
+            self.action = "host"
+        self.action = only or self.action
+        self._is_background = generator.random() < 0.5
         self._root = folder / re.sub(r"\W+", "-", scenario.name)
         self.folder = self._root / f"trial-{generator.randrange(10**9)}"
-        self.hits, self._notes = 0, []
+        self.hits, self._notes = collections.Counter(), []
+        if self._is_background:
+            self._notes.append("writes in the background")
 
     def described(self):
         return f"{self.action} ({', '.join(self._notes)})"
 
     def run(self):
         """Returns what the trial found wrong, as text, or None."""
-        expected, secs, events = self._whole_run()
+        expected, whole = self._whole_run()
         os.makedirs(self.folder)
-        interrupt = self._interrupt_hosts if self._scenario.hosts > 1 else self._interrupt
+        interrupt = {
+            "signal": self._signal, "worker": self._kill_worker, "host": self._kill_host,
+        }.get(self.action, self._kill)  # fmt: skip
         for number in range(self._generator.randint(1, MOST_INTERRUPTIONS)):
-            problem = interrupt(number, secs, events)
+            problem = interrupt(number, whole)
             if problem:
                 return problem
-        codes = [run.wait() for run in self._start("last")]
+        runs = self._start("last")
+        codes = [run.wait() for run in runs]
         if codes != [0] * len(codes):
             return f"The last run ended with {codes}; see last*.log."
+        if any("Traceback" in run.printed() for run in runs):
+            return "The last run printed a traceback; see last*.log."
         left = self._left("run")
         if self.action == "signal":
             expected, left = _after_signals(expected), _after_signals(left)
@@ -161,18 +77,19 @@ class Trial:
         if self._scenario not in _whole:
             os.makedirs(self._root / "data", exist_ok=True)
             self._in_child(lambda: self._scenario.write_data(self._root / "data"))
-            self.folder, own = self._root, self.folder
+            folder, self.folder = self.folder, self._root
+            is_background, self._is_background = self._is_background, True
             runs = self._start("whole", "whole")
             codes = [run.wait() for run in runs]
             if any(codes) or None in codes:
                 raise SystemExit(
                     f"The run that nothing interrupts ended with {codes}: see {self._root}"
                 )
-            _whole[self._scenario] = self._left("whole"), runs[0].secs, runs[0].events
-            self.folder = own
+            _whole[self._scenario] = self._left("whole"), runs[0]
+            self.folder, self._is_background = folder, is_background
         return _whole[self._scenario]
 
-    def _start(self, log, output_dir="run", at_event=None):
+    def _start(self, log, output_dir="run", blow=None):
         """Starts the command: a `Run` for each host."""
         clusters = [None]
         if self._scenario.hosts > 1:
@@ -188,87 +105,142 @@ class Trial:
                 self._root / "data",
                 self.folder / output_dir,
                 self.folder / f"{log}-{number}.log",
-                at_event,
+                blow,
                 cluster,
+                self._is_background,
             )
             for number, cluster in enumerate(clusters)
         ]
 
-    def _interrupt(self, number, secs, events):
-        """Interrupts a run once; returns what is wrong, or None."""
+    def _inside(self, whole, number=signal.SIGKILL):
+        """Draws a place of the run, and a time while the place is at work; returns a `Blow`."""
         generator = self._generator
-        if self.action == "signal":
-            return self._signal(number, generator.uniform(0, 1.1 * secs))
-        at_event, at_secs = None, LONGEST_SECS
-        if generator.random() < 0.6:
-            at_event = generator.randint(1, max(1, events))
-            self._notes.append(f"at file event {at_event} of {events}")
+        place = generator.choice(sorted(whole.spans))
+        call = generator.randint(1, len(whole.spans[place]))
+        secs = generator.uniform(0, whole.spans[place][call - 1])
+        self._notes.append(f"{1000 * secs:.1f} ms into call {call} of {place}")
+        return Blow(number, place=place, call=call, secs=secs)
+
+    def _kill(self, number, whole):
+        """Kills a run once; returns what is wrong, or None."""
+        generator = self._generator
+        blow, at_secs, way = None, LONGEST_SECS, generator.random()
+        if way < 0.3:
+            blow = Blow(event=generator.randint(1, max(1, whole.events)))
+            self._notes.append(f"at file event {blow.event} of {whole.events}")
+        elif way < 0.7 and whole.spans:
+            blow = self._inside(whole)
         else:
-            at_secs = generator.uniform(0, 1.1 * secs)
-            self._notes.append(f"after {at_secs:.2f} of {secs:.2f} s")
-        (run,) = self._start(f"killed-{number}", at_event=at_event)
+            at_secs = generator.uniform(0, 1.1 * whole.secs)
+            self._notes.append(f"after {at_secs:.2f} of {whole.secs:.2f} s")
+        (run,) = self._start(f"killed-{number}", blow=blow)
         code = run.wait(at_secs)
         if code not in (0, None, -signal.SIGKILL):
             return f"Before it was killed, it ended with exit code {code}: see {run.log}"
-        self.hits += code != 0
+        if code != 0:
+            self.hits[blow.place if blow and blow.place else "kill"] += 1
         if self.action == "damage":
             self._damage()
         return None
 
-    def _signal(self, number, at_secs):
+    def _signal(self, number, whole):
         """Sends SIGTERM or SIGINT; the run must save, and end with the signal's own exit code."""
-        which = self._generator.choice([signal.SIGTERM, signal.SIGINT])
-        self._notes.append(f"{which.name} after {at_secs:.2f} s")
-        (run,) = self._start(f"signalled-{number}")
+        generator = self._generator
+        which = generator.choice([signal.SIGTERM, signal.SIGINT])
+        blow, at_secs = None, generator.uniform(0, 1.1 * whole.secs)
+        self._notes.append(which.name)
+        if whole.spans and generator.random() < 0.4:
+            blow = self._inside(whole, which)
+            at_secs = LONGEST_SECS
+        else:
+            self._notes.append(f"after {at_secs:.2f} of {whole.secs:.2f} s")
+        (run,) = self._start(f"signalled-{number}", blow=blow)
         end = time.monotonic() + at_secs
         while run.poll() is None and time.monotonic() < end:
             time.sleep(0.005)
-        ended_before = run.poll() is not None
-        run.signal(which)
+        if blow is None:
+            ended_before = run.poll() is not None
+            run.signal(which)
+        else:
+            ended_before = False
         code = run.wait(60)
-        self.hits += not ended_before
+        self.hits[which.name] += code != 0
         # Outside of training and evaluation, SIGTERM ends a process as the kernel does: for a
         # shell, its exit code is 143 too.
-        if code in ({0} if ended_before else {0, 128 + which, -which}):
-            if "Traceback" in run.printed():
-                return f"It printed a traceback: see {run.log}"
-            return None
-        return f"After {which.name} it ended with {code}: see {run.log}"
+        if code not in ({0} if ended_before else {0, 128 + which, -which}):
+            return f"After {which.name} it ended with {code}: see {run.log}"
+        if "Traceback" in run.printed():
+            return f"It printed a traceback: see {run.log}"
+        return self._unsaved(run)
 
-    def _interrupt_hosts(self, number, secs, events):
+    def _unsaved(self, run):
+        """Returns what a run that says it saves has not saved, or None."""
+        if "then saving" not in run.printed() or run.code == 0:
+            return None
+        for folder in [self.folder / "run", *(self.folder / "run").glob("stage_*")]:
+            logged = [0]
+            if (folder / "metrics.jsonl").exists():
+                lines = (folder / "metrics.jsonl").read_text().splitlines()
+                logged += [json.loads(line)["step"] for line in lines if '"loss"' in line]
+            if logged[-1] > max(_steps(folder), default=0):
+                return f"It did not save step {logged[-1]} in {folder}: see {run.log}"
+        return None
+
+    def _kill_worker(self, number, whole):
+        """Kills a process that the run has started: it must say so, and end with exit code 1."""
+        generator, run = self._generator, self._start(f"worker-{number}")[0]
+        end = time.monotonic() + generator.uniform(0, whole.secs)
+        while run.poll() is None and time.monotonic() < end:
+            time.sleep(0.005)
+        children = run.children()
+        if not children:
+            self._notes.append("no worker")
+            return None if run.wait() == 0 else f"It ended with {run.code}: see {run.log}"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(generator.choice(children), signal.SIGKILL)
+        self._notes.append("a worker killed")
+        code, text = run.wait(), run.printed()
+        if code not in (0, 1) or "Traceback" in text:
+            return f"When a worker was killed, it ended with {code}: see {run.log}"
+        self.hits["worker"] += code
+        if code and "it resumes" not in text.splitlines()[-1]:
+            return f"When a worker was killed, it did not say what to do: see {run.log}"
+        return None
+
+    def _kill_host(self, number, whole):
         """Kills a host; the other host must end in time, with a sentence and exit code 1."""
-        at_secs, killed = self._generator.uniform(0, secs), self._generator.randrange(2)
-        self._notes.append(f"host {killed} after {at_secs:.2f} of {secs:.2f} s")
+        at_secs, killed = self._generator.uniform(0, whole.secs), self._generator.randrange(2)
+        self._notes.append(f"host {killed} after {at_secs:.2f} of {whole.secs:.2f} s")
         runs = self._start(f"killed-{number}")
         other = runs[1 - killed]
         runs[killed].wait(at_secs)
+        start, steps = time.monotonic(), _steps(self.folder / "run")
         runs[killed].signal(signal.SIGKILL)
-        start = time.monotonic()
         code = other.wait(2 * LOST_HOST_SECS)
+        took = time.monotonic() - start
         runs[killed].wait()
-        if runs[killed].code == 0 and code == 0:
-            return None
-        self.hits += 1
+        self.hits[f"host {killed}"] += runs[killed].code != 0 and code != 0
         if runs[killed].code == 0 or code == 0:  # one of them was through
             return None
-        took = time.monotonic() - start
         if code != 1 or took > LOST_HOST_SECS:
             return f"The other host ended after {took:.1f} s with {code}: see {other.log}"
         text = other.printed()
         sentences = [line for line in text.splitlines() if ": error: " in line]
         if len(sentences) != 1 or "Traceback" in text or "Check failure" in text:
             return f"The other host did not end with one sentence: see {other.log}"
+        self._notes.append(f"the other one ended {took:.1f} s later")
+        # A checkpoint that becomes complete while the host dies may be named or not.
+        newest = {*steps[-1:], *_steps(self.folder / "run")[-1:]}
+        known = [f"model.ckpt-{step}" in sentences[0] for step in newest]
+        if known and " is lost" in sentences[0] and not any(known):
+            return f"The other host did not name the last complete checkpoint: see {other.log}"
         return None
 
     def _damage(self):
         """Flips bits of the newest checkpoint, or cuts one of its files, or the state file."""
         generator = self._generator
         folder = self.folder / "run" / generator.choice(self._scenario.checkpoints)
-        steps = [
-            int(match[1])
-            for name in (os.listdir(folder) if folder.is_dir() else ())
-            if (match := re.fullmatch(r"model\.ckpt-(\d+)\.index", name))
-        ]
+        steps = _steps(folder)
         if len(steps) < 2:  # One checkpoint must be left.
             return
         newest = f"model.ckpt-{max(steps)}."
@@ -285,6 +257,7 @@ class Trial:
                 file.seek(place)
                 file.write(bytes([byte]))
         self._notes.append(f"then {path.name} damaged")
+        self.hits["damage"] += 1
 
     def _left(self, name):
         return self._in_child(lambda: self._scenario.left(self.folder / name))
@@ -307,6 +280,21 @@ class Trial:
             result = json.loads(file.read() or "{}")
         os.waitpid(pid, 0)
         return result["result"] if "result" in result else {"error": result.get("error")}
+
+
+def actions_of(scenario):
+    """Returns the actions that a scenario can be tried with."""
+    if scenario.hosts > 1:
+        return ["host"]
+    possible = {"damage": scenario.checkpoints, "worker": scenario.workers}
+    return [action for action in ACTIONS[:-1] if possible.get(action, True)]
+
+
+def _steps(folder):
+    """Returns the steps of the complete checkpoints in a directory, in order."""
+    names = os.listdir(folder) if folder.is_dir() else ()
+    matches = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def _after_signals(left):
