@@ -16,7 +16,7 @@ from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import batch_axis as axes
 from bert_estimator.tpu.step import step_graph
 from bert_estimator.tpu.tpu_config import InputPipelineConfig
-from bert_estimator.tpu.verbs import interrupts, lowering
+from bert_estimator.tpu.verbs import checkpoints, interrupts, lowering
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
 _RESERVED_PARAMS = ("batch_size", "context")
@@ -193,6 +193,8 @@ class TPUEstimator(Estimator):
         several = hosts.find()
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
+            # It stays when the verb has ended: a host may be lost between two verbs.
+            hosts.advise(lambda: checkpoints.last_written(self._config.model_dir))
         model_fn = self._model_fn
         if tpu_rules and self._batch_axis is not None:
             model_fn = axes.moved_back(model_fn, self._batch_axis)

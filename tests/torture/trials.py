@@ -232,7 +232,8 @@ class Trial:
         # A checkpoint that becomes complete while the host dies may be named or not.
         newest = {*steps[-1:], *_steps(self.folder / "run")[-1:]}
         known = [f"model.ckpt-{step}" in sentences[0] for step in newest]
-        if known and " is lost" in sentences[0] and not any(known):
+        # Before the first verb, a message does not name checkpoints.
+        if known and "Training from step" in text and not any(known):
             return f"The other host did not name the last complete checkpoint: see {other.log}"
         return None
 

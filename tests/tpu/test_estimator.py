@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 from toy import batches, checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 from bert_estimator import tpu
+from bert_estimator.tpu.program import hosts
 
 INPUT_MODES = tpu.InputPipelineConfig
 
@@ -286,3 +287,18 @@ def test_a_local_estimator_has_no_program_for_cores(tmp_path):
     with pytest.raises(ValueError, match=r"export_training_program needs .* use_tpu=True"):
         estimator.export_training_program(input_fn, str(program))
     assert not program.exists()
+
+
+def test_a_lost_host_s_message_names_the_checkpoint_of_the_last_verb(tmp_path, monkeypatch):
+    """Training has ended, and the evaluation has not begun: a host may be lost then, too."""
+
+    class Watch:
+        def advise(self, advice):
+            self.advice = advice
+
+    make_estimator(tmp_path).train(input_fn, steps=2)
+    watch = Watch()
+    monkeypatch.setattr(hosts, "_watches", [watch])
+    monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1")))
+    make_estimator(tmp_path)._job("train", ("rehearse:2", 2))
+    assert watch.advice() == f"The last checkpoint, {tmp_path}/model.ckpt-2, was written before."

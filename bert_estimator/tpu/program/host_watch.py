@@ -12,7 +12,7 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn
 
 from bert_estimator.tpu.program.roll_call import Connection
@@ -46,20 +46,18 @@ class HostWatch:
     ):
         self._addresses, self._index, self._end = addresses, index, end
         self._connections = dict(connections)
-        self._left, self._advice, self._is_leaving = set(), [], False
+        self._left, self._advice, self._is_leaving = set(), None, False
         self._explained = None  # the last error that was waited for
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
         self._thread.start()
 
-    @contextlib.contextmanager
-    def advising(self, advice: Callable[[], str]) -> Iterator[None]:
-        """Adds a sentence, which a function without arguments returns, to the last message."""
-        self._advice.append(advice)
-        try:
-            yield
-        finally:
-            self._advice.pop()
+    def advise(self, advice: Callable[[], str]) -> None:
+        """Adds a sentence, which a function without arguments returns, to the last message.
+
+        It replaces the advice before.
+        """
+        self._advice = advice
 
     def wait_for_cause(self, error: Exception) -> None:
         """Waits until the watch ends the process, if a lost host may have caused this error.
@@ -134,11 +132,13 @@ class HostWatch:
         )
 
     def _given_advice(self):
+        if self._advice is None:
+            return ""
         given = []
 
         def ask():
             with contextlib.suppress(Exception):
-                given.extend(advice() for advice in self._advice[-1:])
+                given.append(self._advice())
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()

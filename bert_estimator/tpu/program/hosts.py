@@ -105,9 +105,10 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
     return hosts
 
 
-def advising(advice: Callable[[], str]) -> contextlib.AbstractContextManager:
-    """Adds a sentence to the message of a lost host; see `HostWatch.advising`."""
-    return _watches[0].advising(advice) if _watches else contextlib.nullcontext()
+def advise(advice: Callable[[], str]) -> None:
+    """Adds a sentence to the message of a lost host; see `HostWatch.advise`."""
+    if _watches:
+        _watches[0].advise(advice)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,6 @@ def train(
     observers = _Observers(job, hooks, saving_listeners, start_step, restored, stop_step)
     signalled = Interrupts("finishing the current step, then saving", job.hosts.number)
     with (
-        hosts.advising(lambda: checkpoints.last_written(model_dir)),
         hosts.explaining_errors(),
         signalled as interrupts,
         opened_run(job, step_class, input_fn, restored, observers.make_hooks) as run,
