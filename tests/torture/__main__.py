@@ -85,7 +85,9 @@ def parsed(argv):
     parser.add_argument("--minutes", type=float, default=10, help="Set the minutes of torture.")
     parser.add_argument("--seed", type=int, default=1, help="Set the seed of the first trial.")
     parser.add_argument("--only", default="", help="Run only scenarios whose name contains this.")
-    parser.add_argument("--action", choices=trials.ACTIONS, help="Set the only thing to do; default: all.")
+    parser.add_argument(
+        "--action", choices=trials.ACTIONS, help="Set the only thing to do; default: all."
+    )
     parser.add_argument(
         "--times",
         type=int,
