@@ -20,7 +20,7 @@ from absl import flags
 
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, text_flags
+from input_pipelines import command_line, shards, text_flags
 from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import find_files, no_text, total_bytes
 from input_pipelines.instances import CreationSettings
@@ -182,11 +182,8 @@ def _output_files(output_files, num_shards):
                 f"--num_shards={num_shards}: --output_file names {len(output_files)} files. Give "
                 "one name, to which the number of each file is added"
             )
-        name, ending = os.path.splitext(output_files[0])
         if os.path.basename(output_files[0]):
-            output_files = [
-                f"{name}-{number:05d}-of-{num_shards:05d}{ending}" for number in range(num_shards)
-            ]
+            output_files = shards.names(output_files[0], num_shards)
     for path in output_files:
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise FileNotFoundError(
@@ -196,6 +193,13 @@ def _output_files(output_files, num_shards):
             raise ValueError(f"--output_file: {path!r} is not a file's name")
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
+    if others := shards.other_sets(output_files):
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        raise ValueError(
+            f"--output_file: {others[0]}{more} belong to records of this name in another number of "
+            "files, and would be mixed up with the new records. Remove them, give another name, or "
+            "make as many files as before"
+        )
     return output_files
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import Tokenizer
-from input_pipelines import creation, pair_files, tokenized_text
+from input_pipelines import creation, pair_files, shards, tokenized_text
 from input_pipelines import manifest as manifests
 from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import no_text
@@ -88,7 +88,7 @@ def write_pretraining_records(
       WorkerError: a worker failed.
     """
     check_masking(masking)
-    directory, name = os.path.split(output_files[0])
+    directory = os.path.dirname(output_files[0])
     if {os.path.dirname(path) for path in output_files} != {directory}:
         raise ValueError(
             f"output_files: {', '.join(output_files)} lie in different directories; give one."
@@ -98,14 +98,14 @@ def write_pretraining_records(
             f"output_files: {', '.join(output_files)} name a file twice; give each file once."
         )
     work = creation.Work(
-        directory=os.path.join(directory, f".{name}.work"),
+        directory=shards.work_directory(output_files[0]),
         vocab_file=vocab_file,
         do_lower_case=tokenizer.do_lower_case,
         settings=settings,
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
     )
-    with _directory_of_work(work.directory), pool or WorkerPool(0) as pool:
+    with _directory_of_work(work), pool or WorkerPool(0) as pool:
         run = functools.partial(_run, pool, progress)
         text, identity = _tokenized(documents, tokenizer, work, run)
         work = work.planned(text, identity)
@@ -134,10 +134,12 @@ class _NothingToWriteError(ValueError):
 
 
 @contextlib.contextmanager
-def _directory_of_work(directory: str) -> Iterator[None]:
+def _directory_of_work(work: creation.Work) -> Iterator[None]:
     """Makes a directory, and removes it unless it has what the same command can resume from."""
+    directory = work.directory
     os.makedirs(directory, exist_ok=True)
     try:
+        shards.list_files(directory, work.output_files)
         yield
     except BaseException as error:
         files = [name for _, _, names in os.walk(directory) for name in names]

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import paths
 from input_pipelines import manifest as manifests
+from input_pipelines import shards
 from input_pipelines.crc32c import masked_crc32c, masked_crc32c_of_strings
 
 _HEADER_BYTES = 12
@@ -43,7 +44,7 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
     `:0.7`, which does not count here.
 
     Raises:
-      ValueError: a pattern does not match any file.
+      ValueError: as `find_record_sets` raises it.
     """
     return [path for files, _ in find_record_sets(patterns) for path in files]
 
@@ -54,8 +55,9 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
     Without a weight at its end, the weight of a pattern is None. A file counts where it is first.
 
     Raises:
-      ValueError: a pattern does not match any file, or some patterns have a weight and others do
-        not, or patterns with weights share a file.
+      ValueError: a pattern does not match any file, or matches files of sets that `shards` tells
+        apart, or of a set whose creation has not ended; or some patterns have a weight and others
+        do not, or patterns with weights share a file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -74,6 +76,8 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
                 f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
                 "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
             )
+        shards.check_one_set(matches)
+        _check_finished(matches)
         files = [path for path in matches if path not in found]
         if weight is not None and len(files) < len(matches):
             raise ValueError(
@@ -94,6 +98,20 @@ def _matches(pattern):
     if os.path.basename(pattern).startswith(manifests.HELD_OUT_PREFIX):
         return found
     return [path for path in found if not manifests.is_companion(path)]
+
+
+def _check_finished(record_files):
+    """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
+    for directory in sorted({os.path.dirname(path) for path in record_files}):
+        unfinished = {} if "://" in directory else shards.unfinished(directory)
+        files = [path for path in record_files if path in unfinished]
+        complete = manifests.read_manifests_of(files) if files else {}
+        for path in files:
+            if path not in complete:
+                raise ValueError(
+                    f"{path}: belongs to records whose creation has not ended. Give the command "
+                    f"again, which resumes, or remove {unfinished[path]} and the records."
+                )
 
 
 class RecordFiles:

@@ -11,6 +11,7 @@ from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines import manifest as manifests
 from input_pipelines.pretraining_features import open_pretraining_records
+from input_pipelines.record_reader import find_record_files
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -85,6 +86,44 @@ def test_shards_and_workers(values, tmp_path, documents, vocab_file, monkeypatch
     assert [name for name in sorted(written[0]) if name.startswith("a")] == names
     manifest = manifests.read_manifest(manifests.manifest_path(str(directory / names[0])))
     assert [entry.name for entry in manifest.files] == names
+
+
+def test_another_number_of_files_is_refused(values, text_file, tmp_path, vocab_file):
+    def create(*others, name="train.tfrecord"):
+        given = arguments(text_file, tmp_path, vocab_file)
+        given[1] = f"--output_file={tmp_path}/data/{name}"
+        return create_pretraining_data.create(values(*given, *others))
+
+    (tmp_path / "data").mkdir()
+    create("--num_shards=3")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    for others in (["--num_shards=2"], []):
+        with pytest.raises(
+            ValueError,
+            match=r"^--output_file: .*/train-00000-of-00003\.tfrecord and 2 more belong to ",
+        ):
+            create(*others)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    create("--num_shards=3")  # as many as before are replaced
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    create("--num_shards=2", name="other.tfrecord")
+    assert len(find_record_files(str(tmp_path / "data"))) == 5
+    for path in (tmp_path / "data").glob("train-*"):
+        path.unlink()
+    (tmp_path / "data" / ".train-00000-of-00003.tfrecord.work").mkdir()
+    with pytest.raises(ValueError, match=r"train-00000-of-00003\.tfrecord\.work belong"):
+        create("--num_shards=2")
+    (tmp_path / "data" / ".train-00000-of-00003.tfrecord.work").rmdir()
+    create("--num_shards=2")
+    # Records that came together in another way are not read as one set either.
+    (tmp_path / "data" / "train.tfrecord").write_bytes(before["train-00000-of-00003.tfrecord"])
+    message = r"train-00000-of-00002\.tfrecord and .*train\.tfrecord belong to sets of "
+    for pattern in ("", "train*"):
+        with pytest.raises(ValueError, match=message):
+            find_record_files(str(tmp_path / "data" / pattern))
+    assert len(find_record_files(str(tmp_path / "data" / "train-*"))) == 2
+    with pytest.raises(ValueError, match=r"train-00000-of-00002\.tfrecord and 1 more belong to"):
+        create()
 
 
 @pytest.mark.parametrize(

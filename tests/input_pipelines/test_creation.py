@@ -1,4 +1,6 @@
+import itertools
 import os
+import shutil
 
 import kills
 import numpy as np
@@ -10,7 +12,7 @@ from input_pipelines import creation, pretraining_records
 from input_pipelines import manifest as manifests
 from input_pipelines.instances import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles
+from input_pipelines.record_reader import RecordFiles, find_record_files
 from input_pipelines.text_parts import split_files
 from input_pipelines.worker_pool import WorkerPool
 
@@ -160,8 +162,9 @@ def assert_resumes(tmp_path, create, files, every):
             assert not (directory / "manifest.0.tfrecord.json").exists()
             calls.killed_at, calls.number = None, 0
             assert create(directory, files=files) == expected
-        # What was done is not done again, but for the vocabulary, the counts and the manifest.
-        assert calls.number <= total - number + 4
+        # What was done is not done again, but for the list of files, the vocabulary, the counts
+        # and the manifest.
+        assert calls.number <= total - number + 5
 
 
 def test_a_killed_creation_resumes_to_the_same_bytes(tmp_path, create):
@@ -197,6 +200,36 @@ def test_another_creation_does_not_take_what_was_left(tmp_path, create, monkeypa
     with open(text_file, "a") as file:
         file.write("\n\nw1 w2 w3 w4\nw5 w6 w7 w8\n")
     assert create(tmp_path / "y") == create(tmp_path / "z")
+
+
+def test_records_cannot_be_read_before_all_are_there(tmp_path, create, monkeypatch):
+    create(tmp_path / "x", settings=CreationSettings(16, 4, dupe_factor=2))
+    earlier = find_record_files(str(tmp_path / "x"))
+    for stage, is_complete in (
+        ("write_pairs", True),  # the earlier records
+        ("write_piece", False),
+        ("join_pieces", False),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+            # The second task of a stage, so that one of two files may be new already.
+            tasks = itertools.count()
+            kills.kill_before(patch, creation, stage, lambda *_, n=tasks: next(n) == 1)
+            create(tmp_path / "x", masking="dynamic")
+        if is_complete:
+            assert find_record_files(str(tmp_path / "x")) == earlier
+            continue
+        with pytest.raises(ValueError, match=r"0\.tfrecord: belongs to .* not ended\. Give"):
+            find_record_files(str(tmp_path / "x"))
+        with pytest.raises(ValueError, match=r"or remove .*/\.0\.tfrecord\.work and the records"):
+            find_record_files(str(tmp_path / "x" / "1.*"))
+    create(tmp_path / "x", masking="dynamic")
+    assert find_record_files(str(tmp_path / "x")) == earlier
+    # A kill after the manifest leaves complete records.
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, shutil, "rmtree", lambda *_, **__: True)
+        create(tmp_path / "x")
+    assert os.path.isdir(tmp_path / "x" / ".0.tfrecord.work")
+    assert find_record_files(str(tmp_path / "x")) == earlier
 
 
 def test_a_record_file_that_was_changed_is_made_again(tmp_path, create, monkeypatch):
