@@ -2,7 +2,7 @@
 
 Letters of the shapes:
     B  examples in the batch (may be unknown when the graph is built)
-    F  positions attended from: the sequence length
+    F  positions attended from: the sequence length (may be unknown, too, but not on TPUs)
     T  positions attended to: equal to F here
     N  attention heads
     D  size of a head
@@ -61,7 +61,7 @@ class BertModel:
         Args:
           config: the network's sizes.
           is_training: Python bool; if False, dropout is off.
-          input_ids: int32 [B, F], ids in the vocabulary; F is static.
+          input_ids: int32 [B, F], ids in the vocabulary.
           input_mask: int32 [B, F], 1 for tokens and 0 for padding; None means all ones.
           token_type_ids: int32 [B, F], below type_vocab_size; None means all zeros.
           use_one_hot_embeddings: Python bool; if True, embeddings are looked up by a product with
@@ -171,7 +171,7 @@ def transformer_layer(
     Returns:
       A tensor of x's shape and dtype.
     """
-    sequence_length = input_mask.shape.as_list()[1]
+    sequence_length = embeddings.length_of(input_mask)
 
     def project_and_add(values, residual):
         values = dense(values, config.hidden_size, config.initializer_range, "dense")
@@ -211,7 +211,7 @@ def self_attention(
     Returns:
       [B * F, H] in the compute dtype, the heads side by side.
     """
-    sequence_length = input_mask.shape.as_list()[1]
+    sequence_length = embeddings.length_of(input_mask)
     num_heads = config.num_attention_heads
     head_size = config.hidden_size // num_heads
     # A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, which is
@@ -322,12 +322,12 @@ def _check_no_dropout(hidden_rate, attention_rate):
 def _check_inputs(config, input_ids, input_mask, token_type_ids):
     """Returns the sequence length; raises ValueError if a shape does not fit."""
     shape = input_ids.shape
-    if shape.rank != 2 or shape.as_list()[1] is None:
+    if shape.rank != 2:
         raise ValueError(
-            f"input_ids ({input_ids.name}) has shape {shape}, not [batch, static sequence length]."
+            f"input_ids ({input_ids.name}) has shape {shape}, not [batch, sequence length]."
         )
     sequence_length = shape.as_list()[1]
-    if sequence_length > config.max_position_embeddings:
+    if (sequence_length or 0) > config.max_position_embeddings:
         raise ValueError(
             f"input_ids ({input_ids.name}): sequences of {sequence_length} tokens, but "
             f"max_position_embeddings={config.max_position_embeddings}; use shorter sequences, "
@@ -338,4 +338,4 @@ def _check_inputs(config, input_ids, input_mask, token_type_ids):
             raise ValueError(
                 f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."
             )
-    return sequence_length
+    return embeddings.length_of(input_ids)

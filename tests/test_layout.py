@@ -128,6 +128,7 @@ ARROWS = {
     "bert_estimator.optimization": ["bert_estimator.optimization"],
     "bert_estimator.tokenization": ["bert_estimator.tokenization"],
     "bert_estimator.interchange": [
+        "bert_estimator.layers.primitives",
         "bert_estimator.interchange",
         "bert_estimator.bert_config",
         "bert_estimator.modeling",

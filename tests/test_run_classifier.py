@@ -66,7 +66,10 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--task_nam=mrpc"], "--task_nam: no such flag; did you mean --task_name?"),
         (["--task_name=mrcp", "--data_dir=.", *OWN], "--task_name=mrcp: must be one of cola, sst-"),
         (["--task_name=MRPC", *OWN], "--data_dir=None: is needed: it holds the task's files"),
-        (["--task_name=mrpc"], "--vocab_file=None: is needed, unless the task is embedded"),
+        (
+            ["--task_name=mrpc"],
+            "--vocab_file=None: is needed, unless the task is embedded or --init_c",
+        ),
         (["--train_file={here}", *OWN], "--eval_file=None: is needed for --do_eval; or turn it"),
         (["--eval_file={here}", "--do_eval", *OWN], "--train_file=None: is needed also to evalua"),
         (["--train_file=no.tsv"], "--train_file=no.tsv: there is no such file"),

@@ -28,7 +28,10 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
     ("flags", "message"),
     [
         (["--doc_strid=3"], "--doc_strid: no such flag; did you mean --doc_stride?"),
-        (["--train_file={here}"], "--vocab_file=None: is needed, unless the task is embedded"),
+        (
+            ["--train_file={here}"],
+            "--vocab_file=None: is needed, unless the task is embedded or --init_c",
+        ),
         (["--train_file={here}", *OWN], "--eval_file=None: is needed for --do_eval; or turn it"),
         (
             ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],

@@ -1,10 +1,12 @@
-"""Converts BERT between google-research/bert's checkpoints and Hugging Face's files.
+"""Converts BERT: google-research/bert's checkpoints, Hugging Face's files, TF Hub's modules.
 
     python -m bert_estimator.interchange uncased_L-12_H-768_A-12.zip bert-base-uncased
 
 SOURCE is a TF1 checkpoint's path without .index, a directory, or a zip archive; TARGET is a
-directory to make. Of the directory of a run, the checkpoint is converted that the run's predictions
-and its exported model come from: the best one if the run kept one, else the newest.
+directory to make. A checkpoint becomes Hugging Face's files, unless --to says otherwise, and the
+other formats become a checkpoint. Of the directory of a run, the checkpoint is converted that the
+run's predictions and its exported model come from: the best one if the run kept one, else the
+newest.
 
 The written files are read again: their weights must equal the source's bit for bit, and so must
 the logits on a fixed batch.
@@ -41,9 +43,13 @@ def run(args: argparse.Namespace) -> None:
         source = source.with_files(args.bert_config_file, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)
+        left_out = conversion.names_left_out(source, to)
     except (ValueError, OSError) as error:
         raise FlagError(str(error)) from None
-    rows = [(name, shape, weights_table.RESTORED) for name, shape in source.shapes.items()]
+    rows = [
+        (name, shape, weights_table.UNUSED if name in left_out else weights_table.RESTORED)
+        for name, shape in source.shapes.items()
+    ]
     rows += [(name, "", weights_table.UNUSED) for name in source.left_out]
     # The path of an unpacked archive says nothing to a user.
     read = args.source if os.path.isfile(args.source) else source.checkpoint or args.source
@@ -64,7 +70,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--to", choices=["tf1", "hf"], help="write this format, not the other one")
+    parser.add_argument(
+        "--to",
+        choices=["tf1", "hf", "hub"],
+        help="write this format: a checkpoint, Hugging Face's files, or a module of TF Hub's",
+    )
     parser.add_argument(
         "--checkpoint",
         choices=["best", "newest"],

@@ -4,13 +4,14 @@ import atexit
 import functools
 import os
 import shutil
+import tarfile
 import tempfile
 import zipfile
 
 from bert_estimator import zip_files
 
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
-_WANTED = (".json", ".txt", ".model", ".index", ".safetensors")
+_WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
 
 
 def extracted(path: str) -> str:
@@ -38,6 +39,10 @@ def temporary_folder() -> str:
 
 @functools.cache
 def _extracted(path, *_):
+    if tarfile.is_tarfile(path):
+        raise ValueError(
+            f"{path}: is a tar archive; unpack it (tar -xf), and give the directory of the model"
+        )
     if not zipfile.is_zipfile(path):
         raise ValueError(
             f"{path}: is not a zip archive. Give an archive, a directory, or a checkpoint's path "
@@ -55,7 +60,10 @@ def _extracted(path, *_):
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    models = sorted({os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))})
+    models = {os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))}
+    modules = {os.path.dirname(n) for n in names if os.path.basename(n) == "saved_model.pb"}
+    # Of TF Hub's modules, the weights lie in a directory within.
+    models = sorted(modules | {m for m in models if os.path.dirname(m) not in modules})
     if len(models) > 1:
         raise ValueError(
             f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of "

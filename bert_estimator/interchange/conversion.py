@@ -8,11 +8,17 @@ import numpy as np
 
 from bert_estimator import paths
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import hugging_face, logits, network_variables, tf1_checkpoint
+from bert_estimator.interchange import (
+    hub_model,
+    hugging_face,
+    logits,
+    network_variables,
+    tf1_checkpoint,
+)
 from bert_estimator.interchange.opening import open_source
-from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, TF1, Source
+from bert_estimator.interchange.source import HUB, HUGGING_FACE, TAGGING, TF1, Source
 
-WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write}
+WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write, HUB: hub_model.write}
 
 # The weights are copied, not computed: on one machine the logits are the same bit for bit, unless
 # its threads split a sum differently.
@@ -27,7 +33,7 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     Args:
       source: `Source`, with its configuration and its vocabulary.
       target: a directory that does not exist yet, or that is empty.
-      to: one of WRITERS. Hugging Face's files of networks that tag or answer do not have a pooler.
+      to: one of WRITERS; `names_left_out` says which weights a format does not have.
 
     Returns:
       output -> greatest absolute difference of the logits on a fixed batch.
@@ -38,19 +44,14 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
-    if to == TF1:
+    if to != HUGGING_FACE:
         try:
             paths.check_no_pattern(target)
         except ValueError as error:
             raise ValueError(f"{target}: {error}") from None
-    heads = network_variables.check(source.config, source.shapes, source.path)
+    left_out = names_left_out(source, to)
     tokenizer = source.open_tokenizer()
-    names = list(source.shapes)
-    if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
-        # These networks do not use their pooler, and BertForTokenClassification and
-        # BertForQuestionAnswering do not have one.
-        names = [name for name in names if not name.startswith(network_variables.POOLER)]
-    weights = {name: source.read(name) for name in names}
+    weights = {name: source.read(name) for name in source.shapes if name not in left_out}
     for name, value in weights.items():
         if value.dtype != np.float32:
             raise ValueError(f"{source.path}: {name} is {value.dtype}, not float32")
@@ -63,6 +64,22 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
         differences = compare(source.config, weights, open_source(partial), target)
         os.replace(partial, target)
     return differences
+
+
+def names_left_out(source: Source, to: str) -> list[str]:
+    """Returns the names of the source's weights that a format does not have.
+
+    Raises:
+      ValueError: the source is not a BERT of its configuration.
+    """
+    heads = network_variables.check(source.config, source.shapes, source.path)
+    if to == HUB:
+        return hub_model.names_left_out(source)
+    if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
+        # These networks do not use their pooler, and BertForTokenClassification and
+        # BertForQuestionAnswering do not have one.
+        return [name for name in source.shapes if name.startswith(network_variables.POOLER)]
+    return []
 
 
 def compare(

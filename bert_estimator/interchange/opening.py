@@ -3,17 +3,17 @@
 import glob
 import os
 
-from bert_estimator.interchange import archive, hugging_face, tf1_checkpoint
+from bert_estimator.interchange import archive, hub, hugging_face, tf1_checkpoint
 from bert_estimator.interchange.source import Source
 
 
 def open_source(path: str, choice: str | None = None) -> Source:
-    """Opens a model in google-research/bert's format or in Hugging Face's.
+    """Opens a model in google-research/bert's format, in Hugging Face's or in TF Hub's.
 
     Args:
       path: a TF1 checkpoint without .index (`uncased_L-12_H-768_A-12/bert_model.ckpt`); a directory
         with one checkpoint, such as the directory of a run, or with Hugging Face's config.json and
-        model.safetensors; or a zip archive of such a directory.
+        model.safetensors, or with TF Hub's saved_model.pb; or a zip archive of such a directory.
       choice: which checkpoint of a run's directory, as for `tf1_checkpoint.find`.
 
     Raises:
@@ -21,12 +21,16 @@ def open_source(path: str, choice: str | None = None) -> Source:
         says what.
     """
     is_prefix = tf1_checkpoint.exists(path)
-    if choice is not None and (is_prefix or os.path.isfile(path) or hugging_face.is_model(path)):
+    is_model = hugging_face.is_model(path) or hub.is_model(path)
+    if choice is not None and (is_prefix or os.path.isfile(path) or is_model):
         raise ValueError(
             f"{path}: is not the directory of a run, so that there is no {choice} checkpoint to "
             "choose; leave --checkpoint out"
         )
     if is_prefix:
+        module = hub.folder_of(path)
+        if module is not None:
+            return hub.open_directory(module, path)
         return tf1_checkpoint.open_prefix(path, path)
     folder = path
     if os.path.isfile(path):
@@ -38,11 +42,14 @@ def open_source(path: str, choice: str | None = None) -> Source:
         )
     if hugging_face.is_model(folder):
         return hugging_face.open_directory(folder, path)
+    if hub.is_model(folder):
+        return hub.open_directory(folder, path)
     prefix = tf1_checkpoint.find(folder, choice)
     if prefix is not None:
         return tf1_checkpoint.open_prefix(prefix, path)
     bins = glob.glob(os.path.join(glob.escape(folder), "pytorch_model*.bin"))
     raise ValueError(
-        f"{path}: holds neither a TF1 checkpoint (*.index) nor Hugging Face's model.safetensors"
+        f"{path}: holds neither a TF1 checkpoint (*.index) nor Hugging Face's model.safetensors "
+        "nor TF Hub's saved_model.pb"
         + ("; save the model with safe_serialization=True, not as pytorch_model.bin" * bool(bins))
     )

@@ -7,7 +7,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import TASK_KINDS
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
 
-TF1, HUGGING_FACE = "tf1", "hf"
+TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
 # What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
@@ -19,11 +19,11 @@ class Source:
 
     Attributes:
       path: what the user called the model.
-      format: TF1 or HUGGING_FACE.
+      format: TF1, HUGGING_FACE or HUB.
       shapes: name -> shape, a list of ints, of each weight, under google-research/bert's names.
       read: function name -> numpy array of that shape.
-      checkpoint: path of the TF1 checkpoint that is read, without .index; None for Hugging Face's
-        files.
+      checkpoint: path of the TF1 checkpoint that is read, without .index; None for the other
+        formats.
       left_out: names of the stored tensors that are not weights: optimizer slots, counters, second
         copies.
       config: `BertConfig`, or None if there is no configuration beside the weights.

@@ -66,6 +66,7 @@ def load(config: ClassificationConfig) -> ClassificationData:
 
 
 def _load_files(config):
+    config = vocabulary.completed(config)
     bert_config = estimator.read_bert_config(config)
     estimator.check_length(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)

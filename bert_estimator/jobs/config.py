@@ -56,8 +56,8 @@ class JobConfig:
     )
     init_checkpoint: str | None = flags.field(
         None,
-        "Start training from the weights of this checkpoint, Google's or Hugging Face's: a path "
-        "without .index, a directory, or a zip archive. Empty: start from scratch.",
+        "Start training from the weights of this checkpoint, Google's, Hugging Face's or TF Hub's: "
+        "a path without .index, a directory, or a zip archive. Empty: start from scratch.",
     )
     allow_partial_init: bool = flags.field(
         False,

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Callable
 
-from bert_estimator import sharding, tpu
+from bert_estimator import interchange, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import hugging_face_config
@@ -20,13 +20,21 @@ _MAX_STEPS_PER_LOG = 100
 def read_bert_config(config: JobConfig) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
+    Without the flag, it reads what --init_checkpoint has beside its weights.
+
     Returns:
       A `BertConfig`.
 
     Raises:
-      FlagError: the file is not a configuration, or its network cannot be built.
+      FlagError: the file is not a configuration or is missing, or its network cannot be built.
     """
     path = config.bert_config_file
+    if path is None:
+        with flags.named("init_checkpoint"):
+            found = interchange.open_source(config.init_checkpoint).config
+        rule = f"is needed: there is no configuration beside {config.init_checkpoint}"
+        flags.check(found, "bert_config_file", None, rule)
+        return found
     with flags.named("bert_config_file"):
         if hugging_face_config.is_config(path):
             return hugging_face_config.read_config(path)

@@ -14,7 +14,7 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.recipes import embedded_classifier
 
 _MOST_SEEDS = 1000
-_VOCABULARIES = ("vocab.txt", "vocab.model")
+_VOCABULARIES = ("vocab.txt", "vocab.model", os.path.join("assets", "vocab.txt"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,10 @@ class FineTuningConfig(JobConfig):
         if not self.embedded:
             for name in ("vocab_file", "bert_config_file"):
                 value = getattr(self, name)
-                flags.check(value, name, None, "is needed, unless the task is embedded")
+                rule = (
+                    "is needed, unless the task is embedded or --init_checkpoint has one beside it"
+                )
+                flags.check(value or self.init_checkpoint, name, None, rule)
             self.check_data_flags()
         if flags.find_hosts().number > 1:
             raise flags.FlagError(

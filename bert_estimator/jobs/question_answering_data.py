@@ -21,12 +21,14 @@ class QuestionAnsweringData:
     Attributes:
       bert_config: the network.
       vocab_file: the vocabulary of the windows.
+      do_lower_case: whether their text is lower-cased.
       train, evaluate, predict: the windows, or None if the configuration does not ask for them.
       baselines: function without arguments that returns a dict of name -> F1 on `evaluate`.
     """
 
     bert_config: BertConfig
     vocab_file: str
+    do_lower_case: bool
     train: Windows | None
     evaluate: Windows | None
     predict: Windows | None
@@ -48,6 +50,7 @@ def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
 
 
 def _load_files(config):
+    config = vocabulary.completed(config)
     bert_config = estimator.read_bert_config(config)
     _check_network(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
@@ -81,7 +84,7 @@ def _load_files(config):
         return {"no answer": _f1(evaluate.questions, {})}
 
     return QuestionAnsweringData(
-        bert_config, config.vocab_file, train, evaluate, predict, baselines
+        bert_config, config.vocab_file, config.do_lower_case, train, evaluate, predict, baselines
     )
 
 
@@ -108,7 +111,9 @@ def _load_embedded(config):
             "nearest sentence": _f1(held_out.questions, sentences),
         }
 
-    return QuestionAnsweringData(bert_config, vocab_file, train, held_out, held_out, baselines)
+    return QuestionAnsweringData(
+        bert_config, vocab_file, config.do_lower_case, train, held_out, held_out, baselines
+    )
 
 
 def _check_network(config, bert_config):

@@ -53,7 +53,7 @@ class QuestionAnswering(FineTuning):
         return {
             "kind": "question_answering",
             "vocab_file": vocabulary_in_run(self._data.vocab_file),
-            "do_lower_case": config.do_lower_case,
+            "do_lower_case": self._data.do_lower_case,
             "max_seq_length": config.max_seq_length,
             "doc_stride": config.doc_stride,
             "max_query_length": config.max_query_length,

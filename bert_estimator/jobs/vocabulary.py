@@ -1,14 +1,15 @@
 """The vocabulary of a fine-tuning: opened, checked against the network, and kept in the run."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 
-from bert_estimator import tokenization
+from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
 from input_pipelines import default_data
 
 
@@ -31,6 +32,32 @@ def open_tokenizer(
         "the two that belong together",
     )
     return tokenizer
+
+
+def completed(config: Config) -> Config:
+    """Returns a configuration with the vocabulary of --init_checkpoint, if no flag names one.
+
+    The casing comes with it, if the files beside the weights say the casing.
+
+    Raises:
+      FlagError: there is no vocabulary, or it has another casing than --do_lower_case says.
+    """
+    if config.vocab_file or config.embedded:
+        return config
+    with flags.named("init_checkpoint"):
+        source = interchange.open_source(config.init_checkpoint)
+    rule = f"is needed: there is no vocabulary beside {config.init_checkpoint}"
+    flags.check(source.vocab_file, "vocab_file", None, rule)
+    lower = source.do_lower_case
+    if lower is None:
+        lower = config.do_lower_case
+    flags.check(
+        not config.is_given("do_lower_case") or config.do_lower_case == lower,
+        "do_lower_case",
+        config.do_lower_case,
+        f"{config.init_checkpoint} was trained with {lower}; leave it out",
+    )
+    return dataclasses.replace(config, vocab_file=source.vocab_file, do_lower_case=lower)
 
 
 def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:

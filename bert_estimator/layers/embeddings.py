@@ -20,14 +20,13 @@ def embed(
 
     Args:
       config: BertConfig.
-      input_ids: int32 [B, F], ids in the vocabulary; F is static.
+      input_ids: int32 [B, F], ids in the vocabulary.
       token_type_ids: int32 [B, F], below type_vocab_size.
       use_one_hot_embeddings: whether to call `one_hot_lookup` rather than `gather_lookup`.
 
     Returns:
       The sum, float32 [B, F, E], and the table of word embeddings, a float32 variable.
     """
-    sequence_length = input_ids.shape.as_list()[1]
 
     def table(name, rows):
         shape = [rows, config.embedding_width()]
@@ -38,7 +37,7 @@ def embed(
     position_table = table("position_embeddings", config.max_position_embeddings)
     lookup = one_hot_lookup if use_one_hot_embeddings else gather_lookup
     words = lookup(word_table, input_ids) + lookup(type_table, token_type_ids)
-    return words + position_table[:sequence_length], word_table
+    return words + position_table[: length_of(input_ids)], word_table
 
 
 def gather_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -66,4 +65,10 @@ def one_hot_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     vocab_size, hidden_size = table.shape.as_list()
     one_hot = tf.one_hot(tf.reshape(ids, [-1]), vocab_size, dtype=dtype)
     rows = tf.matmul(one_hot, tf.cast(table, dtype))
-    return tf.cast(tf.reshape(rows, [-1, ids.shape.as_list()[1], hidden_size]), tf.float32)
+    return tf.cast(tf.reshape(rows, [-1, length_of(ids), hidden_size]), tf.float32)
+
+
+def length_of(ids: tf.Tensor) -> int | tf.Tensor:
+    """Returns the sequence length of ids or a mask [B, F]; a scalar tensor if it is not static."""
+    static = ids.shape.as_list()[1]
+    return tf.shape(ids)[1] if static is None else static

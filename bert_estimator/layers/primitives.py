@@ -3,8 +3,10 @@
 TF1 has neither.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -17,6 +19,22 @@ def in_xla_program() -> bool:
     Such a graph is built within an `XLAControlFlowContext`.
     """
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
+
+
+_IS_PORTABLE = contextvars.ContextVar("is_portable", default=False)
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Builds graphs of TensorFlow's own operations with their own gradients.
+
+    They are slower. A program that does not have this project can differentiate them.
+    """
+    token = _IS_PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _IS_PORTABLE.reset(token)
 
 
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
@@ -34,6 +52,8 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
     Returns:
       A tensor equal to `value`.
     """
+    if _IS_PORTABLE.get():
+        return value
     with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
         return tf.identity_n([value, *inputs])[0]
 
@@ -50,6 +70,8 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
     Returns:
       What the function returns.
     """
+    if _IS_PORTABLE.get():
+        return function(*tensors)
     specs = tuple((tuple(tensor.shape.as_list()), tensor.dtype) for tensor in tensors)
     return _compiled(function, specs)(*tensors)
 
@@ -67,6 +89,8 @@ def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> 
     Returns:
       What the function returns.
     """
+    if _IS_PORTABLE.get():
+        return function(*tensors)
     value = with_gradient("BertEstimatorFused", fused(function, *tensors), *tensors)
     value.op.fused_function = function
     return value
