@@ -20,7 +20,7 @@ from absl import flags
 
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, shards, text_flags
+from input_pipelines import command_line, document_filter, shards, text_flags
 from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import find_files, no_text, total_bytes
 from input_pipelines.instances import CreationSettings
@@ -154,6 +154,7 @@ def create(values: flags.FlagValues) -> str:
     except ValueError as error:
         # The message begins with the name of a field, which is the name of its flag too.
         raise ValueError(f"--{error}") from None
+    options = text_flags.options(values)
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
     output_files = _output_files(values.output_file.split(","), values.num_shards)
@@ -171,7 +172,7 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case)
     with lock.held_for(output_files[0]):
-        return _write(values, input_files, vocab_file, tokenizer, output_files, settings)
+        return _write(values, input_files, options, vocab_file, tokenizer, output_files, settings)
 
 
 def _output_files(output_files, num_shards):
@@ -203,7 +204,7 @@ def _output_files(output_files, num_shards):
     return output_files
 
 
-def _write(values, input_files, vocab_file, tokenizer, output_files, settings):
+def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
     from input_pipelines import held_out
@@ -214,9 +215,9 @@ def _write(values, input_files, vocab_file, tokenizer, output_files, settings):
 
     def write(files, settings, description, are_held_out, what):
         side = (fraction, are_held_out) if fraction else None
-        parts = split_files(input_files, text_flags.options(values), side)
+        parts = split_files(input_files, options, side)
         if not parts:
-            raise ValueError(no_text(input_files))
+            raise ValueError(no_text(input_files, {}))
         return write_pretraining_records(
             parts,
             tokenizer,
@@ -239,6 +240,8 @@ def _write(values, input_files, vocab_file, tokenizer, output_files, settings):
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
     manifest = write(output_files, settings, description, False, "Records")
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
+    if left_out := manifest.corpus.get("left_out"):
+        summary.append(f"Left out: {document_filter.in_words(left_out)}.")
     return "\n".join(summary)
 
 

@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_estimator import atomic_file
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, text_flags
+from input_pipelines import command_line, document_filter, text_flags
 from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
@@ -42,13 +42,6 @@ def define_flags() -> None:
         "Leave out documents with the same words as a document before them (exact), or with most "
         "of its sequences of 5 words (near).",
     )
-    flags.DEFINE_integer("min_words", 0, "Leave out documents with fewer words than this.")
-    flags.DEFINE_float(
-        "min_letters",
-        0.0,
-        "Leave out documents of which a smaller share of the characters, without spaces, are "
-        "letters.",
-    )
 
 
 def create(values: flags.FlagValues) -> str:
@@ -67,46 +60,32 @@ def create(values: flags.FlagValues) -> str:
         )
     if os.path.isdir(path) or not path:
         raise ValueError(f"--output_file={path}: is not a file's name")
-    if values.min_words < 0:
-        raise ValueError(f"--min_words={values.min_words}: must be 0 or more")
-    if not 0 <= values.min_letters <= 1:
-        raise ValueError(f"--min_letters={values.min_letters}: must be from 0 to 1")
+    options = text_flags.options(values)
+    chosen = options.new_filter()
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
     if os.path.realpath(path) in map(os.path.realpath, files):
         raise ValueError(f"--output_file={path}: is one of the files of --input_file")
-    documents = read_documents(files, progress, text_flags.options(values))
+    documents = read_documents(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
-        return _write(documents, file, values)
+        number, words, repeated = _write(documents, file, _DUPLICATES[values.deduplicate])
+    left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
+    return f"{number} documents ({words} words) in {path}. Left out: {left_out}."
 
 
-def _write(documents, file, values):
-    """Writes the documents that are kept; returns a summary in words."""
-    duplicates = _DUPLICATES[values.deduplicate]
-    duplicates = duplicates and duplicates()
-    number = words = short = foreign = repeated = 0
+def _write(documents, file, kind):
+    """Writes the documents that are new; returns numbers: of them, their words, and the others."""
+    duplicates = kind and kind()
+    number = words = repeated = 0
     for document in documents:
-        size = sum(len(sentence.split()) for sentence in document)
-        if size < values.min_words:
-            short += 1
-        elif values.min_letters and _share_of_letters(document) < values.min_letters:
-            foreign += 1
-        elif duplicates and not duplicates.is_new(document):
+        if duplicates and not duplicates.is_new(document):
             repeated += 1
-        else:
-            file.write(("\n" if number else "") + "\n".join(document) + "\n")
-            number += 1
-            words += size
-    left_out = f"{repeated} duplicates, {short} short, {foreign} of too few letters"
-    if not number:
-        raise ValueError(f"all documents are left out: {left_out}. Change the flags.")
-    return f"{number} documents ({words} words) in {values.output_file}. Left out: {left_out}."
-
-
-def _share_of_letters(document):
-    characters = "".join("".join(document).split())
-    return sum(map(str.isalpha, characters)) / len(characters)
+            continue
+        file.write(("\n" if number else "") + "\n".join(document) + "\n")
+        number += 1
+        words += document_filter.number_of_words(document)
+    return number, words, repeated
 
 
 def main(argv: list[str]) -> int:

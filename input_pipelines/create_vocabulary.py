@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, text_flags
+from input_pipelines import command_line, document_filter, text_flags
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
 
@@ -60,10 +60,12 @@ def create(values: flags.FlagValues) -> str:
     if not 0 < values.vocab_size <= _LARGEST:
         rule = f"must be from 1 to {_LARGEST}"
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
+    options = text_flags.options(values)
+    chosen = options.new_filter()
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
-    documents = read_documents(files, progress, text_flags.options(values))
+    documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")
     if is_model != (values.model_type != "wordpiece"):
@@ -79,8 +81,10 @@ def create(values: flags.FlagValues) -> str:
             share = train_sentencepiece(sentences, values.vocab_file, size, kind, do_lower_case)
         else:
             write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
+    left_out = document_filter.in_words(chosen.left_out)
+    left_out = left_out and f" Left out: {left_out}."
     part = f", from a random {100 * share:.2g} % of the sentences" if share < 1 else ""
-    return f"{values.vocab_size} tokens in {values.vocab_file}{part}."
+    return f"{values.vocab_size} tokens in {values.vocab_file}{part}.{left_out}"
 
 
 def main(argv: list[str]) -> int:

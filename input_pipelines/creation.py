@@ -32,7 +32,7 @@ from input_pipelines.splitmix import keys
 from input_pipelines.text_parts import TextPart
 from input_pipelines.tokenized_text import TokenizedText
 
-_VERSION = 1  # of what the work's files hold
+_VERSION = 2  # of what the work's files hold
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4
 _GROUP_TOKENS = 1 << 24
 _BUCKET_TOKENS = 1 << 25
@@ -114,7 +114,9 @@ def tokenize(task: tuple[Work, TextPart, str]) -> int:
     """Tokenizes a part of the text; returns its size in bytes. The task is (work, part, path)."""
     work, part, path = task
     if not tokenized_text.is_written(path):
-        tokenized_text.write_part(part.documents(), work.tokenizer, path)
+        chosen = part.options.new_filter()
+        documents = part.documents(chosen)
+        tokenized_text.write_part(documents, work.tokenizer, path, chosen.left_out)
     return part.size
 
 

@@ -8,10 +8,11 @@ formats, whose texts are split into sentences; `text_files` says how files may b
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bert_estimator import paths
 from input_pipelines import remote_files, sentences, text_files, text_formats
+from input_pipelines.document_filter import DocumentFilter, in_words
 from input_pipelines.progress import Progress
 
 SPLITTING = ("auto", "yes", "no")
@@ -29,11 +30,28 @@ class TextOptions:
       text_field: the key of the text in JSON lines, or its column in parquet.
       split_sentences: one of `SPLITTING`. Without splitting, each line is a sentence.
       document_per_file: whether a file of plain text is one document, in spite of empty lines.
+      min_words, min_letters, language: which documents are left out, as `DocumentFilter` says.
+
+    Raises:
+      ValueError: a value is out of its range; the message begins with its name.
     """
 
     text_field: str = "text"
     split_sentences: str = "auto"
     document_per_file: bool = False
+    min_words: int = 0
+    min_letters: float = 0.0
+    language: str = ""
+
+    def __post_init__(self):
+        if self.min_words < 0:
+            raise ValueError(f"min_words is {self.min_words}; it must be 0 or more.")
+        if not 0 <= self.min_letters <= 1:
+            raise ValueError(f"min_letters is {self.min_letters}; it must be from 0 to 1.")
+
+    def new_filter(self) -> DocumentFilter:
+        """Returns a filter of documents, which has not left out any yet; see `DocumentFilter`."""
+        return DocumentFilter(self.min_words, self.min_letters, self.language)
 
 
 _DEFAULT = TextOptions()
@@ -80,7 +98,10 @@ def total_bytes(files: Sequence[str]) -> int:
 
 
 def read_documents(
-    files: Sequence[str], progress: Progress | None = None, options: TextOptions = _DEFAULT
+    files: Sequence[str],
+    progress: Progress | None = None,
+    options: TextOptions = _DEFAULT,
+    chosen: DocumentFilter | None = None,
 ) -> Iterator[list[str]]:
     """Yields the documents of the files, each a non-empty list of non-empty sentences.
 
@@ -88,24 +109,29 @@ def read_documents(
       files: paths.
       progress: counts the bytes that have been read.
       options: how the files are read.
+      chosen: a filter of the options, which counts; None for a new one.
 
     Raises:
       ValueError: a file cannot be read, is damaged or is not UTF-8 (the message gives the offset of
-        the first bad byte), or the files do not contain any document.
+        the first bad byte), or the files do not contain any document, or all are left out.
     """
+    chosen = chosen or options.new_filter()
     number_of_documents = 0
     for path in files:
-        for document in documents_of_file(path, options=options, progress=progress):
+        whole = documents_of_file(path, options=options, progress=progress)
+        for document in chosen.kept(whole):
             number_of_documents += 1
             yield document
     if progress:
         progress.end()
     if not number_of_documents:
-        raise ValueError(no_text(files))
+        raise ValueError(no_text(files, chosen.left_out))
 
 
-def no_text(files: Sequence[str]) -> str:
-    """Returns the message that says that files do not contain any document."""
+def no_text(files: Sequence[str], left_out: Mapping[str, int]) -> str:
+    """Returns the message that says that there is no document, for these numbers of left out."""
+    if any(left_out.values()):
+        return f"all documents are left out: {in_words(left_out)}. Change the flags."
     return (
         f"{', '.join(files)}: every line is empty. Give text with one sentence a line and an "
         "empty line between documents."
@@ -139,7 +165,7 @@ def documents_of_file(
     options: TextOptions = _DEFAULT,
     progress: Progress | None = None,
 ) -> Iterator[list[str]]:
-    """Yields the documents of a file, as `read_documents`, which says what is raised.
+    """Yields all documents of a file; `read_documents`, which leaves some out, says what is raised.
 
     Args:
       path: the file.

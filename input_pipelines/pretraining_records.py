@@ -29,6 +29,7 @@ from bert_estimator.tokenization import Tokenizer
 from input_pipelines import creation, pair_files, shards, tokenized_text
 from input_pipelines import manifest as manifests
 from input_pipelines.beam_pool import BeamPool
+from input_pipelines.document_filter import in_words
 from input_pipelines.documents import no_text
 from input_pipelines.instances import CreationSettings
 from input_pipelines.progress import Progress
@@ -190,16 +191,20 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
     run(creation.tokenize, tasks, lambda task: f"reading {task[1].path}", sizes, "B")
     text = TokenizedText(paths)
     if not text.num_read:
-        raise _NothingToWriteError(_why_no_documents(parts))
+        raise _NothingToWriteError(_why_no_documents(parts, text.left_out))
     return text, identity
 
 
-def _why_no_documents(parts) -> str:
+def _why_no_documents(parts, left_out) -> str:
     if parts[0].side is None:
-        return no_text(list(dict.fromkeys(part.path for part in parts)))
+        return no_text(list(dict.fromkeys(part.path for part in parts)), left_out)
     fraction, are_held_out = parts[0].side
     part, other = ("none", "more") if are_held_out else ("all", "less")
-    return f"the fraction {fraction} holds out {part} of the documents. Give {other}, or more text."
+    besides = f" (left out by flags: {in_words(left_out)})" if any(left_out.values()) else ""
+    return (
+        f"the fraction {fraction} holds out {part} of the documents{besides}. Give {other}, or "
+        "more text."
+    )
 
 
 def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> manifests.Manifest:
@@ -229,6 +234,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "documents": text.num_documents,
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
+            **({"left_out": dict(text.left_out)} if text.left_out else {}),
             **corpus_description,
         },
         creation=settings,

@@ -1,5 +1,7 @@
 """The flags of the commands that read text, which say how."""
 
+import dataclasses
+
 from absl import flags
 
 from input_pipelines.documents import SPLITTING, TextOptions
@@ -25,8 +27,34 @@ def define() -> None:
         defaults.document_per_file,
         "Take each file of plain text for one document; by default, empty lines end documents.",
     )
+    flags.DEFINE_integer(
+        "min_words", defaults.min_words, "Leave out documents with fewer words than this."
+    )
+    flags.DEFINE_float(
+        "min_letters",
+        defaults.min_letters,
+        "Leave out documents of which a smaller share of the characters, without spaces, are "
+        "letters.",
+    )
+    flags.DEFINE_string(
+        "language",
+        defaults.language,
+        "Leave out documents in other languages than this, such as en; py3langid tells them. By "
+        "default, take all languages.",
+    )
 
 
 def options(values: flags.FlagValues) -> TextOptions:
-    """Returns what the flags ask for."""
-    return TextOptions(values.text_field, values.split_sentences, values.document_per_file)
+    """Returns what the flags ask for.
+
+    Raises:
+      ValueError: a flag cannot work; the message says which.
+    """
+    given = {field.name: values[field.name].value for field in dataclasses.fields(TextOptions)}
+    try:
+        options = TextOptions(**given)
+        options.new_filter()  # for its errors
+    except ValueError as error:
+        # The message begins with the name of an attribute, which is the name of its flag too.
+        raise ValueError(f"--{error}") from None
+    return options

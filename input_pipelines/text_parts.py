@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from input_pipelines import documents, remote_files
+from input_pipelines.document_filter import DocumentFilter
 from input_pipelines.documents import TextOptions
 
 _DEFAULT = TextOptions()
@@ -46,10 +47,16 @@ class TextPart:
             described["path"] = os.path.abspath(self.path)
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
 
-    def documents(self) -> Iterator[list[str]]:
-        """Yields the documents; see `documents.read_documents`, whose errors this raises."""
+    def documents(self, chosen: DocumentFilter | None = None) -> Iterator[list[str]]:
+        """Yields the documents; see `documents.read_documents`, whose errors this raises.
+
+        Args:
+          chosen: a filter of the options, which counts the documents of both sides that it leaves
+            out; None for a new one.
+        """
         end = self.end if self.end < self.version[0] else None
         whole = documents.documents_of_file(self.path, self.start, end, self.options)
+        whole = (chosen or self.options.new_filter()).kept(whole)
         if self.side is None:
             return whole
         fraction, are_held_out = self.side

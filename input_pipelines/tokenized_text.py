@@ -7,7 +7,8 @@ documents, the counts of the ids and a hash of the text. The latter is written l
 import array
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,8 +23,20 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_part(documents: Iterable[Sequence[str]], tokenizer: Tokenizer, path: str) -> None:
-    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens."""
+def write_part(
+    documents: Iterable[Sequence[str]],
+    tokenizer: Tokenizer,
+    path: str,
+    left_out: Mapping[str, int] | None = None,
+) -> None:
+    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens.
+
+    Args:
+      documents: the documents.
+      tokenizer: the tokenizer.
+      path: the part's path.
+      left_out: reason -> number of documents that are not among `documents`, once all are read.
+    """
     digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     num_read = 0
@@ -48,6 +61,8 @@ def write_part(documents: Iterable[Sequence[str]], tokenizer: Tokenizer, path: s
             counts=counts,
             num_read=num_read,
             digest=np.frombuffer(digest.digest(), np.uint8),
+            reasons=np.array(list(left_out or ()), np.str_),
+            left_out=np.array(list((left_out or {}).values()), np.int64),
         )
 
 
@@ -67,6 +82,7 @@ class TokenizedText:
       token_counts: counts of each id, int64 [vocab_size].
       num_read: the number of documents, with and without tokens.
       num_documents, num_sentences: how many have tokens.
+      left_out: reason -> number of documents that were left out.
       first_documents: the number of the first document of each part, and of what follows the last.
       sha256: hash of the text if there is one part, else of the hashes of the parts' texts.
     """
@@ -77,6 +93,7 @@ class TokenizedText:
         self.first_documents = [0]
         self.num_read = self.num_sentences = 0
         self.token_counts = np.zeros(0, np.int64)
+        self.left_out: Counter[str] = Counter()
         for path in paths:
             with np.load(path + ".npz") as part:
                 counts = part["counts"]
@@ -87,6 +104,8 @@ class TokenizedText:
                     self.first_documents[-1] + len(part["document_lengths"])
                 )
                 digests.append(part["digest"].tobytes())
+                reasons = part["reasons"].tolist()
+                self.left_out.update(dict(zip(reasons, part["left_out"].tolist(), strict=True)))
         self.num_documents = self.first_documents[-1]
         whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
         self.sha256 = whole.hex()

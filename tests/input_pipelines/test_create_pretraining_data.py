@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines import create_pretraining_data
+from input_pipelines import create_pretraining_data, document_filter
 from input_pipelines import manifest as manifests
 from input_pipelines.pretraining_features import open_pretraining_records
 from input_pipelines.record_reader import find_record_files
@@ -141,6 +141,37 @@ def test_masking(values, text_file, tmp_path, vocab_file, others, dupe_factor):
     manifest = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
     assert manifest.creation["dupe_factor"] == dupe_factor
     assert manifest.is_dynamic == ("--masking=static" not in others)
+
+
+def test_documents_that_are_left_out(values, text_file, tmp_path, vocab_file, monkeypatch):
+    monkeypatch.setattr(
+        document_filter, "language_of", lambda document: "en" if "w1 " in document[0] else "de"
+    )
+    monkeypatch.setattr(document_filter, "check_language", lambda _: None)
+    with open(text_file, "a") as file:
+        file.write("\n\nw1 w2\n\nw1 0 1 2 3 4 5 6 7\n")
+        file.writelines(f"\n\nw1 w2 w{i} w4\nw5 w6 w7" for i in range(40))
+    given = arguments(text_file, tmp_path, vocab_file)
+    flags_given = ["--min_words=3", "--min_letters=0.2", "--language=en"]
+    summary = create_pretraining_data.create(values(*given, *flags_given))
+    whole = manifests.read_manifest(manifests.manifest_path(str(tmp_path / "out-0.tfrecord")))
+    expected = {"short": 1, "of too few letters": 1, "in other languages": 5}
+    assert whole.corpus["left_out"] == expected and whole.corpus["documents"] == 41
+    message = "Left out: 1 short, 1 of too few letters, 5 in other languages."
+    assert summary.endswith(message)
+    # Each is counted once, although the text is read for held-out documents, too.
+    summary = create_pretraining_data.create(values(*given, *flags_given, "--eval_fraction=0.9"))
+    assert summary.endswith(message)
+    with pytest.raises(
+        ValueError, match=r"^all documents are left out: 48 short\. Change the flags"
+    ):
+        create_pretraining_data.create(values(*given, "--min_words=1000"))
+    for flag, message in (
+        ("--min_words=-1", "--min_words is -1; it must be 0 or more"),
+        ("--min_letters=1.5", "--min_letters is 1.5; it must be from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            create_pretraining_data.create(values(*given, flag))
 
 
 def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_file):

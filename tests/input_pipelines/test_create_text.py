@@ -33,9 +33,9 @@ SPLIT = [LONG[:54], LONG[55:]]
 @pytest.mark.parametrize(
     ("flags", "expected", "left_out"),
     [
-        ([], [SPLIT, SHORT, SUM], "Left out: 2 duplicates, 0 short, 0 of too few letters."),
-        (["--min_words=4"], [SPLIT, SUM], "Left out: 2 duplicates, 1 short, 0 of too few letters."),
-        (["--min_letters=0.5"], [SPLIT, SHORT], "Left out: 2 duplicates, 0 short, 1 of too few"),
+        ([], [SPLIT, SHORT, SUM], "Left out: 2 duplicates."),
+        (["--min_words=4"], [SPLIT, SUM], "Left out: 2 duplicates, 1 short."),
+        (["--min_letters=0.5"], [SPLIT, SHORT], "Left out: 2 duplicates, 1 of too few"),
         (["--deduplicate=no"], [SPLIT, SHORT, SUM, SPLIT], "Left out: 0 duplicates"),
     ],
 )
@@ -66,7 +66,7 @@ def test_what_cannot_work(dumps, capsys):
     assert create(dumps) == 2
     assert "a.jsonl.gz:1: has no key 'text' (it has body)" in capsys.readouterr().err
     assert create(dumps, "--text_field=body", "--min_words=1000") == 2
-    assert "all documents are left out: 0 duplicates, 6 short" in capsys.readouterr().err
+    assert "all documents are left out: 6 short. Change the flags." in capsys.readouterr().err
     assert create(dumps, f"--output_file={dumps}/dumps/b.txt") == 2
     assert "b.txt: is one of the files of --input_file" in capsys.readouterr().err
     assert sorted(path.name for path in dumps.iterdir()) == ["dumps"]

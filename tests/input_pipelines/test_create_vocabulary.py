@@ -71,7 +71,7 @@ def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
     values = flags.FlagValues()
     with monkeypatch.context() as patched:
         patched.setattr(flags, "FLAGS", values)
-        for kind in ("string", "integer", "enum", "bool"):
+        for kind in ("string", "integer", "enum", "bool", "float"):
             define = functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=values)
             patched.setattr(flags, f"DEFINE_{kind}", define)
         create_vocabulary.define_flags()
