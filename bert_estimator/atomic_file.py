@@ -8,6 +8,9 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
+ENDING = ".tmp"
+"""The name of a file that is not complete ends so."""
+
 
 @contextlib.contextmanager
 def writer(path: str, mode: str = "w") -> Iterator[IO]:
@@ -24,7 +27,7 @@ def writer(path: str, mode: str = "w") -> Iterator[IO]:
       The open file.
     """
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    temporary = path + ".tmp"
+    temporary = path + ENDING
     try:
         with open(temporary, mode, **options) as file:
             yield file

@@ -1,13 +1,14 @@
 """From a command's arguments to its exit code, for the commands that make data."""
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from absl import app, flags
 
-from bert_estimator import __version__, disk_errors, errors, native_log, paths
+from bert_estimator import __version__, atomic_file, disk_errors, errors, native_log, paths
 from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
@@ -87,3 +88,23 @@ def naming(flag: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
+
+
+def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
+    """Checks that a command does not read the file that it writes.
+
+    Args:
+      flag: the flag that names the output.
+      path: the output, a file of this machine.
+      input_files: the files of `--input_file`.
+
+    Raises:
+      ValueError: the output, or what it is called until it is complete, is among the input.
+    """
+    places = {os.path.realpath(path), os.path.realpath(path + atomic_file.ENDING)}
+    for input_file in input_files:
+        if os.path.realpath(input_file) in places:
+            raise ValueError(
+                f"--{flag}={path}: would replace {input_file}, which is one of the files of "
+                "--input_file. Write to another directory"
+            )

@@ -65,8 +65,7 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
-    if os.path.realpath(path) in map(os.path.realpath, files):
-        raise ValueError(f"--output_file={path}: is one of the files of --input_file")
+    command_line.check_output("output_file", path, files)
     documents = read_documents(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
         number, words, repeated = _write(documents, file, _DUPLICATES[values.deduplicate])

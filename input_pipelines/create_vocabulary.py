@@ -65,6 +65,7 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
+    command_line.check_output("vocab_file", values.vocab_file, files)
     documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
     is_model = values.vocab_file.endswith(".model")

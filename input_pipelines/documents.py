@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_estimator import paths
-from input_pipelines import remote_files, sentences, text_files, text_formats
+from input_pipelines import companions, remote_files, sentences, text_files, text_formats
 from input_pipelines.document_filter import DocumentFilter, in_words
 from input_pipelines.progress import Progress
 
@@ -20,6 +20,8 @@ SPLITTING = ("auto", "yes", "no")
 
 MOST_SENTENCES = 1 << 18
 """A document with more sentences is cut, so that no file has to fit into memory."""
+
+_MOST_NAMED = 3  # files in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,34 +60,41 @@ _DEFAULT = TextOptions()
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Expands glob patterns and directories to files, each file only once.
+    """Expands glob patterns and directories to files, each file only once, however it is spelled.
 
     The files are sorted within each pattern. A directory stands for all files in it and below it,
-    except for files and directories whose names begin with a dot.
+    except for files and directories whose names begin with a dot. Records, and what lies beside
+    them, are left out (`companions.is_text`), unless a file is given by its name.
 
     Raises:
-      ValueError: no pattern is given, or a pattern does not match any file.
+      ValueError: no pattern is given, or a pattern does not match any file of text.
     """
-    files: dict[str, None] = {}
+    files: dict[str, str] = {}  # the place of each file -> its path
     for pattern in patterns:
-        if remote_files.is_remote(pattern):
-            matches = remote_files.find(pattern)
-        else:
-            matches = _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
-        if not matches:
-            raise ValueError(f"no file matches {pattern!r}. Give an existing file or glob.")
-        files.update(dict.fromkeys(matches))
+        matches = _matches(pattern)
+        texts = [path for path in matches if path == pattern or companions.is_text(path)]
+        if not texts:
+            only = ", only records or what lies beside them" if matches else ""
+            raise ValueError(f"no file matches {pattern!r}{only}. Give an existing file or glob.")
+        for path in texts:
+            files.setdefault(path if "://" in path else os.path.realpath(path), path)
     if not files:
         raise ValueError("no pattern is given. Give a comma-separated list of files.")
-    return list(files)
+    return list(files.values())
+
+
+def _matches(pattern):
+    if remote_files.is_remote(pattern):
+        return remote_files.find(pattern)
+    return _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
 
 
 def _files_below(directory):
-    found = []
+    files = []
     for parent, subdirectories, names in os.walk(directory):
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
-        found.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
-    return sorted(filter(os.path.isfile, found))
+        files.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
+    return sorted(filter(os.path.isfile, files))
 
 
 def total_bytes(files: Sequence[str]) -> int:
@@ -125,17 +134,31 @@ def read_documents(
     if progress:
         progress.end()
     if not number_of_documents:
-        raise ValueError(no_text(files, chosen.left_out))
+        raise ValueError(no_text(files, chosen.left_out, options))
 
 
-def no_text(files: Sequence[str], left_out: Mapping[str, int]) -> str:
+def no_text(
+    files: Sequence[str], left_out: Mapping[str, int], options: TextOptions = _DEFAULT
+) -> str:
     """Returns the message that says that there is no document, for these numbers of left out."""
     if any(left_out.values()):
         return f"all documents are left out: {in_words(left_out)}. Change the flags."
-    return (
-        f"{', '.join(files)}: every line is empty. Give text with one sentence a line and an "
-        "empty line between documents."
-    )
+    names = ", ".join(files[:_MOST_NAMED])
+    if len(files) > _MOST_NAMED:
+        names += f" and {len(files) - _MOST_NAMED} more files"
+    formats = {_format(path, options) for path in files}
+    if formats == {"plain"}:
+        return (
+            f"{names}: every line is empty. Give text with one sentence a line and an empty line "
+            "between documents."
+        )
+    verb = "does" if len(files) == 1 else "do"
+    if formats <= {"jsonl", "parquet"}:
+        return (
+            f"{names}: {verb} not hold text under the key {options.text_field!r}. Give files with "
+            "text, or the key of the text as text_field."
+        )
+    return f"{names}: {verb} not hold text. Give files with text."
 
 
 def is_held_out(document: Sequence[str], fraction: float) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_estimator import json_files, paths
+from input_pipelines import companions
 from input_pipelines import manifest as manifests
 
 
 def path_beside(record_file: str) -> str:
     """Returns the path of the held-out records of the set that begins with `record_file`."""
     directory, name = os.path.split(record_file)
-    return os.path.join(directory, manifests.HELD_OUT_PREFIX + name)
+    return os.path.join(directory, companions.HELD_OUT_PREFIX + name)
 
 
 def description(fraction: float, held_out: manifests.Manifest) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,17 +15,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files, paths
+from input_pipelines import companions
 
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
 DYNAMIC_FORMAT_VERSION = 2
 """The version of records without masks, which `packed_records` describes."""
-
-HELD_OUT_PREFIX = "heldout."
-"""The names of held-out records that lie beside training records begin so."""
-
-_PREFIX, _SUFFIX = "manifest.", ".json"
-_COUNTS_PREFIX, _COUNTS_SUFFIX = "token_counts.", ".npy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,26 +74,12 @@ class Manifest:
 
 def manifest_path(record_file: str) -> str:
     """Returns the path of the manifest of the set that begins with `record_file`."""
-    return _sibling(record_file, _PREFIX, _SUFFIX)
+    return _sibling(record_file, companions.MANIFEST_PREFIX, companions.MANIFEST_SUFFIX)
 
 
 def token_counts_path(record_file: str) -> str:
     """Returns the path of the token counts of the set that begins with `record_file`."""
-    return _sibling(record_file, _COUNTS_PREFIX, _COUNTS_SUFFIX)
-
-
-def is_companion(path: str) -> bool:
-    """Returns True for what lies beside records: manifests, counts, vocabularies, held-out records.
-
-    Files that were not written completely count, too.
-    """
-    name = os.path.basename(path)
-    return (
-        name.startswith((HELD_OUT_PREFIX, "temporary."))
-        or (name.startswith(_PREFIX) and name.endswith(_SUFFIX))
-        or (name.startswith(_COUNTS_PREFIX) and name.endswith(_COUNTS_SUFFIX))
-        or re.fullmatch(r"vocab\.[0-9a-f]{64}\.(txt|model)", name) is not None
-    )
+    return _sibling(record_file, companions.COUNTS_PREFIX, companions.COUNTS_SUFFIX)
 
 
 def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
@@ -111,7 +91,7 @@ def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
       (name of the copy, its sha256).
     """
     sha256 = sha256_of_file(vocab_file)
-    name = f"vocab.{sha256}{'.model' if vocab_file.endswith('.model') else '.txt'}"
+    name = companions.vocabulary_name(sha256, vocab_file.endswith(".model"))
     path = os.path.join(directory, name)
     if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
         tf.io.gfile.copy(vocab_file, path + ".tmp", overwrite=True)
@@ -187,7 +167,7 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
     listed = {}
     for directory in sorted({os.path.dirname(place) for place in places.values()}):
         for name in sorted(tf.io.gfile.listdir(directory)):
-            if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
+            if not companions.is_manifest(name):
                 continue
             path = os.path.join(directory, name)
             manifest = read_manifest(path)

@@ -197,7 +197,8 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
 
 def _why_no_documents(parts, left_out) -> str:
     if parts[0].side is None:
-        return no_text(list(dict.fromkeys(part.path for part in parts)), left_out)
+        files = list(dict.fromkeys(part.path for part in parts))
+        return no_text(files, left_out, parts[0].options)
     fraction, are_held_out = parts[0].side
     part, other = ("none", "more") if are_held_out else ("all", "less")
     besides = f" (left out by flags: {in_words(left_out)})" if any(left_out.values()) else ""

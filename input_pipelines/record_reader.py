@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import paths
+from input_pipelines import companions, shards
 from input_pipelines import manifest as manifests
-from input_pipelines import shards
 from input_pipelines.crc32c import masked_crc32c, masked_crc32c_of_strings
 
 _HEADER_BYTES = 12
@@ -93,11 +93,11 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
 def _matches(pattern):
     is_remote = "://" in pattern
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), "*.tfrecord*")
+        pattern = os.path.join(glob.escape(pattern), f"*{companions.RECORDS}*")
     found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
-    if os.path.basename(pattern).startswith(manifests.HELD_OUT_PREFIX):
+    if os.path.basename(pattern).startswith(companions.HELD_OUT_PREFIX):
         return found
-    return [path for path in found if not manifests.is_companion(path)]
+    return [path for path in found if not companions.is_companion(path)]
 
 
 def _check_finished(record_files):

@@ -6,6 +6,7 @@ fsspec it is TensorFlow, as far as this build of TensorFlow knows the protocol.
 
 import contextlib
 import importlib.util
+import posixpath
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ def is_remote(path: str) -> bool:
 def find(pattern: str) -> list[str]:
     """Returns the files that match a pattern, or are in or below a directory; sorted.
 
+    Below a directory, files and directories whose names begin with a dot are left out.
+
     Raises:
       ValueError: the file system cannot be read.
     """
@@ -28,10 +31,10 @@ def find(pattern: str) -> list[str]:
             return _find_by_tensorflow(pattern)
         path = system._strip_protocol(pattern)
         if system.isdir(path):
-            found = system.find(path)
+            files = [file for file in system.find(path) if not _is_hidden(file, path)]
         else:
-            found = [p for p in system.glob(path) if system.isfile(p)]
-        return sorted(map(system.unstrip_protocol, found))
+            files = [file for file in _visible(system.glob(path), path) if system.isfile(file)]
+        return sorted(map(system.unstrip_protocol, files))
 
 
 def size(path: str) -> int:
@@ -66,12 +69,25 @@ def _find_by_tensorflow(pattern):
     import tensorflow.compat.v1 as tf
 
     if not tf.io.gfile.isdir(pattern):
-        return sorted(path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path))
-    return sorted(
+        files = _visible(tf.io.gfile.glob(pattern), pattern)
+        return sorted(path for path in files if not tf.io.gfile.isdir(path))
+    files = [
         tf.io.gfile.join(parent, name)
         for parent, _, names in tf.io.gfile.walk(pattern)
         for name in names
-    )
+    ]
+    return sorted(file for file in files if not _is_hidden(file, pattern))
+
+
+def _visible(files, pattern):
+    """Leaves out files whose names begin with a dot, unless the last part of the glob does, too."""
+    if posixpath.basename(pattern).startswith("."):
+        return files
+    return [file for file in files if not posixpath.basename(file).startswith(".")]
+
+
+def _is_hidden(file, directory):
+    return "/." in file.removeprefix(directory.rstrip("/"))
 
 
 def _system(path) -> Any:

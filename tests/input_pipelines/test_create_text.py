@@ -68,5 +68,31 @@ def test_what_cannot_work(dumps, capsys):
     assert create(dumps, "--text_field=body", "--min_words=1000") == 2
     assert "all documents are left out: 6 short. Change the flags." in capsys.readouterr().err
     assert create(dumps, f"--output_file={dumps}/dumps/b.txt") == 2
-    assert "b.txt: is one of the files of --input_file" in capsys.readouterr().err
+    assert "b.txt, which is one of the files of --input_file." in capsys.readouterr().err
     assert sorted(path.name for path in dumps.iterdir()) == ["dumps"]
+
+
+@pytest.mark.parametrize("duplicates", ["no", "exact"])
+def test_what_a_killed_command_left_is_not_text(dumps, duplicates):
+    """It would be read while it is written: without an end, or as a text's duplicate."""
+    for name in ("out.txt", "dumps/out.txt"):
+        files = [dumps / name, dumps / f"{name}.tmp"]
+        files[1].write_text(f"{LONG}\n\nWhat a killed command wrote.\n")
+        flags = ["--text_field=body", f"--deduplicate={duplicates}", f"--output_file={files[0]}"]
+        assert create(dumps, *flags) == 0
+        assert "killed" not in files[0].read_text()
+        assert len(list(read_documents([str(files[0])]))) == {"no": 6, "exact": 4}[duplicates]
+        assert not files[1].exists()
+        files[0].unlink()
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.txt.tmp"])
+def test_an_output_among_the_input_is_refused(dumps, capsys, name):
+    path = dumps / "dumps" / name
+    path.write_text("Text of a user.\n")
+    inputs = f"{dumps}/dumps/*.txt,{path}"
+    output = f"{dumps}/dumps/vocab.txt"
+    for main, flag in (("text", "output_file"), ("vocabulary", "vocab_file")):
+        assert MAINS[main]([main, f"--input_file={inputs}", f"--{flag}={output}"]) == 2
+        assert f"--{flag}={output}: would replace {path}, which" in capsys.readouterr().err
+        assert path.read_text() == "Text of a user.\n"

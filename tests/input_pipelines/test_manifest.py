@@ -24,12 +24,6 @@ MANIFEST = manifests.Manifest(
 def test_names_do_not_match_globs_over_the_records():
     assert manifests.manifest_path("d/a.tfrecord") == "d/manifest.a.tfrecord.json"
     assert manifests.token_counts_path("d/a.tfrecord") == "d/token_counts.a.tfrecord.npy"
-    assert manifests.is_companion("d/manifest.a.tfrecord.json")
-    assert manifests.is_companion("d/token_counts.a.tfrecord.npy")
-    assert manifests.is_companion(f"d/vocab.{'0a' * 32}.txt")
-    assert manifests.is_companion(f"d/vocab.{'0a' * 32}.model")
-    assert not manifests.is_companion("manifest.d/a.tfrecord")
-    assert not manifests.is_companion("d/vocab.records.txt")
 
 
 def test_round_trip(tmp_path):

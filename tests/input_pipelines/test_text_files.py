@@ -94,6 +94,8 @@ def bucket():
         "corpus/b.txt": TEXT,
         "corpus/a/c.txt.gz": gzip.compress(TEXT),
         "corpus/w.jsonl": b'{"text": "One. Two."}\n',
+        "corpus/.git/a.txt": TEXT,
+        "corpus/train.tfrecord": TEXT,
     }.items():
         system.pipe(f"/{name}", content)
     yield
@@ -126,8 +128,10 @@ def test_a_protocol_that_nobody_knows():
 def test_without_fsspec_it_is_tensorflow(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files.remote_files, "_system", lambda path: None)
     path = tmp_path / "d" / "a.txt"
-    path.parent.mkdir()
+    (path.parent / ".git").mkdir(parents=True)
     path.write_bytes(TEXT)
+    for hidden in (".a.txt", ".git/a.txt", "train.tfrecord", "a.txt.tmp"):
+        (path.parent / hidden).write_bytes(TEXT)
     assert find_files([f"file://{path.parent}"]) == [f"file://{path}"]
     assert find_files([f"file://{path.parent}/*.txt"]) == [f"file://{path}"]
     assert total_bytes([f"file://{path}"]) == len(TEXT)
