@@ -1,6 +1,7 @@
 """Both scripts on disks that are full, gone or read-only: a sentence, and nothing is lost."""
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -12,7 +13,7 @@ from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, write_data
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of, without_timing
 
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.tpu.verbs import checkpoint_saver
+from bert_estimator.tpu.verbs import checkpoint_saver, pending_write, snapshot
 
 REWRITES_GRAPHS = False  # see tests/conftest.py
 
@@ -61,31 +62,73 @@ def after_step(monkeypatch, step, action):
     monkeypatch.setattr(RunDirectory, "add_metrics", add_metrics)
 
 
-@pytest.mark.parametrize("script", one_quick(PRETRAINING))
-def test_a_disk_that_becomes_full(script, data, tmp_path, capsys, limit_files, monkeypatch):
+IN_BACKGROUND = pytest.param("in the background", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["while training waits", IN_BACKGROUND])
+def way(request, monkeypatch):
+    """How checkpoints are written: in the background all of them are, whatever their size."""
+    if request.param == "in the background":
+        monkeypatch.setattr(snapshot, "LEAST_BYTES", 0)
+    return request.param
+
+
+# What each disk does to the write of a checkpoint after step 6 -> how the sentence ends.
+WHAT_NEXT = "; then run the same command again: it resumes from what was saved."
+DISKS = {
+    "limit": ": File too large. Raise the limit of the size of files (ulimit -f)",
+    "full": ": No space left on device. Free space there",
+    "quota": ": Disk quota exceeded. Free space there, or have the quota raised",
+}
+ERRORS = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
+
+
+@pytest.mark.parametrize(
+    ("disk", "script"),
+    [
+        *(pytest.param("limit", *each.values, id=each.id, marks=each.marks)
+          for each in one_quick(PRETRAINING)),
+        *(pytest.param(disk, *each.values, id=f"{disk}-{each.id}", marks=pytest.mark.slow)
+          for disk in ERRORS for each in one_quick(PRETRAINING)),
+    ],
+)  # fmt: skip
+def test_a_disk_that_becomes_full(
+    disk, script, way, data, tmp_path, capsys, limit_files, monkeypatch
+):
     def run(name):
-        flags = script.flags(data[script.name], tmp_path / name, **script.steps(8))
+        flags = script.flags(data[script.name], tmp_path / name, **script.steps(12))
         return script.main([*flags, "--do_train"])
+
+    def refuse(prefix, sync=checkpoint_saver.sync):
+        if prefix.endswith("-8"):
+            raise OSError(ERRORS[disk], os.strerror(ERRORS[disk]), f"{prefix}.index")
+        sync(prefix)
+
+    def become_full():
+        pending_write.wait_for(str(tmp_path / "run"))  # of step 4
+        if disk == "limit":
+            limit_files(4000)
 
     assert run("whole") == 0
     tf.summary.FileWriterCache.clear()
     with monkeypatch.context() as patched:
-        after_step(patched, 6, lambda: limit_files(4000))
+        if disk != "limit":
+            patched.setattr(checkpoint_saver, "sync", refuse)
+        after_step(patched, 6, become_full)
+        # The write of step 8 has failed when step 10 has been logged.
+        after_step(patched, 10, lambda: pending_write.wait_for(str(tmp_path / "run")))
         assert run("run") == 1
     limit_files(1 << 40)
     err = capsys.readouterr().err
     assert "Traceback" not in err
     last = err.splitlines()[-1]
     assert last.startswith(f"{script.name}: error: {tmp_path}/run/")
-    assert last.endswith(
-        ": File too large. Raise the limit of the size of files (ulimit -f); then run the same "
-        "command again: it resumes from what was saved."
-    )
+    assert last.endswith(DISKS[disk] + WHAT_NEXT)
     assert steps_of(tmp_path / "run") == [0, 4]
     assert not [name for name in os.listdir(tmp_path / "run") if "temp" in name or "tmp" in name]
     forget_event_files()
     assert run("run") == 0
-    found, expected = (variables_of(tmp_path / name, 8) for name in ("run", "whole"))
+    found, expected = (variables_of(tmp_path / name, 12) for name in ("run", "whole"))
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
     assert training_metrics(tmp_path / "run") == training_metrics(tmp_path / "whole")

@@ -13,6 +13,7 @@ from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.rollbacks import Rollbacks
+from bert_estimator.tpu.verbs import snapshot
 
 REWRITES_GRAPHS = False  # see tests/conftest.py
 
@@ -43,6 +44,14 @@ def test_a_file_that_cannot_be_read(tmp_path, content):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return write_data(tmp_path_factory)
+
+
+@pytest.fixture(params=["while training waits", "in the background"])
+def way(request, monkeypatch):
+    """How checkpoints are written: in the background all of them are, whatever their size."""
+    if request.param == "in the background":
+        monkeypatch.setattr(snapshot, "LEAST_BYTES", 0)
+    return request.param
 
 
 LOCAL, SESSION, CORES = {"use_tpu": False}, {}, {"tpu_name": "rehearse:2"}
@@ -111,6 +120,37 @@ def test_a_run_goes_on_without_the_batches_and_resumes_exactly(
     assert training_metrics(tmp_path / "killed") == training_metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", [LOCAL, SESSION, CORES])
+@pytest.mark.parametrize("script", [PRETRAINING, SQUAD])
+def test_rollbacks_and_the_best_checkpoint(run, script, runtime, way, tmp_path, monkeypatch):
+    """The checkpoint of step 4 is written in the background; only those of 6 and 12 are read."""
+    changes = {"max_rollbacks": 3, "keep_best_checkpoint": True, "eval_steps": 6, "do_eval": True}
+    changes["save_checkpoints_steps"] = 2
+
+    def left(name):
+        best = json.loads((tmp_path / name / "best" / "best.json").read_text())
+        files = sorted(os.listdir(tmp_path / name / "best"))
+        return best, files, skipped_by(tmp_path / name), training_metrics(tmp_path / name)
+
+    assert run(script, "whole", runtime, **changes) == 0
+    assert [each["step"] for each in left("whole")[0]["evaluations"]] == [6, 12]
+    assert left("whole")[2][0] == (6, 1)
+
+    def add(self, checkpoint_step, failed_step, add=Rollbacks.add):
+        add(self, checkpoint_step, failed_step)
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Rollbacks, "add", add)
+        run(script, "killed", runtime, **changes)
+    assert run(script, "killed", runtime, **changes) == 0
+    assert left("killed") == left("whole")
+    found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
 def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsys):
     """The data is not at fault: each attempt fails."""
     assert run(PRETRAINING, "run", SESSION, learning_rate=1e30, max_rollbacks=2) == 1
@@ -126,6 +166,7 @@ def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw", "lars", "adafactor"])
 @pytest.mark.parametrize("rate", [1e4, 1e20, 3e38])
 @pytest.mark.parametrize("runtime", [LOCAL, SESSION, CORES])
+@pytest.mark.usefixtures("way")
 def test_no_checkpoint_holds_what_is_not_finite(
     request, data, tmp_path, capsys, optimizer, rate, runtime
 ):

@@ -14,7 +14,7 @@ import traceback
 from process import LONGEST_SECS, Blow, Run
 
 LOST_HOST_SECS = 30
-MOST_INTERRUPTIONS = 3
+MOST_INTERRUPTIONS, MOST_SIGNALS = 3, 8
 ACTIONS = ("kill", "signal", "damage", "worker", "host")
 
 _whole = {}  # Scenario -> (what a run leaves, its `Run`)
@@ -58,7 +58,8 @@ class Trial:
         interrupt = {
             "signal": self._signal, "worker": self._kill_worker, "host": self._kill_host,
         }.get(self.action, self._kill)  # fmt: skip
-        for number in range(self._generator.randint(1, MOST_INTERRUPTIONS)):
+        most = MOST_SIGNALS if self.action == "signal" else MOST_INTERRUPTIONS
+        for number in range(self._generator.randint(1, most)):
             problem = interrupt(number, whole)
             if problem:
                 return problem
