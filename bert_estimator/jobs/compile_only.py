@@ -58,13 +58,20 @@ def check(config: Any) -> None:
     )
 
 
-def run(config: Any, lower: Callable[[Any, int], Any], num_train_steps: int) -> bool:
+def run(
+    config: Any,
+    lower: Callable[[Any, int], Any],
+    num_train_steps: int,
+    input_secs: float | None = None,
+) -> bool:
     """Compiles the training step, prints what the compiler says, and writes it as JSON.
 
     Args:
       config: the script's `JobConfig`.
       lower: function of a configuration and a number of cores that returns a `LoweredStep`.
       num_train_steps: the steps of the training.
+      input_secs: the seconds that one core of a host takes to read an example; None if the examples
+        are in memory.
 
     Returns:
       Whether the step fits the memory of a core.
@@ -113,6 +120,8 @@ def run(config: Any, lower: Callable[[Any, int], Any], num_train_steps: int) -> 
             f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, what the LAMB paper's run of BERT-Large "
             f"reached on TPU v3, {_total(result, 'likely')}"
         )
+        if input_secs is not None:
+            result |= _input(found, input_secs)
     else:
         result["remedies"] = list(_remedies(config, replicas, found, report))
     path = _path(config)
@@ -169,6 +178,17 @@ def _times(report, steps, price):
         if price is not None:
             result[of_cost] = result[of_secs] / 3600 * report.chips * price
     return result
+
+
+def _input(report, input_secs):
+    """Prints and returns what the fastest steps need of each host."""
+    rate = report.train_batch_size / report.hosts / report.least_step_secs
+    cores = rate * input_secs
+    print(
+        f"input: each host ({report.hosts}) reads at most {rate:,.0f} examples a second, which "
+        f"keeps {cores:.2g} cores of its CPU busy"
+    )
+    return {"input_examples_per_sec_per_host": rate, "input_cores_per_host": cores}
 
 
 def _total(times, kind):

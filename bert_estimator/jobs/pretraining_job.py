@@ -149,7 +149,8 @@ def compile_step(config: PretrainingConfig) -> bool:
         )
         return _estimator(changed, bert_config).lower(zeros, cores)
 
-    return compile_only.run(config, lower, config.num_train_steps)
+    input_secs = pretraining_input.core_secs(config.max_seq_length)
+    return compile_only.run(config, lower, config.num_train_steps, input_secs)
 
 
 def _bert_config(config):

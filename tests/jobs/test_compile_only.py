@@ -11,6 +11,7 @@ import run_classifier
 import run_pretraining
 from bert_estimator.jobs import pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
+from input_pipelines import pretraining_input
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -72,6 +73,15 @@ def test_the_report(tmp_path, capsys):
     peak_secs = 100 * report["flops"] / report["peak"]
     assert report["least_total_secs"] > peak_secs / 0.283
     assert report["total_secs_at_share_of_the_paper"] == report["least_total_secs"]
+    assert report["hosts"] == 1
+    rate = 4 / report["least_step_secs"]
+    assert report["input_examples_per_sec_per_host"] == rate
+    cores = rate * pretraining_input.core_secs(16)
+    assert report["input_cores_per_host"] == cores
+    line = (
+        f"input: each host (1) reads at most {rate:,.0f} examples a second, which keeps {cores:.2g}"
+    )
+    assert line in printed
 
 
 def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, capsys):

@@ -46,6 +46,7 @@ class CompileReport:
       peak: FLOP/s.
       cores_per_replica: the number of cores that share a model and its examples.
       chips: the number of chips that the cores belong to.
+      hosts: the number of machines that the chips belong to.
       compiler_secs: the compiler's lower bound of a step's time without communication; None if it
         does not give a bound, or jaxlib cannot read the compiled program.
       summed_bytes: bytes of the arrays that the cores sum between them; None if the cores of a
@@ -69,6 +70,7 @@ class CompileReport:
     peak: float
     cores_per_replica: int = 1
     chips: int = 1
+    hosts: int = 1
     compiler_secs: float | None = None
     summed_bytes: int | None = None
     summing_secs: float | None = None
@@ -168,6 +170,7 @@ def report(
         flops=stablehlo.matmul_flops(lowered.text) // cores_per_replica,
         peak=generation.peak,
         chips=len(cores) // generation.cores_a_chip,
+        hosts=len({core.process_index for core in cores}),
     )
     try:
         compiled = lowered.compile_only(mesh)
