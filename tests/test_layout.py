@@ -172,7 +172,8 @@ ARROWS = {
         "bert_estimator.command_line",
     ],
     "bert_estimator.jobs.pretraining_config": CONFIG_ARROWS,
-    "bert_estimator.jobs.fine_tuning_config": CONFIG_ARROWS,
+    # The vocabulary beside a checkpoint, when a flag names the checkpoint.
+    "bert_estimator.jobs.fine_tuning_config": ["bert_estimator.interchange", *CONFIG_ARROWS],
     "bert_estimator.jobs.classification_config": [
         "bert_estimator.jobs.fine_tuning_config",
         *CONFIG_ARROWS,

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 
+import fixtures
 import forked
 import numpy as np
 import pytest
@@ -188,15 +189,31 @@ def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, mon
     assert config.vocab_file == "runs/pretraining/data/vocab.txt"
     assert config.sources["init_checkpoint"] == provenance.EMBEDDED
     assert resolve("--init_checkpoint=").init_checkpoint is None
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "bert_model.ckpt.index").write_text("")
-    config = resolve(f"--init_checkpoint={other}/bert_model.ckpt")
-    assert config.vocab_file == "runs/pretraining/data/vocab.txt"
-    (other / "vocab.model").write_text("")  # the checkpoint's own
-    for checkpoint in (other, other / "bert_model.ckpt"):
-        config = resolve(f"--init_checkpoint={checkpoint}")
-        assert config.vocab_file == f"{other}/vocab.model"
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.model", "30k-clean.model"])
+def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
+    folder, path = tmp_path / "other", tmp_path / "other" / "bert_model.ckpt"
+    folder.mkdir()
+    fixtures.write_tf1(folder, BertConfig(**BERT_CONFIG), {"w": np.zeros(2, np.float32)})
+
+    def resolve(*arguments):
+        (config,) = classification_config.resolve(["run_classifier.py", *arguments])
+        return config
+
+    message = f"--vocab_file=None: is needed, since there is no vocabulary beside --init_.*={path}"
+    with pytest.raises(flags.FlagError, match=message):
+        resolve(f"--init_checkpoint={path}")
+    (folder / name).write_text("")
+    for checkpoint in (folder, path):
+        assert resolve(f"--init_checkpoint={checkpoint}").vocab_file == f"{folder}/{name}"
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
+    assert main([f"--init_checkpoint={tmp_path}/no"]) == 2
+    assert (
+        f"--init_checkpoint: {tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
+    )
 
 
 # Whole runs

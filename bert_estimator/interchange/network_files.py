@@ -1,9 +1,9 @@
 """What lies beside a TF1 checkpoint: the network, the vocabulary, and the task it was trained on.
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
-keys `kind`, `labels`, `do_lower_case` and `max_seq_length` of `Source`; a key whose value is not
-known is null, or missing. Earlier versions of this project did not write it: for their runs, the
-same is read from labels.txt (a label a line) and from the flags in the run's config.json.
+keys `kind`, `labels`, `is_pair`, `do_lower_case` and `max_seq_length` of `Source`; a key whose
+value is not known is null, or missing. Earlier versions of this project did not write it: for their
+runs, the same is read from labels.txt (a label a line) and from the flags in the run's config.json.
 """
 
 import json
@@ -21,6 +21,7 @@ CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json",
 SENTENCE_PIECE = "vocab.model"
 # google-research/albert publishes these.
 _OTHER_CONFIGS, _OTHER_VOCABULARIES = ("albert_config.json",), ("30k-clean.model",)
+_KEYS = {"kind": str, "is_pair": bool, "do_lower_case": bool, "max_seq_length": int}
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
@@ -56,6 +57,7 @@ def write(folder: str, source: Source) -> None:
     task = {
         "kind": source.kind,
         "labels": list(source.labels),
+        "is_pair": source.is_pair,
         "do_lower_case": source.do_lower_case,
         "max_seq_length": source.max_seq_length,
     }
@@ -64,7 +66,7 @@ def write(folder: str, source: Source) -> None:
 
 
 def _read_task(folder):
-    """Returns `kind`, `labels`, `do_lower_case` and `max_seq_length`, as fields of `Source`."""
+    """Returns the fields of `Source` that task.json tells."""
     path = os.path.join(folder, TASK)
     if tf.io.gfile.exists(path):
         return task_of(json_files.read(path), path)
@@ -72,7 +74,7 @@ def _read_task(folder):
 
 
 def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
-    """Returns `kind`, `labels`, `do_lower_case` and `max_seq_length` as task.json has them.
+    """Returns the fields of `Source` that task.json tells.
 
     They are checked. If a value is null or missing, it is None, or () for the labels.
 
@@ -84,8 +86,7 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
       ValueError: a value is of another type, or cannot be.
     """
     values = {
-        key: json_files.field(task, key, kind, path, default=None)
-        for key, kind in (("kind", str), ("do_lower_case", bool), ("max_seq_length", int))
+        key: json_files.field(task, key, kind, path, default=None) for key, kind in _KEYS.items()
     }
     if values["kind"] in _WITHOUT_CLASSIFIER:
         values["kind"] = None

@@ -30,6 +30,8 @@ class Source:
       vocab_file: path of the vocabulary, or None if there is no vocabulary beside the weights.
       labels: names of the classifier's outputs in their order; empty if they are not known.
       kind: one of KINDS, or None if it is not known or there is no classifier.
+      is_pair: whether the model was fine-tuned on pairs of texts; None if nothing beside the
+        weights says so.
       do_lower_case: whether the model's text is lower-cased; None if nothing beside the weights
         says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
@@ -48,6 +50,7 @@ class Source:
     vocab_file: str | None = None
     labels: tuple = ()
     kind: str | None = None
+    is_pair: bool | None = None
     do_lower_case: bool | None = None
     max_seq_length: int | None = None
     may_lack_pooler: bool = False

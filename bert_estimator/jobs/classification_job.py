@@ -14,6 +14,7 @@ from bert_estimator import (
     update,
 )
 from bert_estimator.command_line import flags
+from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.jobs import classification_data, classification_export, fine_tuning_job
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.classification_data import ClassificationData
@@ -28,7 +29,6 @@ def run(configs: Sequence[ClassificationConfig]) -> None:
 class Classification(FineTuning):
     """Runs the fine-tuning of a `ClassificationConfig`."""
 
-    HEAD = "output_weights"
     _export_takes_text = False
 
     @staticmethod
@@ -86,6 +86,11 @@ class Classification(FineTuning):
             "do_lower_case": task.do_lower_case,
             "max_seq_length": self._config.max_seq_length,
         }
+
+    def head(self) -> tuple[str, ...]:
+        # Tags are predicted from the tokens, without the pooler.
+        pooler = () if self._data.task.kind == "tagging" else (f"{POOLER}dense/kernel",)
+        return (CLASSIFIER, *pooler)
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         """Evaluates on all files of the task.

@@ -1,71 +1,107 @@
-"""Checks that weights which are used without training belong to the task of the flags.
+"""Networks that are used without training: they must belong to the task of the flags.
 
 A head is a matrix: it fits every task with the same number of labels, whatever they mean.
 """
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.command_line import flags
+from bert_estimator.interchange import Source, archive
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
 
-_TASK = "task.json"
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")
-# transformers gives a classifier these names if nobody named its labels.
-_PLACEHOLDER = re.compile(r"LABEL_\d+")
+_STEP = "global_step"
+_WHAT_TO_DO = "Give the files and flags of its training, or add --do_train to train it for these"
 
 
-def check_head(checkpoint: str, head: str, init_checkpoint: str) -> None:
-    """Checks that a checkpoint holds the head of the task; raises FlagError otherwise.
+def checkpoint_of(source: Source) -> str | None:
+    """Returns a checkpoint of a network that an estimator can restore: one with a global step.
+
+    Converted and published networks lack the step, and Hugging Face's files are not a checkpoint.
+    If such a network was fine-tuned, a copy of it with the global step 0 is written to a directory
+    that lasts as long as the process.
 
     Args:
-      checkpoint: its path.
-      head: the name of a variable of the head.
-      init_checkpoint: the value of the flag that names the checkpoint.
+      source: the network.
+
+    Returns:
+      The checkpoint's path; None if the network has neither a step nor the head of a fine-tuning.
     """
-    flags.check(
-        tf.train.load_checkpoint(checkpoint).has_tensor(head),
-        "init_checkpoint",
-        init_checkpoint,
-        "holds a network that was not fine-tuned for a task of this script; add --do_train",
-    )
+    if source.checkpoint and tf.train.load_checkpoint(source.checkpoint).has_tensor(_STEP):
+        return source.checkpoint
+    if not {CLASSIFIER, f"{ANSWER}/output_weights"} & set(source.shapes):
+        return None
+    prefix = os.path.join(archive.temporary_folder(), "model.ckpt-0")
+    values = {**{name: source.read(name) for name in source.shapes}, _STEP: np.int64(0)}
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
+        save = tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=tensors,
+        )
+        session.run(save, dict(zip(tensors, values.values(), strict=True)))
+    return prefix
 
 
-def check_task(checkpoint: str, task: Mapping[str, Any], flag: str) -> None:
-    """Checks that a checkpoint was trained for a task, if task.json beside it says for which.
+def check(
+    source: Source, head: Sequence[str], task: Mapping[str, Any], vocab_file: str, flag: str
+) -> None:
+    """Checks that a network was fine-tuned for a task, as far as the files beside it say for which.
 
     Args:
-      checkpoint: its path.
+      source: the network.
+      head: names of the variables that the task needs besides the encoder; the first of them is
+        [number of outputs, hidden].
       task: what task.json would say of the flags and files.
-      flag: the flag that names the checkpoint's directory.
+      vocab_file: the vocabulary that the flags name.
+      flag: the flag that names the network.
 
     Raises:
-      FlagError: it was trained for another task, for other labels, or for the same labels in
-        another order; or task.json is damaged.
+      FlagError: it was not fine-tuned, or for another task, for other labels, for the same labels
+        in another order, or with another vocabulary.
     """
-    path = os.path.join(os.path.dirname(checkpoint), _TASK)
-    if not tf.io.gfile.exists(path):
-        return
+    flags.check(
+        all(name in source.shapes for name in head),
+        flag,
+        source.path,
+        "holds a network that was not fine-tuned for a task of this script; add --do_train",
+    )
     with flags.named(flag):
-        trained = json_files.read(path)
         for key in _LEARNED:
-            learned, asked = trained.get(key), task.get(key)
-            if learned is None or asked is None or _are_equal(learned, asked):
-                continue
+            learned, asked = getattr(source, key), task.get(key)
+            if key == "labels" and asked is not None:
+                # The labels of a network are empty if they are not known.
+                learned, asked = list(learned) or None, list(asked)
+            if None not in (learned, asked) and learned != asked:
+                raise ValueError(
+                    f"{source.path}: the network was trained for {key} "
+                    f"{json_files.shown(learned)}, but the flags and files ask for "
+                    f"{json_files.shown(asked)}. {_WHAT_TO_DO}"
+                )
+        found = source.shapes[head[0]][0]
+        number = len(task["labels"]) or 1 if "labels" in task else found
+        if number != found:
             raise ValueError(
-                f"{path}: the network was trained for {key} {json_files.shown(learned)}, but the "
-                f"flags and files ask for {json_files.shown(asked)}. Give the files and flags of "
-                "its training, or add --do_train to train it for these"
+                f"{source.path}: the network has {found} outputs, but the flags and files ask for "
+                f"{number}. {_WHAT_TO_DO}"
+            )
+        beside = source.vocab_file
+        if beside is not None and _bytes_of(beside) != _bytes_of(vocab_file):
+            raise ValueError(
+                f"{source.path}: the network was trained with the vocabulary {beside}, and "
+                f"{vocab_file} is another one. {_WHAT_TO_DO}"
             )
 
 
-def _are_equal(learned, asked):
-    if not isinstance(learned, list):
-        return learned == asked
-    is_named = not all(isinstance(name, str) and _PLACEHOLDER.fullmatch(name) for name in learned)
-    return list(asked) == learned if is_named else len(asked) == len(learned)
+def _bytes_of(path):
+    with tf.io.gfile.GFile(path, "rb") as reader:
+        return reader.read()

@@ -14,7 +14,6 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.recipes import embedded_classifier
 
 _MOST_SEEDS = 1000
-_VOCABULARIES = ("vocab.txt", "vocab.model", os.path.join("assets", "vocab.txt"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,19 +137,29 @@ def start_of_main_job(
 
     A checkpoint and its vocabulary belong together: if a flag names another checkpoint, the
     vocabulary beside that one counts.
+
+    Raises:
+      FlagError: a flag names a checkpoint that cannot be read, or that lacks a vocabulary.
     """
-    checkpoint, vocab_file = embedded_classifier.main_job_checkpoint()
-    if sources["init_checkpoint"] == provenance.FLAG:
-        return {"vocab_file": _vocabulary_beside(settings["init_checkpoint"]) or vocab_file}
     if sources["vocab_file"] == provenance.FLAG:
         return {}
-    return {"vocab_file": vocab_file, "init_checkpoint": checkpoint}
+    checkpoint, vocab_file = embedded_classifier.main_job_checkpoint()
+    if sources["init_checkpoint"] != provenance.FLAG:
+        return {"vocab_file": vocab_file, "init_checkpoint": checkpoint}
+    if settings["init_checkpoint"]:
+        vocab_file = _vocabulary_beside(settings["init_checkpoint"])
+    return {"vocab_file": vocab_file}
 
 
 def _vocabulary_beside(checkpoint):
-    folders = (checkpoint, os.path.dirname(checkpoint)) if checkpoint else ()
-    paths = (os.path.join(folder, name) for folder in folders for name in _VOCABULARIES)
-    return next(filter(os.path.isfile, paths), None)
+    # Reading a checkpoint takes TensorFlow.
+    from bert_estimator import interchange
+
+    with flags.named("init_checkpoint"):
+        vocab_file = interchange.open_source(checkpoint).vocab_file
+    rule = f"is needed, since there is no vocabulary beside --init_checkpoint={checkpoint}"
+    flags.check(vocab_file is not None, "vocab_file", None, rule)
+    return vocab_file
 
 
 def runs_of(config: Config) -> list[Config]:

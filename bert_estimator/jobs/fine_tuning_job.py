@@ -8,11 +8,11 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import atomic_file, fine_tuning, tpu, update
+from bert_estimator import atomic_file, fine_tuning, interchange, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.errors import GREATEST
@@ -57,15 +57,10 @@ class FineTuning(abc.ABC):
     Args:
       config: its `FineTuningConfig`.
 
-    Attributes:
-      HEAD: a variable of the head.
-
     Raises:
       FlagError: flags that do not fit the data, the network, the cores, or the run in the
         directory.
     """
-
-    HEAD: ClassVar[str]
 
     def __init__(self, config: Any):
         directory = config.open_directory()
@@ -96,6 +91,11 @@ class FineTuning(abc.ABC):
     @abc.abstractmethod
     def task(self) -> dict[str, Any]:
         """Returns the contents of task.json, which tells a reader of the weights their task."""
+
+    @abc.abstractmethod
+    def head(self) -> tuple[str, ...]:
+        """Returns the variables of a fine-tuned network that pretraining does not train for the
+        task; the first of them is [number of outputs, hidden]."""
 
     @abc.abstractmethod
     def check_export(self) -> None:
@@ -142,20 +142,20 @@ class FineTuning(abc.ABC):
 
     def _check_is_trained(self):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
-        config, elsewhere = self._config, self._run.only_reads_elsewhere()
-        if elsewhere:
-            fine_tuned.check_head(elsewhere, self.HEAD, config.init_checkpoint)
-        checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
-        flags.check(
-            checkpoint,
-            "output_dir",
-            config.output_dir,
-            "does not hold a checkpoint of a fine-tuned network; train first, or name the "
-            "fine-tuned network with --init_checkpoint",
-        )
-        fine_tuned.check_task(
-            checkpoint, self.task(), "init_checkpoint" if elsewhere else "output_dir"
-        )
+        config, source = self._config, self._run.only_reads_elsewhere()
+        flag = "output_dir" if source is None else "init_checkpoint"
+        if source is None:
+            checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
+            flags.check(
+                checkpoint,
+                "output_dir",
+                config.output_dir,
+                "does not hold a checkpoint of a fine-tuned network; train first, or name the "
+                "fine-tuned network with --init_checkpoint",
+            )
+            with flags.named(flag):
+                source = interchange.open_source(checkpoint)
+        fine_tuned.check(source, self.head(), self.task(), self._data.vocab_file, flag)
 
     def run(self) -> dict[str, float]:
         """Trains, evaluates, predicts and exports, as the flags say; prints the results.

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bert_estimator import fine_tuning, question_answering, tpu, update
+from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.jobs import fine_tuning_job, question_answering_data
 from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
@@ -22,8 +23,6 @@ def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
 
 class QuestionAnswering(FineTuning):
     """Runs the fine-tuning of a `QuestionAnsweringConfig`."""
-
-    HEAD = "cls/squad/output_weights"
 
     @staticmethod
     def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
@@ -59,6 +58,9 @@ class QuestionAnswering(FineTuning):
             "max_query_length": config.max_query_length,
             "version_2_with_negative": config.version_2_with_negative,
         }
+
+    def head(self) -> tuple[str, ...]:
+        return (f"{ANSWER}/output_weights",)
 
     def check_export(self) -> None:
         """Accepts every task: the exported model takes ids."""

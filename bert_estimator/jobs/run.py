@@ -1,15 +1,15 @@
 """Trains, exports and sums up a run, whatever it is trained on."""
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
-from bert_estimator import init_checkpoint, tpu
+from bert_estimator import init_checkpoint, interchange, tpu
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
+from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.rollbacks import Rollbacks
@@ -109,29 +109,31 @@ class Run:
             return False
         return True
 
-    def only_reads_elsewhere(self) -> str | None:
-        """Returns the checkpoint that --init_checkpoint names, if it is the one to evaluate.
+    def only_reads_elsewhere(self) -> interchange.Source | None:
+        """Returns the network that --init_checkpoint names, if it is the one to evaluate.
 
         It is if the flags don't ask for training, and --output_dir does not have a checkpoint: so a
-        run in a directory that cannot be written is evaluated, with the results in --output_dir.
-        Returns None otherwise, or if the checkpoint lacks a global step, as published ones do.
+        run in a directory that cannot be written is evaluated, with the results in --output_dir,
+        and so is a fine-tuned network that was converted, or that is Hugging Face's.
         """
         config = self.config
         if config.do_train or not config.is_given("init_checkpoint"):
             return None
         if not config.init_checkpoint or self.estimator.latest_checkpoint():
             return None
-        prefix = init_checkpoint.open_source(config.init_checkpoint).checkpoint
-        if prefix is None or not tf.train.load_checkpoint(prefix).has_tensor("global_step"):
-            return None
-        return prefix
+        return init_checkpoint.open_source(config.init_checkpoint)
 
     def best(self) -> str | None:
         """Returns the path of the best checkpoint if exports are to use it, else None.
 
-        If `only_reads_elsewhere` names a checkpoint, it is that one.
+        If `only_reads_elsewhere` names a network, it is the checkpoint of this network.
         """
-        return self.only_reads_elsewhere() or delivered_best(self.config.output_dir)
+        return self._elsewhere or delivered_best(self.config.output_dir)
+
+    @functools.cached_property
+    def _elsewhere(self):
+        source = self.only_reads_elsewhere()
+        return None if source is None else fine_tuned.checkpoint_of(source)
 
     def export(
         self,

@@ -1,56 +1,156 @@
 """Weights that are used without training belong to the task of the flags, or it is an error."""
 
 import json
+import shutil
 
+import fixtures
+import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import bert_config, words, write_pairs
+from tiny_run import classifier_flags as command
 
+import run_classifier
+from bert_estimator import interchange
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.interchange import network_variables
 from bert_estimator.jobs import fine_tuned
+from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 TASK = {"kind": "classification", "labels": ["a", "b"], "is_pair": False, "do_lower_case": True}
 ANSWERS = {"kind": "question_answering", "do_lower_case": True, "doc_stride": 128}
+HEAD = ("output_weights", "bert/pooler/dense/kernel")
+WORDS = words(30)
+CONFIG = bert_config(len(WORDS), initializer_range=0.5)
 
 
-def check(tmp_path, trained, asked):
-    (tmp_path / "task.json").write_text(json.dumps(trained))
-    fine_tuned.check_task(str(tmp_path / "model.ckpt-3"), asked, "output_dir")
+def write_network(folder, task, head=network_variables.CLASSIFIER, num_labels=2):
+    """Writes a checkpoint without a global step, with the files beside it."""
+    folder.mkdir()
+    write_vocab([*SPECIAL_TOKENS, *WORDS], str(folder / "vocab.txt"))
+    config, random = BertConfig(**CONFIG), np.random.RandomState(0)
+    shapes = {**network_variables.encoder_shapes(config)}
+    shapes.update(network_variables.head_shapes(config, num_labels)[head])
+    weights = {k: random.normal(0, 0.5, s).astype(np.float32) for k, s in shapes.items()}
+    fixtures.write_tf1(folder, config, weights)
+    (folder / "task.json").write_text(json.dumps(task))
+    return interchange.open_source(str(folder))
+
+
+def check(source, asked, vocab_file=None, head=HEAD):
+    fine_tuned.check(source, head, asked, vocab_file or source.vocab_file, "output_dir")
 
 
 @pytest.mark.parametrize(
     ("trained", "asked"),
     [
         (TASK, TASK),
-        (ANSWERS, {**ANSWERS, "doc_stride": 64}),
         ({"kind": "classification", "labels": ["a", "b"], "do_lower_case": None}, TASK),
-        ({**TASK, "labels": ["LABEL_0", "LABEL_1"]}, TASK),  # transformers' own names
+        ({**TASK, "labels": []}, TASK),  # They are not known.
         ({}, TASK),
     ],
 )
 def test_the_same_task(tmp_path, trained, asked):
-    check(tmp_path, trained, asked)
+    check(write_network(tmp_path / "model", trained), asked)
+
+
+def test_the_same_questions(tmp_path):
+    source = write_network(tmp_path / "model", ANSWERS, network_variables.ANSWER)
+    head = ("cls/squad/output_weights",)
+    check(source, {**ANSWERS, "doc_stride": 64}, head=head)
+    with pytest.raises(FlagError, match="model: holds a network that was not fine-tuned for a tas"):
+        check(source, TASK)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "tagging"}, 'kind "tagging", but the flags and files ask for "classification"'),
+        ({"kind": "tagging"}, 'trained for kind "tagging", but the flags and files ask for "class'),
         ({"labels": ["b", "a"]}, r'labels \["b", "a"\], but the flags and files ask for \["a"'),
-        ({"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}, "labels"),
         ({"is_pair": True}, "is_pair true, but the flags and files ask for false"),
         ({"do_lower_case": False}, "do_lower_case false, but"),
     ],
 )
 def test_another_task(tmp_path, change, message):
-    expected = f"^--output_dir: {tmp_path}/task.json: the network was trained for {message}"
-    with pytest.raises(FlagError, match=expected):
-        check(tmp_path, {**TASK, **change}, TASK)
+    source = write_network(tmp_path / "model", {**TASK, **change})
+    with pytest.raises(
+        FlagError, match=f"^--output_dir: {tmp_path}/model: the network .*{message}"
+    ):
+        check(source, TASK)
 
 
-def test_without_a_file_that_says_it(tmp_path):
-    fine_tuned.check_task(str(tmp_path / "model.ckpt-3"), TASK, "output_dir")
+def test_another_number_of_labels(tmp_path):
+    source = write_network(tmp_path / "model", {}, num_labels=3)
+    with pytest.raises(FlagError, match="has 3 outputs, but the flags and files ask for 2"):
+        check(source, TASK)
 
 
-def test_a_damaged_file(tmp_path):
-    (tmp_path / "task.json").write_text("[")
-    with pytest.raises(FlagError, match=f"--init_checkpoint: {tmp_path}/task.json: is not JSON"):
-        fine_tuned.check_task(str(tmp_path / "bert_model.ckpt"), TASK, "init_checkpoint")
+def test_another_vocabulary(tmp_path):
+    """If the same tokens are in another order, every size fits."""
+    source = write_network(tmp_path / "model", TASK)
+    same, other = str(tmp_path / "same.txt"), str(tmp_path / "other.txt")
+    shutil.copy(source.vocab_file, same)
+    check(source, TASK, same)
+    write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], other)
+    with pytest.raises(FlagError, match=f"vocabulary {source.vocab_file}, and {other} is another"):
+        check(source, TASK, other)
+
+
+# Networks from elsewhere, without training.
+
+LABELS = ["high", "low"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Returns the directory of a classifier in google-research/bert's format, and files."""
+    task = {"kind": "classification", "labels": LABELS, "is_pair": True, "do_lower_case": True}
+    source = write_network(tmp_path / "tf1", task)
+    write_pairs(tmp_path / "dev.tsv", [("w1 w2", "w3", "high"), ("w4", "w5 w6", "low")] * 5)
+    shutil.copy(tmp_path / "dev.tsv", tmp_path / "train.tsv")
+    shutil.copy(source.vocab_file, tmp_path / "vocab.txt")
+    (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))
+    return source
+
+
+def run(folder, name, **changes):
+    changes = {"predict_file": folder / "dev.tsv", **changes}
+    flags = command(folder, folder / f"run_{name}", **changes)
+    code = run_classifier.main(["run_classifier.py", *flags, "--do_eval", "--do_predict"])
+    tf.summary.FileWriterCache.clear()
+    return code
+
+
+def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
+    """Neither has a global step, and Hugging Face's files are not a checkpoint."""
+    (tmp_path / "hf").mkdir()
+    fixtures.write_hugging_face(tmp_path / "hf", model)
+    found = {}
+    for name in ("tf1", "hf"):
+        assert run(tmp_path, name, init_checkpoint=tmp_path / name, do_export=name == "hf") == 0
+        results = (tmp_path / f"run_{name}" / "eval_results.txt").read_text()
+        assert "global_step = 0\n" in results
+        rows = np.loadtxt(tmp_path / f"run_{name}" / "test_results.tsv")
+        found[name] = results, rows
+    assert found["tf1"][0] == found["hf"][0]
+    np.testing.assert_array_equal(found["tf1"][1], found["hf"][1])
+    (export,) = (tmp_path / "run_hf" / "export").iterdir()
+    assert (export / "saved_model.pb").exists()
+    assert np.ptp(found["tf1"][1]) > 0.01  # an initializer's weights would be smaller
+
+
+@pytest.mark.parametrize("flag", ["init_checkpoint", "output_dir"])
+def test_another_vocabulary_is_refused_by_the_script(model, tmp_path, capsys, flag):
+    other = tmp_path / "other.txt"
+    write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], str(other))
+    place = {"init_checkpoint": tmp_path / "tf1"}
+    if flag == "output_dir":
+        prefix = fine_tuned.checkpoint_of(model)
+        shutil.copytree(prefix.rpartition("/")[0], tmp_path / "run_x")
+        for file in ("task.json", "vocab.txt"):
+            shutil.copy(tmp_path / "tf1" / file, tmp_path / "run_x")
+        tf.train.update_checkpoint_state(str(tmp_path / "run_x"), "model.ckpt-0")
+        place = {}
+    assert run(tmp_path, "x", vocab_file=other, **place) == 2
+    assert f"and {other} is another one" in capsys.readouterr().err
