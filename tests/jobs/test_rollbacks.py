@@ -124,7 +124,7 @@ def test_a_run_goes_on_without_the_batches_and_resumes_exactly(
 @pytest.mark.parametrize("runtime", [LOCAL, SESSION, CORES])
 @pytest.mark.parametrize("script", [PRETRAINING, SQUAD])
 def test_rollbacks_and_the_best_checkpoint(run, script, runtime, way, tmp_path, monkeypatch):
-    """The checkpoint of step 4 is written in the background; only those of 6 and 12 are read."""
+    """Steps 2 and 4 are saved in the background; steps 6 and 12 are saved and evaluated."""
     changes = {"max_rollbacks": 3, "keep_best_checkpoint": True, "eval_steps": 6, "do_eval": True}
     changes["save_checkpoints_steps"] = 2
 
