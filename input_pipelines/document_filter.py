@@ -38,12 +38,14 @@ class DocumentFilter:
 
     def kept(self, documents: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yields the documents, sequences of sentences, that are not left out."""
-        for document in documents:
-            reason = self._reason(document) if self.left_out else None
-            if reason:
-                self.left_out[reason] += 1
-            else:
-                yield document
+        return filter(self.keeps, documents)
+
+    def keeps(self, document: Sequence[str]) -> bool:
+        """Returns whether a document, a sequence of sentences, is not left out."""
+        reason = self._reason(document) if self.left_out else None
+        if reason:
+            self.left_out[reason] += 1
+        return reason is None
 
     def _reason(self, document: Sequence[str]) -> str | None:
         if self._min_words and number_of_words(document) < self._min_words:

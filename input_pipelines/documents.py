@@ -7,8 +7,10 @@ formats, whose texts are split into sentences; `text_files` says how files may b
 
 import dataclasses
 import hashlib
+import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from bert_estimator import paths
 from input_pipelines import companions, remote_files, sentences, text_files, text_formats
@@ -21,6 +23,7 @@ SPLITTING = ("auto", "yes", "no")
 MOST_SENTENCES = 1 << 18
 """A document with more sentences is cut, so that no file has to fit into memory."""
 
+_LOOKED_AT = 1 << 20  # bytes of a file's first line, to tell its format
 _MOST_NAMED = 3  # files in a message
 
 
@@ -146,7 +149,7 @@ def no_text(
     names = ", ".join(files[:_MOST_NAMED])
     if len(files) > _MOST_NAMED:
         names += f" and {len(files) - _MOST_NAMED} more files"
-    formats = {_format(path, options) for path in files}
+    formats = set(map(_format, files))
     if formats == {"plain"}:
         return (
             f"{names}: every line is empty. Give text with one sentence a line and an empty line "
@@ -178,7 +181,7 @@ def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
     """
     if text_files.packing(path) or remote_files.is_remote(path) or options.document_per_file:
         return False
-    return _format(path, options) == "plain"
+    return _format(path) == "plain"
 
 
 def documents_of_file(
@@ -188,7 +191,32 @@ def documents_of_file(
     options: TextOptions = _DEFAULT,
     progress: Progress | None = None,
 ) -> Iterator[list[str]]:
-    """Yields all documents of a file; `read_documents`, which leaves some out, says what is raised.
+    """Yields all documents of a file; `pieces_of_file` describes arguments and errors."""
+    return (piece.sentences for piece in pieces_of_file(path, start, end, options, progress))
+
+
+class Piece(NamedTuple):
+    """A document, or a part of a document that is cut because it has too many sentences.
+
+    Attributes:
+      sentences: the sentences.
+      is_first: whether the document begins with them.
+    """
+
+    sentences: list[str]
+    is_first: bool
+
+
+def pieces_of_file(
+    path: str,
+    start: int = 0,
+    end: int | None = None,
+    options: TextOptions = _DEFAULT,
+    progress: Progress | None = None,
+) -> Iterator[Piece]:
+    """Yields all documents of a file, in pieces of at most `MOST_SENTENCES` sentences.
+
+    `read_documents`, which leaves some documents out, says what is raised.
 
     Args:
       path: the file.
@@ -196,11 +224,11 @@ def documents_of_file(
         `is_plain`.
       options, progress: as for `read_documents`.
     """
-    kind = "plain" if start else _format(path, options)
+    kind = "plain" if start else _format(path)
     with text_files.opened(path, progress) as file:
         if kind == "plain":
             texts = text_formats.lines(file, path, start, end)
-            yield from _cut(_plain_documents(texts, options))
+            yield from _cut(_plain_pieces(texts, options))
             return
         if kind == "parquet":
             texts = text_formats.parquet_texts(file, path, options.text_field)
@@ -209,42 +237,45 @@ def documents_of_file(
         else:
             texts = text_formats.wikiextractor_texts(file, path)
         split = str.splitlines if options.split_sentences == "no" else sentences.split_text
-        yield from _cut(filter(None, (_stripped(split(text)) for text in texts)))
+        whole = filter(None, (_stripped(split(text)) for text in texts))
+        yield from _cut(Piece(document, is_first=True) for document in whole)
 
 
-def _format(path, options) -> str:
+def _format(path) -> str:
     """Returns the format of a file, by its name or by its first line that is not empty."""
     with text_files.opened(path) as file:
-        line = file.readline(1 << 20).removeprefix(b"\xef\xbb\xbf")
+        line = file.readline(_LOOKED_AT).removeprefix(b"\xef\xbb\xbf")
         while line and not line.strip():
-            line = file.readline(1 << 20)
-    return text_formats.of_file(path, line.lstrip(), options.text_field)
+            line = file.readline(_LOOKED_AT)
+        goes_on = not line.endswith(b"\n") and bool(file.read(1))
+    return text_formats.of_file(path, line.lstrip(), goes_on)
 
 
 def _stripped(lines) -> list[str]:
     return [line for line in map(str.strip, lines) if line]
 
 
-def _plain_documents(lines, options) -> Iterator[list[str]]:
+def _plain_pieces(lines, options) -> Iterator[Piece]:
     """Yields documents of plain lines; a document may be cut before it ends."""
     splits = options.split_sentences == "yes"
-    document: list[str] = []
-    for line in lines:
-        text = line.strip()
-        is_end = not text and not options.document_per_file
-        if text or splits:
-            document.append(text)
-        if (is_end or len(document) >= MOST_SENTENCES) and any(document):
-            yield list(sentences.split_text("\n".join(document))) if splits else document
-            document = []
-    if any(document):
-        yield list(sentences.split_text("\n".join(document))) if splits else document
+    kept: list[str] = []
+    is_first = True
+    for line in itertools.chain(lines, [None]):
+        text = line and line.strip()
+        is_end = line is None or not (text or options.document_per_file)
+        if text or (splits and not is_end):
+            kept.append(text)
+        if is_end or len(kept) >= MOST_SENTENCES:
+            if any(kept):
+                whole = list(sentences.split_text("\n".join(kept))) if splits else kept
+                yield Piece(whole, is_first)
+                is_first = False
+            is_first = is_first or is_end
+            kept = []
 
 
-def _cut(documents) -> Iterator[list[str]]:
-    for document in documents:
-        if len(document) <= MOST_SENTENCES:
-            yield document
-            continue
-        for start in range(0, len(document), MOST_SENTENCES):
-            yield document[start : start + MOST_SENTENCES]
+def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        for start in range(0, len(piece.sentences), MOST_SENTENCES):
+            part = piece.sentences[start : start + MOST_SENTENCES]
+            yield Piece(part, piece.is_first and not start)

@@ -1,7 +1,8 @@
 """Held-out documents: which documents are not trained on, and where their records lie.
 
 A document is held out by a hash of its text, so the choice is the same in every run, on every
-machine and in every order of reading, and two equal documents are on the same side.
+machine and in every order of reading, and two equal documents are on the same side. If a document
+is so long that it is cut, the hash of its first piece decides for all pieces.
 
 The held-out records lie beside the training records, in a file whose name begins with `heldout.`.
 The manifest of the training records names that file under `corpus["held_out"]`.

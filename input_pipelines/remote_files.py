@@ -47,6 +47,21 @@ def size(path: str) -> int:
         return tf.io.gfile.stat(path).length
 
 
+def version(path: str) -> tuple[int, int]:
+    """Returns the size of a file, and a number that changes when its content does.
+
+    The number is fsspec's checksum, from what the file system says of the file (its ETag or the
+    time of its last change, for example), or the time of TensorFlow.
+    """
+    with _errors(path):
+        if (system := _system(path)) is not None:
+            return system.size(path), system.checksum(path)
+        import tensorflow.compat.v1 as tf
+
+        status = tf.io.gfile.stat(path)
+        return status.length, status.mtime_nsec
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for reading.

@@ -22,11 +22,19 @@ EXTRA = "corpora"
 
 _BLOCK = 1 << 18
 
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_ARCHIVES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".zip", ".7z", ".rar")
+
 
 def packing(path: str) -> str:
     """Returns how a file is packed, ".gz" for example, or "" for a plain file."""
-    ending = os.path.splitext(path)[1]
-    return ending if ending in (".gz", ".bz2", ".xz", ".zst") else ""
+    ending = os.path.splitext(path)[1].lower()
+    return ending if ending in _PACKED else ""
+
+
+def unpacked_name(path: str) -> str:
+    """Returns the name of a file without how it is packed, in small letters."""
+    return path.lower().removesuffix(packing(path))
 
 
 @contextlib.contextmanager
@@ -38,9 +46,15 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
       progress: counts the bytes of the file, before they are unpacked.
 
     Raises:
-      ValueError: the file cannot be read; the message says why. Errors of the operating system and
-        of damaged archives within the block become this error too, with the place in the file.
+      ValueError: the file cannot be read, or its name is of an archive of files; the message says
+        why. Errors of the operating system and of damaged files within the block become this error
+        too, with the place in the file.
     """
+    if unpacked_name(path).endswith(_ARCHIVES):
+        raise ValueError(
+            f"{path}: is an archive of files, which is not text. Unpack it first, then give its "
+            "files."
+        )
     try:
         with remote_files.opened(path) if remote_files.is_remote(path) else open(path, "rb") as raw:
             stream = io.BufferedReader(_Counted(raw, progress), _BLOCK)

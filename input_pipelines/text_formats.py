@@ -3,7 +3,8 @@
 Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON lines: an object a
 line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
 Any other file is told by its first line: `<doc ` begins WikiExtractor's output, an object of JSON
-begins JSON lines (WikiExtractor's --json), and everything else is plain text.
+begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
+text.
 """
 
 import html
@@ -15,33 +16,39 @@ from bert_estimator import json_files
 from input_pipelines import text_files
 
 _MOST_LINE_BYTES = 1 << 28
+_BLOCK = 1 << 18
 _PARQUET_ROWS = 64
 _DOC = re.compile(r"<doc (.*)>$")
+_OBJECT = re.compile(rb'\{\s*"')
 _TITLE = re.compile(r'\btitle="([^"]*)"')
 
 
-def of_file(path: str, first_line: bytes, text_field: str) -> str:
+def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
     """Returns the format of a file: "plain", "jsonl", "wikiextractor" or "parquet".
 
     Args:
       path: the file's name.
-      first_line: its first line that is not empty, unpacked.
-      text_field: the key of the texts in JSON.
+      first_line: its first line that is not empty, unpacked, or the beginning of this line.
+      goes_on: whether the line is longer than that.
     """
-    name = path.removesuffix(text_files.packing(path)).lower()
+    name = text_files.unpacked_name(path)
     if name.endswith(".parquet"):
         return "parquet"
     if name.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
     if _DOC.match(first_line.decode(errors="replace").strip()):
         return "wikiextractor"
-    if first_line.startswith(b"{"):
-        try:
-            if text_field in json_files.parse(first_line, path):
-                return "jsonl"
-        except json_files.JsonError:
-            pass
-    return "plain"
+    return "jsonl" if _is_object(first_line, goes_on) else "plain"
+
+
+def _is_object(line, goes_on):
+    if goes_on or _OBJECT.match(line) is None:
+        return _OBJECT.match(line) is not None
+    try:
+        json_files.parse(line, "the first line")
+    except json_files.JsonError:
+        return False
+    return True
 
 
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
@@ -54,16 +61,23 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
 
     Raises:
       ValueError: a line is not UTF-8; the message gives the offset of the first bad byte in the
-        unpacked file. Or a line is longer than 256 MiB.
+        unpacked file. Or a line holds a NUL byte, or is longer than 256 MiB.
     """
     if start:
         file.seek(start)
-    offset = start
+    offset, number = start, 0
     while (end is None or offset < end) and (line := file.readline(_MOST_LINE_BYTES)):
         if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
             raise ValueError(
                 f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
                 "Break it into lines, or leave the file out."
+            )
+        number += 1
+        if b"\0" in line:
+            number += _lines_before(file, start)
+            raise ValueError(
+                f"{path}:{number}: is not text: byte {offset + line.index(0)} is NUL. If the file "
+                "is packed, unpack it first; if it is UTF-16, convert it to UTF-8."
             )
         try:
             yield line.decode("utf-8-sig" if offset == 0 else "utf-8")
@@ -74,6 +88,18 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
                 "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
             ) from None
         offset += len(line)
+
+
+def _lines_before(file, end):
+    """Returns how many lines of a stream end before a byte."""
+    if not end:
+        return 0
+    file.seek(0)
+    lines = 0
+    while end and (block := file.read(min(end, _BLOCK))):
+        lines += block.count(b"\n")
+        end -= len(block)
+    return lines
 
 
 def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:

@@ -22,7 +22,8 @@ class TextPart:
       path: the file.
       start: the byte at which the documents begin.
       end: the byte at which they end.
-      version: the size and the time of the last change of the file; the time is 0 if it is remote.
+      version: the size of the file, and the time of its last change; for a remote file, another
+        number that changes when its content does.
       options: how the file is read.
       side: (fraction, whether its documents are meant or all others) of `documents.is_held_out`;
         None for all documents.
@@ -54,13 +55,16 @@ class TextPart:
           chosen: a filter of the options, which counts the documents of both sides that it leaves
             out; None for a new one.
         """
+        chosen = chosen or self.options.new_filter()
         end = self.end if self.end < self.version[0] else None
-        whole = documents.documents_of_file(self.path, self.start, end, self.options)
-        whole = (chosen or self.options.new_filter()).kept(whole)
-        if self.side is None:
-            return whole
-        fraction, are_held_out = self.side
-        return (d for d in whole if documents.is_held_out(d, fraction) == are_held_out)
+        is_meant = True
+        for piece in documents.pieces_of_file(self.path, self.start, end, self.options):
+            # All pieces of a document that is cut are on one side.
+            if self.side and piece.is_first:
+                fraction, are_held_out = self.side
+                is_meant = documents.is_held_out(piece.sentences, fraction) == are_held_out
+            if chosen.keeps(piece.sentences) and is_meant:
+                yield piece.sentences
 
 
 def split_files(
@@ -84,7 +88,7 @@ def split_files(
     parts = []
     for path in files:
         if remote_files.is_remote(path):
-            version, starts = (remote_files.size(path), 0), [0]
+            version, starts = remote_files.version(path), [0]
         else:
             version, starts = _starts(path, options, part_bytes)
         ends = [*starts[1:], version[0]]

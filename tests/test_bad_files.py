@@ -222,7 +222,8 @@ BAD_FILES = {
         (b"", ": every line is empty. Give text with one sentence a line and an empty line betw"),
         (b"\xff", ": byte 0 is not UTF-8 (invalid start byte). Convert the file to UTF-8 (for i"),
         (b" \n \n", ": every line is empty. Give text with one sentence a line and an empty lin"),
-        (b"\0\n", "the text to train a vocabulary from does not have words. Give more text."),
+        (b"\0\n", ":1: is not text: byte 0 is NUL. If the file is packed, unpack it first; if it"),
+        (b"\1\n", "the text to train a vocabulary from does not have words. Give more text."),
     ],
     ("records", "text.txt"): [
         (b'{"text": 1}', ":1: text: must be a string, not 1"),

@@ -3,12 +3,14 @@ import gzip
 import io
 import lzma
 import sys
+import tarfile
 
 import pytest
 
 from input_pipelines import text_files
 from input_pipelines.documents import find_files, is_plain, read_documents, total_bytes
 from input_pipelines.progress import Progress
+from input_pipelines.text_parts import split_files
 
 TEXT = b"".join(b"Sentence %d.\nAnother one.\n\n" % i for i in range(3000))
 DOCUMENTS = [[f"Sentence {i}.", "Another one."] for i in range(3000)]
@@ -40,6 +42,31 @@ def test_packed_text_is_text(tmp_path, ending):
     assert is_plain(str(path)) == (ending == "")
 
 
+def test_endings_may_be_capitals(tmp_path):
+    path = tmp_path / "A.JSONL.GZ"
+    path.write_bytes(gzip.compress(b'{"text": "One. Two."}\n'))
+    assert list(read_documents([str(path)])) == [["One.", "Two."]]
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar", ".zip", ".TAR.BZ2", ".txz", ".7z"])
+def test_archives_are_not_text(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    with tarfile.open(path, "w:gz" if "g" in ending else "w") as archive:
+        header = tarfile.TarInfo("b.txt")
+        header.size = 5
+        archive.addfile(header, io.BytesIO(b"One.\n"))
+    message = rf"a{ending}: is an archive of files, which is not text\. Unpack it first"
+    with pytest.raises(ValueError, match=message):
+        list(read_documents(find_files([str(tmp_path)])))
+    for part in split_files([str(path)]) if ".tar." in ending.lower() else ():
+        with pytest.raises(ValueError, match=message):
+            list(part.documents())
+    other = tmp_path / "b"  # the name does not tell
+    other.write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match=r"b:1: is not text: byte \d+ is NUL"):
+        list(read_documents([str(other)]))
+
+
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
 def test_damage_is_an_error_with_file_and_place(tmp_path, ending, damage):
@@ -55,7 +82,7 @@ def test_damage_is_an_error_with_file_and_place(tmp_path, ending, damage):
     path.write_bytes(content)
     message = r"a\.txt\.\w+: is damaged or cut short, at byte \d+ or"
     if damage == "changed":  # what was packed last may be read before its checksum
-        message += r"|a\.txt\.\w+: byte \d+ is not UTF-8"
+        message += r"|a\.txt\.\w+: byte \d+ is not UTF-8|a\.txt\.\w+:\d+: is not text"
     with pytest.raises(ValueError, match=message):
         list(read_documents([str(path)]))
 

@@ -79,8 +79,30 @@ def test_another_field(tmp_path):
     for name, content in (("a.jsonl", json_lines(rows)), ("b", json_lines(rows))):
         path = write(tmp_path, name, content)
         assert list(read_documents([path], options=TextOptions("body"))) == [["One.", "Two."]]
-    # Without the name of a format, an object that does not have the field is plain text.
-    assert list(read_documents([path])) == [[json.dumps(rows[0])]]
+    # A wrong key is an error without the name of a format, too.
+    with pytest.raises(ValueError, match=r"b:1: has no key 'text' \(it has body\)"):
+        list(read_documents([path]))
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", "\n\n  "])
+def test_a_first_line_that_is_long_is_told_by_its_beginning(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(documents, "_LOOKED_AT", 1 << 10)
+    for key, size in (("text", 1 << 12), ("text", (1 << 10) - 12), ("body", 1 << 12)):
+        rows = [{key: "x" * size}, {key: "y"}]
+        path = write(tmp_path, "wiki_00", before + json_lines(rows))
+        if key == "text":
+            assert list(read_documents([path])) == [["x" * size], ["y"]]
+        else:
+            with pytest.raises(ValueError, match=r"wiki_00:\d: has no key 'text' \(it has body\)"):
+                list(read_documents([path]))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"quoted" words}', '{"quoted', "{x}", '["a"]', "{" * 2000, '"text": "a"']
+)
+def test_a_line_that_is_not_an_object_is_plain_text(tmp_path, text):
+    path = write(tmp_path, "a", f"{text}\nOne.\n")
+    assert list(read_documents([path])) == [[text, "One."]] and is_plain(path)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +113,10 @@ def test_another_field(tmp_path):
         ("a.jsonl", '{"text": "x"}\n{"text": ', r"a\.jsonl:2: is not JSON"),
         ("a.jsonl", '{"text": 3}', r"a\.jsonl:1: text: must be a string, not 3"),
         ("a.jsonl", b'{"text": "\xff"}', r"a\.jsonl: byte 10 is not UTF-8"),
+        ("a.jsonl", b'{"text": "\0"}', r"a\.jsonl:1: is not text: byte 10 is NUL"),
+        ("a.txt", b"One.\n\nT\0wo.\n\xff\n", r"a\.txt:3: is not text: byte 7 is NUL\. If the "),
+        ("a", b"PK\3\4\n\0\0\0\x08", r"a:2: is not text: byte 5 is NUL.*, unpack it first; if"),
+        ("a.txt", "One.\n".encode("utf-16-le"), r"a\.txt:1: is not text: .* convert it to UTF-8"),
         ("wiki_01", WIKI[:-15], r"wiki_01: ends within the document that begins in line 13"),
         ("wiki_01", WIKI + "more", r"wiki_01:19: is outside of <doc \.\.\.> and </doc>"),
         ("a.parquet", b"PAR1 and so on", r"a\.parquet: is not complete parquet, from row 0 on"),
@@ -166,6 +192,9 @@ def test_parts_of_plain_text(tmp_path):
     for cut in (11, 19):
         halves = [documents_of_file(path, 0, cut), documents_of_file(path, cut, 24)]
         assert [document for half in halves for document in half] == whole
+    path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\0Four.")
+    with pytest.raises(ValueError, match=r"a\.txt:5: is not text: byte 18 is NUL"):
+        list(documents_of_file(path, 11, 24))
 
 
 @pytest.mark.parametrize("split", ["yes", "no"])

@@ -1,8 +1,10 @@
+import json
 import os
 
 import pytest
 
-from input_pipelines.documents import read_documents
+from input_pipelines import documents, remote_files
+from input_pipelines.documents import TextOptions, read_documents
 from input_pipelines.text_parts import split_files
 
 TEXTS = {
@@ -62,3 +64,102 @@ def test_an_error_counts_bytes_of_the_file(tmp_path):
         list(parts[2].documents())
     with pytest.raises(ValueError, match=r"none\.txt: cannot be read: No such file"):
         split_files([str(tmp_path / "none.txt")])
+
+
+def long_texts(name):
+    """Six documents of 8 sentences, whose sentences tell their document."""
+    texts = ["".join(f"W{i} w{j}.\n" for j in range(8)) for i in range(6)]
+    if name.endswith(".jsonl"):
+        return "\n".join(json.dumps({"text": text}) for text in texts)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("split", ["auto", "yes"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("most", [3, 4, 5, 9])
+def test_a_document_that_is_cut_is_on_one_side(tmp_path, monkeypatch, split, name, most):
+    """What is evaluated on must not be trained on, in whichever pieces it is read."""
+    monkeypatch.setattr(documents, "MOST_SENTENCES", most)
+    path = str(tmp_path / name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(long_texts(name))
+    options = TextOptions(split_sentences=split, min_words=2 * most)
+    on_sides = []
+    for are_held_out in (True, False):
+        (part,) = split_files([path], options, (0.5, are_held_out))
+        chosen = options.new_filter()
+        pieces = list(part.documents(chosen))
+        assert all(len(piece) == most for piece in pieces)
+        on_sides.append({sentence.split()[0] for piece in pieces for sentence in piece})
+        shorter = -(-8 // most) - 8 // most  # the last piece of each document
+        assert chosen.left_out["short"] == 6 * shorter
+    assert not on_sides[0] & on_sides[1]
+    assert len(on_sides[0] | on_sides[1]) == (6 if most <= 8 else 0)
+    if most <= 8:
+        assert on_sides[0] and on_sides[1]
+
+
+def test_pieces_after_empty_lines_begin_documents(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MOST_SENTENCES", 2)
+    path = str(tmp_path / "a.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n\n\na\nb\n\nc\n\n\n\n\nd\ne\nf\n\ng\n")
+    for split in ("no", "yes"):
+        pieces = list(documents.pieces_of_file(path, options=TextOptions(split_sentences=split)))
+        assert pieces == [
+            (["a", "b"], True),
+            (["c"], True),
+            (["d", "e"], True),
+            (["f"], False),
+            (["g"], True),
+        ]
+    options = TextOptions(split_sentences="yes", document_per_file=True)
+    pieces = list(documents.pieces_of_file(path, options=options))
+    assert [piece.is_first for piece in pieces] == [True, *[False] * (len(pieces) - 1)]
+    assert "".join(sentence for piece in pieces for sentence in piece.sentences) == "abcdefg"
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "tensorflow"])
+def test_a_remote_file_of_the_same_size_is_another_version(tmp_path, monkeypatch, kind):
+    """A resumed creation would take the tokens of the file as it was before."""
+    path = tmp_path / "text.txt"
+    if kind == "fsspec":
+        fsspec = pytest.importorskip("fsspec")
+        system = fsspec.filesystem("memory")
+        url = "memory://versions/text.txt"
+    else:
+        monkeypatch.setattr(remote_files, "_system", lambda path: None)
+        url = f"file://{path}"
+
+    def digests(text, time):
+        if kind == "fsspec":
+            system.pipe(url, text.encode())
+        else:
+            path.write_text(text)
+            os.utime(path, ns=(time, time))
+        (first,), (again,) = split_files([url]), split_files([url])
+        assert first.digest == again.digest and first.size == len(text)
+        assert list(first.documents()) == [[text.strip()]]
+        return first.digest
+
+    assert digests("one two\n", 10**18) != digests("one six\n", 10**18 + 10**9)
+
+
+def test_the_version_of_fsspec_is_its_checksum(monkeypatch):
+    """Its file systems know what tells versions of a file apart: an ETag, or a time."""
+
+    class System:
+        etag = 1
+
+        def size(self, path):
+            return 8
+
+        def checksum(self, path):
+            return hash((path, self.etag))
+
+    system = System()
+    monkeypatch.setattr(remote_files, "_system", lambda path: system)
+    (before,) = split_files(["s3://bucket/text.txt"])
+    assert split_files(["s3://bucket/text.txt"])[0].digest == before.digest
+    system.etag = 2
+    assert split_files(["s3://bucket/text.txt"])[0].digest != before.digest
