@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
 from bert_estimator import entities
@@ -129,4 +130,15 @@ def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
         False,
         vocab_file,
         tokenizer.do_lower_case,
+        functools.partial(_words, list(sentences.values())),
     )
+
+
+def _words(files):
+    """Yields each word of files once."""
+    seen = set()
+    for sentences in files:
+        for word in itertools.chain.from_iterable(sentence.words for sentence in sentences):
+            if word not in seen:
+                seen.add(word)
+                yield word

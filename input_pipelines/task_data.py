@@ -28,7 +28,7 @@ class TaskData:
       is_pair: whether an example is a pair of texts.
       vocab_file: the vocabulary of the features.
       do_lower_case: whether the text was lower-cased.
-      texts: a function that yields every text of the task's files.
+      texts: a function that yields every text of the task's files; for tagging, every word.
       write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
         of their file.
       tags_extension: the ending of the name of this file.

@@ -86,8 +86,7 @@ class ClassificationConfig(FineTuningConfig):
     )
     export_inputs: str | None = flags.field(
         None,
-        "Export a model that takes text or ids; the default is text, but ids for SentencePiece and "
-        "for tagging.",
+        "Export a model that takes text or ids; the default is text, but ids for SentencePiece.",
         may_differ=True,
     )
 

@@ -1,6 +1,7 @@
 """The SavedModel of a fine-tuned network that takes text; `FineTuning.export_model` takes ids.
 
-The signature `serving_default` takes strings; `serving.text_model` lists signatures and outputs.
+The signature `serving_default` takes strings; `serving.text_model` and, for tagging,
+`serving.tag_model` list signatures and outputs.
 The graph's tokens are compared with the tokenizer's on every text of the task's files before step
 0, so that a difference is not found after the training.
 """
@@ -14,8 +15,11 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tokenization, tpu
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.serving import text_model
+from bert_estimator.serving import tag_model, text_model
 from input_pipelines.task_data import TaskData
+
+_DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+_TAGGING = "tagging"
 
 
 def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
@@ -32,11 +36,14 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
         print("The SavedModel takes ids" + (f": {why_not}." if why_not else "."))
         return False
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
+    what = "words" if task.kind == _TAGGING else "texts"
     try:
         number = text_model.check_texts(tokenizer, task.texts())
     except text_model.TextDifferenceError as error:
         raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
-    print(f"The SavedModel takes text, and splits all {number} texts of the task as training does.")
+    print(
+        f"The SavedModel takes text, and splits all {number} {what} of the task as training does."
+    )
     return True
 
 
@@ -50,6 +57,8 @@ def text_parts(
       export, whose outputs have names for labels).
     """
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
+    if task.kind == _TAGGING:
+        return _tagging_parts(tokenizer, config.max_seq_length, task.labels)
 
     def receiver():
         texts, ids = text_model.inputs(tokenizer, task.is_pair, config.max_seq_length)
@@ -62,9 +71,33 @@ def _why_not(task):
     """Returns why the exported graph cannot take the task's text, or ""."""
     if task.vocab_file.endswith(".model"):
         return "TensorFlow's graphs do not have operations for a SentencePiece vocabulary"
-    if task.kind == "tagging":
-        return "text is split into windows outside of the graph; the predictor does it"
     return ""
+
+
+def _tagging_parts(tokenizer, max_seq_length, tags):
+    """Returns the same for tagging, whose texts become windows, and windows words with tags."""
+    tagged = []
+
+    def receiver():
+        tagged[:] = [tag_model.TaggedText(tokenizer, max_seq_length)]
+        return tpu.serving.ServingInputReceiver(
+            tagged[0].ids, tagged[0].texts, {"ids": tagged[0].ids}
+        )
+
+    def wrap(model_fn):
+        def with_words(features, labels, mode, params):
+            spec = model_fn(features, labels, mode, params)
+            outputs = tagged[0].outputs(tags, spec.predictions["probabilities"])
+            return spec._replace(
+                export_outputs={
+                    _DEFAULT: tpu.serving.PredictOutput(outputs),
+                    tag_model.WINDOWS: tpu.serving.PredictOutput(dict(spec.predictions)),
+                }
+            )
+
+        return with_words
+
+    return receiver, wrap
 
 
 def _with_named_outputs(kind, label_names, model_fn):
@@ -73,7 +106,6 @@ def _with_named_outputs(kind, label_names, model_fn):
     def named(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
         outputs = text_model.named_outputs(kind, label_names, spec.predictions)
-        key = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-        return spec._replace(export_outputs={key: tpu.serving.PredictOutput(outputs)})
+        return spec._replace(export_outputs={_DEFAULT: tpu.serving.PredictOutput(outputs)})
 
     return named

@@ -114,7 +114,8 @@ def open_session(
             meta_graph = tf.saved_model.load(session, [tf.saved_model.SERVING], export_dir)
         signatures = meta_graph.signature_def
         # A model that takes texts takes ids, too.
-        signature = signatures.get("ids:serving_default", signatures["serving_default"])
+        names = ("ids:windows", "ids:serving_default", "serving_default")
+        signature = signatures[next(name for name in names if name in signatures)]
         length = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()

@@ -26,6 +26,15 @@ def is_computed_from(value: object, placeholders: Iterable[tf.Tensor]) -> bool:
     return any(operation in sources for operation in all_before([start]))
 
 
+def unfed(operations: Iterable[tf.Operation], fed: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """Returns the placeholders that operations need, except the fed ones."""
+    fed = set(fed)
+    before = _reached(
+        operations, lambda o: [] if o in fed else [*(t.op for t in o.inputs), *o.control_inputs]
+    )
+    return {operation for operation in before if operation.type == "Placeholder"} - fed
+
+
 def _reached(operations, neighbours_of):
     """Yields operations, their neighbours, the neighbours of these, and so on, each once."""
     seen, waiting = set(), list(operations)

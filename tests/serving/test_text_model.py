@@ -170,10 +170,7 @@ class _Task:
 def test_what_cannot_take_text_takes_ids(tmp_path, capsys):
     vocab_file = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
-    for task, why in (
-        (_Task("vocab.model"), "do not have operations for a SentencePiece vocabulary"),
-        (_Task("vocab.txt", "tagging"), "text is split into windows outside of the graph"),
-    ):
+    for task, why in ((_Task("vocab.model"), "do not have operations for a SentencePiece vocab"),):
         with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
             classification_export.takes_text(_Config("text"), task)
         for inputs in (None, "ids"):
@@ -181,4 +178,6 @@ def test_what_cannot_take_text_takes_ids(tmp_path, capsys):
             assert why in capsys.readouterr().out
     assert classification_export.takes_text(_Config(None), _Task(vocab_file))
     assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
+    assert classification_export.takes_text(_Config("text"), _Task(vocab_file, "tagging"))
+    assert "splits all 1 words of the task as training does" in capsys.readouterr().out
     assert not classification_export.takes_text(_Config("ids"), _Task(vocab_file))

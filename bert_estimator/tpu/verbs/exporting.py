@@ -8,7 +8,7 @@ import shutil
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
-from bert_estimator.tpu import lock
+from bert_estimator.tpu import graph_walk, lock
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -132,6 +132,7 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
         getattr(receiver, "receiver_tensors_alternatives", None),
         serving_only=job.mode == ModeKeys.PREDICT,
     )
+    signatures = _that_can_run(signatures)
     saver = checkpoints.saver_of(spec.scaffold)
     if saver is None:
         checkpoints.check_restorable(checkpoint, tf.global_variables())
@@ -148,3 +149,22 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
         main_op=local_init_op,
         saver=saver,
     )
+
+
+def _that_can_run(signatures):
+    """Returns the signatures, except alternatives whose outputs need other receivers.
+
+    Each alternative is combined with each output; upstream keeps combinations that cannot run.
+    """
+    graph = tf.get_default_graph()
+
+    def operations(tensors):
+        named = [tensor.name for tensor in tensors.values() if tensor.name]
+        return {graph.get_tensor_by_name(name).op for name in named}
+
+    return {
+        name: signature
+        for name, signature in signatures.items()
+        if ":" not in name
+        or not graph_walk.unfed(operations(signature.outputs), operations(signature.inputs))
+    }
