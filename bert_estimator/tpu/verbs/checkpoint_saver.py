@@ -43,9 +43,10 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
     - It does not write the checkpoint again from which training was restored. A kill during the
       write would destroy the state that training resumes from.
-    - If there is a snapshot, a thread writes the checkpoint while training goes on. Training waits
-      if the next checkpoint is due, or when it ends, or before it calls a listener's `after_save`
-      or `end`. It does not wait for listeners that inherit `after_save`, or whose method
+    - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
+      waits for the thread before it saves again, and at its end. If a listener may read the
+      checkpoint in `after_save`, the checkpoint is written while training waits, without the
+      thread. A listener may not if it inherits `after_save`, or if its method
       `reads_checkpoint(step)` returns False. An error of the write is raised before the next loop.
 
     Args:
@@ -98,12 +99,18 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Surrounds a training: if it fails, the checkpoint that is being written is completed."""
+        """Surrounds a training: if it fails, the checkpoint that is being written is completed.
+
+        The training's error is raised. If the write fails, too, a warning says so.
+        """
         try:
             yield
-        except BaseException:
-            with contextlib.suppress(Exception):  # The first error is the one to raise.
+        except BaseException as first:
+            try:
                 self.wait()
+            except Exception as error:
+                if error is not first:
+                    tf.logging.warning("Could not write %s: %s", self._write.what, error)
             raise
 
     def _save(self, session, step):
@@ -164,7 +171,9 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
 def _reads(listener, step):
     """Returns whether a listener's `after_save` may read the checkpoint that was saved."""
-    if type(listener).after_save is tf.train.CheckpointSaverListener.after_save:
+    # The function may be the class's, or be set on the listener itself.
+    function = getattr(listener.after_save, "__func__", listener.after_save)
+    if function is tf.train.CheckpointSaverListener.after_save:
         return False
     reads = getattr(listener, "reads_checkpoint", None)
     return reads is None or reads(int(step))

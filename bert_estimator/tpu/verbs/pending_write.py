@@ -1,7 +1,7 @@
 """Writes in the background: a thread writes a checkpoint while training goes on.
 
-Whoever reads checkpoints in the same process waits until the write that is pending has ended; see
-`wait_for`. A directory has one pending write at a time.
+Code that reads a directory's checkpoints in the same process calls `wait_for` first, which waits
+for the end of the write. At most one checkpoint is being written to a directory at a time.
 """
 
 import contextlib
@@ -27,6 +27,9 @@ class PendingWrite:
       what: what is written, such as "the checkpoint of step 4", for messages.
       write: function without arguments.
       log_every_secs: how often a line says that training waits for the write; None for never.
+
+    Attributes:
+      what: as above.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class PendingWrite:
         write: Callable[[], None],
         log_every_secs: float | None = None,
     ):
-        self._path, self._what, self._write = os.path.realpath(directory), what, write
+        self._path, self.what, self._write = os.path.realpath(directory), what, write
         self._log_every_secs = log_every_secs
         self._error = None
         self._thread = threading.Thread(target=self._run, name="checkpoint writer")
@@ -58,11 +61,11 @@ class PendingWrite:
         if self._thread is threading.current_thread():
             return
         start = time.perf_counter()
-        waiting = ticker.so_far(f"Waiting until {self._what} is written")
+        waiting = ticker.so_far(f"Waiting until {self.what} is written")
         with ticker.every(self._log_every_secs, waiting):
             self._thread.join()
         if (secs := time.perf_counter() - start) > _LONG_SECS:
-            tf.logging.info("Waited %.0f s until %s was written.", secs, self._what)
+            tf.logging.info("Waited %.0f s until %s was written.", secs, self.what)
 
     def _run(self):
         try:

@@ -119,7 +119,7 @@ class _Observers:
         return [self._saver]
 
     def finishing_checkpoint(self):
-        """Gives a context manager: if it is left, the checkpoint that is being written is done."""
+        """Returns the context manager that completes the last checkpoint if training fails."""
         return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
     def _log_start(self):

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import signal
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -219,7 +221,7 @@ def test_a_hook_that_asks_for_the_newest_checkpoint_gets_it(tmp_path, cores, ope
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_if_training_fails_the_checkpoint_is_completed(tmp_path, cores, opened_by_waiting, error):
+def test_if_training_fails_the_checkpoint_is_completed(tmp_path, opened_by_waiting, error):
     def fail():
         assert checkpoint_steps(tmp_path) == []
         raise error
@@ -231,7 +233,73 @@ def test_if_training_fails_the_checkpoint_is_completed(tmp_path, cores, opened_b
     assert values_at(tmp_path, 0) == [0] * 3
 
 
-def test_an_error_of_the_write_ends_training_before_the_next_loop(tmp_path, cores, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError("mine"), tf.train.NanLossDuringTrainingError()])
+def test_if_training_and_the_write_fail_both_errors_are_told(
+    tmp_path, monkeypatch, caplog, opened_by_waiting, error
+):
+    def write(self, session, fetches, feed_dict):
+        assert opened_by_waiting.wait(LONG_SECS)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(snapshot.Snapshot, "run_write", write)
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    with pytest.raises(type(error)) as raised:
+        train(tmp_path, save_every=10, hooks=[At(2, fail)])
+    assert raised.value is error
+    warnings = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings[1:] == [  # the first one tells of the TPU that was not found
+        "Could not write the checkpoint of step 0: [Errno 28] No space left on device"
+    ]
+    assert checkpoint_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_completes_the_checkpoint(tmp_path, opened_by_waiting, number):
+    def interrupt():
+        assert checkpoint_steps(tmp_path) == []
+        signal.raise_signal(number)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(tmp_path, 20, save_every=10, hooks=[At(2, interrupt)])
+    assert checkpoint_steps(tmp_path) == [0, 2]
+    assert values_at(tmp_path, 2) == [2] * 3
+
+
+class Forwards(tf.train.CheckpointSaverListener):
+    def __getattribute__(self, name):
+        forwarded = super().__getattribute__("__dict__").get("forwarded", {})
+        return forwarded[name] if name in forwarded else super().__getattribute__(name)
+
+
+LISTENERS = {
+    "of the instance": tf.train.CheckpointSaverListener,
+    "forwarded": Forwards,
+    "a mock": lambda: mock.Mock(spec=tf.train.CheckpointSaverListener),
+}
+
+
+@pytest.mark.parametrize("kind", LISTENERS)
+def test_after_save_of_any_kind_finds_the_checkpoint(tmp_path, kind):
+    listener, found = LISTENERS[kind](), []
+
+    def after_save(session, global_step_value):
+        found.append(checkpoint_steps(tmp_path)[-1])
+
+    if kind == "of the instance":
+        listener.after_save = after_save
+    elif kind == "forwarded":
+        listener.forwarded = {"after_save": after_save}
+    else:
+        listener.after_save.side_effect = after_save
+        listener.after_save.return_value = None
+    train(tmp_path, saving_listeners=[listener])
+    assert found == [0, 2, 4]
+
+
+def test_an_error_of_the_write_ends_training_before_the_next_loop(tmp_path, monkeypatch):
     failed = threading.Event()
 
     def fail(prefix, sync=checkpoint_saver.sync):
