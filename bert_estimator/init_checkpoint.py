@@ -10,6 +10,7 @@ from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
 from bert_estimator.interchange.network_variables import POOLER
+from bert_estimator.interchange.source import ELECTRA
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
 # Two networks whose variables have the same shapes can still differ in these.
@@ -100,10 +101,16 @@ def check_config(source: interchange.Source, bert_config: BertConfig | None) -> 
     Raises:
       ArgumentError: the checkpoint comes with the configuration of another network.
     """
-    if bert_config is None or source.config is None:
+    if bert_config is None:
         return
-    # If layers share weights, the shapes do not show how many layers there are.
-    shared = bert_config.num_hidden_groups is not None
+    try:
+        source.check_activation(bert_config)
+    except ValueError as error:
+        raise ArgumentError("init_checkpoint", str(error)) from None
+    if source.config is None:
+        return
+    # If layers share weights in either network, the shapes do not show how many layers there are.
+    shared = {bert_config.num_hidden_groups, source.config.num_hidden_groups} != {None}
     for key in (*_NOT_IN_SHAPES, *["num_hidden_layers"] * shared):
         ours, theirs = getattr(bert_config, key), getattr(source.config, key)
         if ours != theirs:
@@ -148,7 +155,9 @@ def match(
             source.path,
         )
     scopes = {_scope_of(name) for name in shapes if "/" in name}
-    may_be_new = f"{new_head or ''}|{POOLER}.*" if source.may_lack_pooler else new_head or ""
+    # ELECTRA does not have a pooler; it is fine-tuned with a new one.
+    may_lack = source.architecture == ELECTRA
+    may_be_new = f"{new_head or ''}|{POOLER}.*" if may_lack else new_head or ""
     problems = []
     for name, shape in shapes.items():
         if name in source.shapes and name not in fitting:

@@ -207,7 +207,7 @@ def data(tmp_path_factory):
     save(str(albert / "model.ckpt-best"), {**values, "global_step": np.int64(7)})
 
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(electra / "vocab.txt"))
-    config = bert_config(30, **TINY)
+    config = bert_config(30, **TINY, hidden_act="gelu_erf")
     (electra / "bert_config.json").write_text(json.dumps(config))
     values = random_weights(BertConfig(**config), heads=())
     values = {n: v for n, v in values.items() if not n.startswith("bert/pooler/")}
@@ -233,7 +233,10 @@ def test_an_albert_opens_as_it_is_published(data):
 def test_an_electra_opens_as_it_is_published(data):
     source = open_source(str(data / "electra"))
     assert network_variables.check(source.config, source.shapes, "") == ()
-    assert "bert/pooler/dense/kernel" not in source.shapes and source.may_lack_pooler
+    assert (
+        "bert/pooler/dense/kernel" not in source.shapes
+        and source.architecture == architectures.ELECTRA
+    )
     assert sorted(source.left_out) == [
         "bert/embeddings/word_embeddings/adam_m",
         "discriminator_predictions/dense/bias",
@@ -268,6 +271,13 @@ def test_an_albert_of_another_depth_is_refused(data):
     with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
         deeper = dataclasses.replace(source.config, num_hidden_layers=6)
         init_checkpoint.check_config(source, deeper)
+    # A network of one layer that is not shared has the same shapes.
+    alone = dataclasses.replace(source.config, num_hidden_layers=1, num_hidden_groups=None)
+    assert network_variables.encoder_shapes(alone) == network_variables.encoder_shapes(
+        source.config
+    )
+    with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
+        init_checkpoint.check_config(source, alone)
 
 
 def test_a_missing_pooler_is_new_for_an_electra_only(data):
@@ -278,7 +288,7 @@ def test_a_missing_pooler_is_new_for_an_electra_only(data):
         "bert/pooler/dense/kernel", "bert/pooler/dense/bias",
     ]  # fmt: skip
     with pytest.raises(ArgumentError, match=r"bert/pooler/dense/kernel: .* not in the checkpoint"):
-        init_checkpoint.match(dataclasses.replace(source, may_lack_pooler=False), shapes)
+        init_checkpoint.match(dataclasses.replace(source, architecture=None), shapes)
 
 
 def test_rates_by_layer():
@@ -322,7 +332,7 @@ def test_an_electra_of_transformers_with_its_discriminator(tmp_path):
 
     source = open_source(str(fixtures.changed(tmp_path, "hf_electra", discriminator)))
     assert source.left_out == ("discriminator_predictions.dense.weight",)
-    assert source.may_lack_pooler and source.config.embedding_size == 8
+    assert source.architecture == architectures.ELECTRA and source.config.embedding_size == 8
 
 
 def test_a_classifier_of_electra_is_not_berts(tmp_path):
@@ -338,7 +348,7 @@ def test_a_classifier_of_electra_is_not_berts(tmp_path):
     source = open_source(str(fixtures.DATA / "hf_electra"))
     weights = {name: source.read(name) for name in source.shapes}
     head = {"output_weights": np.ones([2, 16]), "output_bias": np.ones([2])}
-    message = "transformers has no ELECTRA with the heads output_weights in one model but Electra"
+    message = "transformers does not have an ELECTRA with the heads output_weights in one model"
     with pytest.raises(ValueError, match=f"^{message}"):
         hugging_face.write(str(tmp_path), source, {**weights, **head}, None)
 
@@ -357,10 +367,44 @@ def test_configurations_of_transformers_that_cannot_be_built(values, message):
         hugging_face_config.config_of(values, "here")
 
 
-def test_an_electra_with_wide_embeddings_is_a_bert():
-    config = hugging_face_config.config_of({"model_type": "electra", "hidden_size": 128}, "here")
-    assert config.embedding_size is None
-    assert architectures.of(config) == architectures.BERT
+@pytest.mark.parametrize("embedding_size", [None, pytest.param(8, marks=pytest.mark.slow)])
+def test_an_electra_stays_one_in_both_formats(tmp_path, embedding_size):
+    """The base and the large ELECTRA have a BERT's sizes."""
+    config = bert_config(30, **{**TINY, "embedding_size": embedding_size}, hidden_act="gelu_erf")
+    config = BertConfig(**config)
+    values = random_weights(config, heads=())
+    values = {name: v for name, v in values.items() if not name.startswith("bert/pooler/")}
+    values = {architectures.to_tf1(n, architectures.ELECTRA): v for n, v in values.items()}
+    folder = tmp_path / "published"
+    folder.mkdir()
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(folder / "vocab.txt"))
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    save(str(folder / "electra_base"), values)
+    for source, target in (("published", "hf"), ("hf", "tf1"), ("tf1", "tf1_again")):
+        to = "hf" if target == "hf" else "tf1"
+        assert convert(["x", str(tmp_path / source), str(tmp_path / target), f"--to={to}"]) == 0
+        copy = open_source(str(tmp_path / target))
+        assert architectures.of(copy) == architectures.ELECTRA and copy.config == config
+        shapes = network_variables.encoder_shapes(config)
+        rows = init_checkpoint.match(copy, shapes)
+        assert [name for name, _, what in rows if what == "new"] == [
+            "bert/pooler/dense/kernel", "bert/pooler/dense/bias",
+        ]  # fmt: skip
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert written["architectures"] == ["ElectraModel"]
+    assert written["embedding_size"] == config.embedding_width()
+    stored = dict(tf.train.list_variables(str(tmp_path / "tf1_again" / "bert_model.ckpt")))
+    assert set(stored) == set(values)
+
+
+def test_the_other_gelu_is_refused_for_an_electra(data):
+    source = open_source(str(data / "electra"))
+    init_checkpoint.check_config(source, source.config)
+    config = dataclasses.replace(source.config, hidden_act="gelu")
+    with pytest.raises(ArgumentError, match='is an ELECTRA, whose hidden_act is "gelu_erf", but '):
+        init_checkpoint.check_config(dataclasses.replace(source, config=None), config)
+    with pytest.raises(ValueError, match='whose hidden_act is "gelu_erf"'):
+        dataclasses.replace(source, config=config).with_files(None, None)
 
 
 COMBINED = {"optimizer": "lamb", "micro_batch_size": 2, "recompute": True}

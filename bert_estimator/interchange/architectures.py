@@ -6,11 +6,12 @@ size is `bert/encoder/embedding_hidden_mapping_in`, as google-research/albert ca
 """
 
 import re
+from collections.abc import Iterable
 
-from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.network_variables import MAPPING
+from bert_estimator.interchange.source import ALBERT, BERT, ELECTRA, Source
 
-BERT, ALBERT, ELECTRA = NAMES = ("bert", "albert", "electra")
+NAMES = (BERT, ALBERT, ELECTRA)
 
 # google-research/albert's names of a layer's parts, and ours.
 _ALBERT_LAYER = "bert/encoder/transformer/group_{}/inner_group_0/"
@@ -26,11 +27,15 @@ _ELECTRA_MAPPING = "electra/embeddings_project/"
 _ELECTRA_OTHERS = ("generator", "discriminator_predictions")
 
 
-def of(config: BertConfig) -> str:
-    """Returns which of NAMES a network is.
+def of(source: Source) -> str:
+    """Returns which of NAMES a network is: by its files, or else by its configuration.
 
-    An ELECTRA whose embeddings have the hidden size, such as the base one, is a BERT.
+    An ELECTRA whose embeddings have the hidden size, such as the base one, and which was fine-tuned
+    here, is a BERT: it has the same variables.
     """
+    if source.architecture is not None:
+        return source.architecture
+    config = source.config
     if config.num_hidden_groups is not None:
         return ALBERT
     return BERT if config.embedding_width() == config.hidden_size else ELECTRA
@@ -55,6 +60,11 @@ def from_tf1(name: str) -> str | None:
             if rest.startswith(theirs):
                 return f"bert/encoder/layer_{layer[1]}/{ours}{rest.removeprefix(theirs)}"
     return name
+
+
+def of_tf1(names: Iterable[str]) -> str | None:
+    """Returns ELECTRA if names of a checkpoint's variables show it, else None."""
+    return ELECTRA if any(name.startswith("electra/") for name in names) else None
 
 
 def to_tf1(name: str, architecture: str) -> str:

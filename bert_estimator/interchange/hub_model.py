@@ -79,7 +79,7 @@ def write(
       ValueError: the network is not BERT or has heads that modules do not have; or the outputs of
         what was written differ.
     """
-    architecture = architectures.of(source.config)
+    architecture = architectures.of(source)
     if architecture != architectures.BERT:
         raise ValueError(
             f"{source.path}: is an {architecture.upper()}, and TF Hub's layout here is BERT's; "

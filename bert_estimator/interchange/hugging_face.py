@@ -13,8 +13,8 @@ transformers calls tensors by its modules' attributes, and stores a dense layer'
     BertForQuestionAnswering       cls/squad/output_weights, cls/squad/output_bias; no pooler
     BertModel                      no head
 
-ALBERT has the same classes. ELECTRA's, which do not have a pooler, are ElectraModel,
-ElectraForTokenClassification and ElectraForQuestionAnswering.
+ALBERT has the same classes. ELECTRA has ElectraModel, ElectraForTokenClassification and
+ElectraForQuestionAnswering, which do not have a pooler.
 """
 
 import os
@@ -131,7 +131,7 @@ def open_directory(folder: str, path: str) -> Source:
         kind=hugging_face_config.kind_of(values, path_of_config) if CLASSIFIER in found else None,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
-        may_lack_pooler=architecture == ELECTRA,
+        architecture=architecture,
     )
 
 
@@ -152,7 +152,7 @@ def write(
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)
-    architecture = architectures.of(source.config)
+    architecture = architectures.of(source)
     _check_class(source, heads, shapes, architecture)
     hugging_face_tokenizer.write(folder, source, tokenizer)
     tensors = {
@@ -177,17 +177,17 @@ def _check_class(source, heads, shapes, architecture):
     is_tagging = CLASSIFIER in heads and source.kind == TAGGING
     if heads not in _CLASSES or (heads in _MISSING_CLASSES[architecture] and not is_tagging):
         raise ValueError(
-            f"transformers has no {architecture.upper()} with the heads {', '.join(heads)} in one "
-            "model"
+            f"transformers does not have an {architecture.upper()} with the heads "
+            f"{', '.join(heads)} in one model"
             + f" but ElectraForSequenceClassification{_GELU}; --to=tf1 writes it"
             * (architecture == ELECTRA and heads == (CLASSIFIER,))
         )
     if architecture == ELECTRA and any(name.startswith(POOLER) for name in shapes):
-        raise ValueError("transformers has no ELECTRA with a pooler; --to=tf1 writes it")
+        raise ValueError("transformers does not have an ELECTRA with a pooler; --to=tf1 writes it")
     if architecture == ALBERT and source.config.embedding_width() == source.config.hidden_size:
         raise ValueError(
-            "transformers has no ALBERT whose embeddings have the hidden size without a layer "
-            "between; --to=tf1 writes it"
+            "transformers does not have an ALBERT whose embeddings have the hidden size without a "
+            "layer between; --to=tf1 writes it"
         )
 
 

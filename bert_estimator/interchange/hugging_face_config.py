@@ -180,9 +180,11 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     """
     values = {
         "architectures": [architecture],
-        "model_type": architectures.of(source.config),
+        "model_type": (kind := architectures.of(source)),
         **_FIXED,
         **source.config.to_dict(),
+        # transformers' default is another width.
+        **({"embedding_size": source.config.embedding_width()} if kind == ELECTRA else {}),
         "hidden_act": HIDDEN_ACTS[source.config.hidden_act][0],
         "pad_token_id": pad_id,
         "torch_dtype": "float32",

@@ -82,7 +82,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
       ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
     """
     is_pieces = source.vocab_file.endswith(".model")
-    if is_pieces and architectures.of(source.config) != architectures.ALBERT:
+    if is_pieces and architectures.of(source) != architectures.ALBERT:
         raise ValueError(
             f"{source.vocab_file}: is a SentencePiece model, and transformers would cut text into "
             "other pieces: none of its tokenizers splits a comma from the digit before it, as "

@@ -9,6 +9,8 @@ from bert_estimator.tokenization import Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
+BERT, ALBERT, ELECTRA = "bert", "albert", "electra"
+
 # What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
@@ -36,8 +38,8 @@ class Source:
         says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
         beside the weights says so.
-      may_lack_pooler: whether the project that the weights are from has networks without a pooler
-        that are fine-tuned with a new one (ELECTRA).
+      architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
+        does, see `architectures.of`.
     """
 
     path: str
@@ -53,7 +55,24 @@ class Source:
     is_pair: bool | None = None
     do_lower_case: bool | None = None
     max_seq_length: int | None = None
-    may_lack_pooler: bool = False
+    architecture: str | None = None
+
+    def check_activation(self, config: BertConfig) -> None:
+        """Checks that a checkpoint of google-research/electra gets the GELU of that project.
+
+        There "gelu" is the exact form, which is "gelu_erf" here; here "gelu" is the tanh form.
+
+        Args:
+          config: the configuration of the network that gets the weights.
+
+        Raises:
+          ValueError: it has the other GELU.
+        """
+        if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
+            raise ValueError(
+                f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
+                'configuration of the network has "gelu", which is the tanh form; change it there'
+            )
 
     def with_files(self, bert_config_file: str | None, vocab_file: str | None) -> "Source":
         """Returns this source with other files instead of those beside the weights.
@@ -62,8 +81,8 @@ class Source:
           bert_config_file, vocab_file: paths, or None for the files beside the weights.
 
         Raises:
-          ValueError: there is neither a given file nor a file beside the weights, or the given
-            bert_config.json is not a configuration.
+          ValueError: there is neither a given file nor a file beside the weights, the given
+            bert_config.json is not a configuration, or `check_activation` refuses it.
         """
         config = BertConfig.from_json_file(bert_config_file) if bert_config_file else self.config
         vocab_file = vocab_file or self.vocab_file
@@ -76,6 +95,7 @@ class Source:
                 f"{self.path}: there is no vocabulary (vocab.txt, or vocab.model for "
                 "SentencePiece) beside it, and a model without one reads no text; give --vocab_file"
             )
+        self.check_activation(config)
         return dataclasses.replace(self, config=config, vocab_file=vocab_file)
 
     def open_tokenizer(self, do_lower_case: bool | None = None) -> Tokenizer:

@@ -45,8 +45,8 @@ def find(folder: str, choice: str | None = None) -> str | None:
         best = evaluated_steps.path_of_best(folder)
         if best is None:
             raise ValueError(
-                f"{folder}: holds no best checkpoint (best/best.json). run_classifier.py "
-                "--keep_best_checkpoint keeps one; --checkpoint=newest converts the newest"
+                f"{folder}: does not hold a best checkpoint (best/best.json). run_classifier.py "
+                "--keep_best_checkpoint keeps one; --checkpoint=newest takes the newest"
             )
         return best
     if choice is None and (best := run_directory.delivered_best(folder)) is not None:
@@ -98,7 +98,7 @@ def open_prefix(prefix: str, path: str) -> Source:
         read=read,
         checkpoint=prefix,
         left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
-        may_lack_pooler=any(name.startswith("electra/") for name in stored_shapes),
+        architecture=architectures.of_tf1(stored_shapes),
         **network_files.read(os.path.dirname(prefix)),
     )
 
@@ -119,7 +119,7 @@ def write(
     """
     del tokenizer
     network_files.write(folder, source)
-    names, architecture = sorted(weights), architectures.of(source.config)
+    names, architecture = sorted(weights), architectures.of(source)
     with tf.Graph().as_default(), tf.Session() as session:
         values = [tf.placeholder(tf.float32, weights[name].shape) for name in names]
         save = tf.raw_ops.SaveV2(
