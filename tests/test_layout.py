@@ -79,6 +79,7 @@ LEAVES = [
     "bert_estimator.native_log",
     "bert_estimator.paths",
     "bert_estimator.provenance",
+    "bert_estimator.storage",
     "bert_estimator.zip_files",
 ]
 
@@ -167,8 +168,14 @@ ARROWS = {
         "bert_estimator.command_line.flags",
     ],
     "bert_estimator.recipes": ["bert_estimator.recipes"],
+    "bert_estimator.jobs.mirror": [
+        "bert_estimator.command_line.flags",
+        "bert_estimator.tpu.lock",
+        "bert_estimator.tpu.program.hosts",
+    ],
     "bert_estimator.jobs.config": [
         "bert_estimator.jobs.compile_only",
+        "bert_estimator.jobs.mirror",
         "bert_estimator.command_line",
     ],
     "bert_estimator.jobs.pretraining_config": CONFIG_ARROWS,

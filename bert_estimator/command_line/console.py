@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_estimator import __version__, disk_errors
+from bert_estimator import __version__, disk_errors, storage
 from bert_estimator.command_line import flag_help, flags
 from bert_estimator.errors import ArgumentError
 from bert_estimator.tpu.program import hosts
@@ -31,6 +31,7 @@ _SELF_EXPLAINING = (
     "NonFiniteWeightsError",
     "NoWholeCheckpointError",
     "MissingHostsError",
+    "StorageError",
 )
 
 # `tpu.lock` raises this before anything is done; its text names the process that writes here.
@@ -100,17 +101,17 @@ def exit_code(
         with hosts.explaining_errors(), _quiet_event_files():
             body()
     except flags.FlagError as error:
-        print(f"{script}: {error}", file=sys.stderr)
+        _print(f"{script}: {error}")
         return 2
     except ArgumentError as error:
-        print(f"{script}: --{error}", file=sys.stderr)
+        _print(f"{script}: --{error}")
         return 2
     except KeyboardInterrupt:
         print(f"{script}: stopped. {when_stopped}", file=sys.stderr)
         return 130
     except Exception as error:
         if type(error).__name__ == _LOCKED_OUT:
-            print(f"{script}: {error}", file=sys.stderr)
+            _print(f"{script}: {error}")
             return 2
         message = _explanation(error) or disk_errors.explanation(
             error, "then run the same command again: it resumes from what was saved."
@@ -118,11 +119,16 @@ def exit_code(
         if message is None:
             traceback.print_exc()
         else:
-            print(f"{script}: error: {message}", file=sys.stderr)
+            _print(f"{script}: error: {message}")
         return 1
     except SystemExit as end:
         return end.code
     return 0
+
+
+def _print(text):
+    """Prints on stderr; paths of local copies become the names that the user knows."""
+    print(storage.shown(text), file=sys.stderr)
 
 
 def leave(code: int) -> NoReturn:
@@ -173,5 +179,5 @@ def _is_news(record):
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
+        text = storage.shown(record.getMessage())
         return text if record.levelno == logging.INFO else f"{record.levelname}: {text}"

@@ -26,7 +26,7 @@ GROUPS = {
     "Checkpoints, evaluation and predictions": "save_checkpoints_steps eval_steps "
     "keep_best_checkpoint early_stopping_patience max_eval_steps eval_batch_size "
     "predict_batch_size prediction_header export_inputs n_best_size max_answer_length "
-    "null_score_diff_threshold",
+    "null_score_diff_threshold take_over",
     "Cores, hosts and memory": "tpu_name num_tpu_cores num_cores_per_replica tpu_topology "
     "price_per_chip_hour "
     "micro_batch_size recompute use_one_hot_embeddings iterations_per_loop host_wait_secs",

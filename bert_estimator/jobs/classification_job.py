@@ -9,6 +9,7 @@ from bert_estimator import (
     classification,
     classification_report,
     fine_tuning,
+    storage,
     tagging,
     tpu,
     update,
@@ -124,7 +125,7 @@ class Classification(FineTuning):
             file = f"eval_report{name and '_' + name}.tsv"
             path = os.path.join(self._config.output_dir, file)
             write_lines(path, classification_report.lines(task.kind, task.labels, *counts))
-            print(f"Precision and recall of each label, confusions and calibration: {path}")
+            print(f"Precision and recall of each label, confusions and calibration: {storage.shown(path)}")
         return results
 
     def predict(self) -> None:
@@ -148,7 +149,7 @@ class Classification(FineTuning):
                 write_lines(path, itertools.chain(header, map(_as_line, rows)))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
-            print(f"Predictions: {path} ({what})")
+            print(f"Predictions: {storage.shown(path)} ({what})")
 
     def check_export(self) -> None:
         config, task = self._config, self._data.task

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import atomic_file, json_files, sharding
+from bert_estimator import atomic_file, json_files, sharding, storage
 from bert_estimator.command_line import flags
 from bert_estimator.provenance import Origin, Source
 
@@ -128,7 +128,7 @@ def run(
     with atomic_file.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
-    print(f"report: {path}")
+    print(f"report: {storage.shown(path)}")
     return found.fits
 
 

@@ -8,11 +8,12 @@ import dataclasses
 import os
 from typing import Any, ClassVar
 
-from bert_estimator import provenance
+from bert_estimator import provenance, storage
 from bert_estimator.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line import config_file, flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
+from bert_estimator.jobs.mirror import Mirror
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
@@ -20,13 +21,14 @@ _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """A run, resolved and checked: a field for each flag, of the same name, and two more.
+    """A run, resolved and checked: a field for each flag, of the same name, and three more.
 
     A script's own configuration extends this one with the script's own flags.
 
     Attributes:
       sources: name of a field -> the `provenance.Source` of its value.
       embedded: whether no data was given, so that the text that comes with Python is used.
+      mirror: the `Mirror` whose local directory `output_dir` is in, if --output_dir is remote.
       VERBS: the flags that say what to do.
       BATCH_SIZES: the flags of global batches; training comes first.
       EVALUATE_WHILE_TRAINING: the flags that ask for evaluations while training.
@@ -162,16 +164,25 @@ class JobConfig:
         is_setting=False,
     )
 
+    take_over: bool = flags.field(
+        False,
+        "Train on in a remote --output_dir that names another process as its owner, which has "
+        "ended.",
+        is_setting=False,
+    )
+
     sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)
     embedded: bool = False
+    mirror: Mirror | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
         """Returns flag name -> value of the flags that say how to run, for config.json."""
-        return {
+        settings = {
             field.name: getattr(self, field.name)
             for field in flags.of(type(self))
             if field.metadata["is_setting"]
         }
+        return {**settings, "output_dir": storage.shown(self.output_dir)}
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes."""
@@ -381,6 +392,9 @@ def read_command_line(
             settings[name] = settings[name] is None
     for name in config_class.VERBS:
         settings[name] = bool(settings[name])
+    if storage.is_remote(settings["output_dir"]):
+        settings["mirror"] = Mirror(settings["output_dir"])
+        settings["output_dir"] = settings["mirror"].path
     return settings, sources
 
 

@@ -297,11 +297,11 @@ def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
       lock.InUseError: another process trains in a directory of these.
       SystemExit: --compile_only, and the step does not fit the TPU's memory.
     """
-    if configs[0].compile_only:
-        if not job.compile_step(configs[0]):
-            raise SystemExit(1)
-        return
     with locked(configs):
+        if configs[0].compile_only:
+            if not job.compile_step(configs[0]):
+                raise SystemExit(1)
+            return
         results = [job(config).run() for config in configs]
     for name in results[0] if len(results) > 1 else ():
         values = [result[name] for result in results]

@@ -25,15 +25,15 @@ def run(configs: Sequence[PretrainingConfig]) -> None:
       lock.InUseError: another process trains in a directory of these.
       SystemExit: --compile_only, and a step does not fit the TPU's memory.
     """
-    if configs[0].compile_only:
-        for config in configs:
-            _describe(config)
-            if not compile_step(config):
-                raise SystemExit(1)
-        if len(configs) > 1:
-            compile_only.print_total(configs)
-        return
     with locked(configs):
+        if configs[0].compile_only:
+            for config in configs:
+                _describe(config)
+                if not compile_step(config):
+                    raise SystemExit(1)
+            if len(configs) > 1:
+                compile_only.print_total(configs)
+            return
         for stage in [Pretraining(config) for config in configs]:
             _describe(stage.config)
             stage.run()

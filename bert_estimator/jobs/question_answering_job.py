@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator import fine_tuning, question_answering, tpu, update
+from bert_estimator import fine_tuning, question_answering, storage, tpu, update
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.jobs import fine_tuning_job, question_answering_data
 from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run
@@ -75,7 +75,7 @@ class QuestionAnswering(FineTuning):
         logits = [(row["start_logits"], row["end_logits"]) for row in self.predictions_of(windows)]
         predictions = list(answers.predict(windows, logits, _search(config)))
         paths = answers.write(config.output_dir, predictions, config.version_2_with_negative)
-        print(f"Answers: {', '.join(paths)} ({len(predictions)} questions)")
+        print(f"Answers: {storage.shown(', '.join(paths))} ({len(predictions)} questions)")
 
 
 class Scorer:

@@ -4,33 +4,55 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_estimator import init_checkpoint, interchange, tpu
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import init_checkpoint, interchange, storage, tpu
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
 
 
 @contextlib.contextmanager
-def locked(configs: Iterable[JobConfig]) -> Iterator[None]:
+def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
     """Locks the directories that configurations train in: no other process writes there meanwhile.
+
+    If they are in remote storage, what was written there is uploaded at the end.
 
     Args:
       configs: the configurations. A directory that a job only reads is not locked.
 
     Raises:
       lock.InUseError: another process writes in one of them.
+      storage.StorageError: an upload failed.
     """
+    trained = [config for config in configs if config.do_train and not config.compile_only]
     with contextlib.ExitStack() as stack:
-        for config in configs:
-            if config.do_train:
-                stack.enter_context(lock.held(config.directory_to_write()))
+        if (mirror := configs[0].mirror) is not None:
+            stack.enter_context(mirror.followed(bool(trained), configs[0].take_over))
+        for config in trained:
+            stack.enter_context(lock.held(config.directory_to_write()))
         yield
+
+
+class Uploads(tf.train.CheckpointSaverListener):
+    """A saving listener: uploads each checkpoint with all that belongs to it.
+
+    The saver writes a checkpoint before it calls this, instead of in a thread of its own.
+    """
+
+    def __init__(self, mirror: Mirror):
+        self._mirror = mirror
+
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
+        del session, global_step_value
+        self._mirror.upload()
 
 
 class Run:
@@ -74,9 +96,10 @@ class Run:
         elif best_checkpoint is not None and best_checkpoint.exhausted:
             done = "early_stopping_patience"
         if done:
+            output_dir = storage.shown(self.config.output_dir)
             print(
-                f"Nothing left to train: {self.config.output_dir} is at step {start_step}. Give a "
-                f"larger --{done} to go on, or another --output_dir to start anew."
+                f"Nothing left to train: {output_dir} is at step {start_step}. Give a larger "
+                f"--{done} to go on, or another --output_dir to start anew."
             )
             return
         start = time.perf_counter()
@@ -84,8 +107,12 @@ class Run:
         if not self.directory.holds_checkpoint():
             rollbacks.begin()
         listeners = [best_checkpoint] if best_checkpoint is not None else []
+        if self.config.mirror is not None:
+            listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
         while not self._train_or_roll_back(input_fn, num_train_steps, listeners, rollbacks):
             self.directory.forget_metrics_after(self.estimator.global_step())
+        if self.config.mirror is not None:
+            self.config.mirror.share()
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
     def _train_or_roll_back(self, input_fn, num_train_steps, listeners, rollbacks):
@@ -154,12 +181,12 @@ class Run:
             assets_extra=assets_extra,
             checkpoint_path=self.best(),
         )
-        print(f"SavedModel: {path.decode()}")
+        print(f"SavedModel: {storage.shown(path.decode())}")
 
     def summary(self) -> str:
         """Draws the curves; returns a line that says where the run's files are."""
         checkpoint = self.best() or self.estimator.latest_checkpoint()
-        return (
+        return storage.shown(
             f"Checkpoint: {checkpoint}  summaries: {self.config.output_dir}  metrics: "
             f"{self.directory.metrics_path}  curves: {self.directory.write_curves()}"
         )

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from bert_estimator import json_files
 from bert_estimator.tpu.program import hosts
@@ -135,13 +136,13 @@ def _acquire(path, what):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, _description_of_this_process())
+                os.write(descriptor, description_of_this_process())
                 return _Lock(path, descriptor)
             os.close(descriptor)  # Its last holder has removed the file since it was opened.
         except OSError as error:
             os.close(descriptor)
             if isinstance(error, BlockingIOError):
-                raise InUseError(_refusal(what, _read(path))) from None
+                raise InUseError(refusal(what, _read(path))) from None
             if error.errno not in _UNSUPPORTED:
                 raise
             with contextlib.suppress(FileNotFoundError):
@@ -156,19 +157,19 @@ def _create(path, what):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             before = _read(path)
-            if not _has_ended(before):
+            if not has_ended(before):
                 advice = f" If that process has ended, remove {path}."
-                raise InUseError(_refusal(what, before) + advice) from None
+                raise InUseError(refusal(what, before) + advice) from None
             _remove_left(path, before)
             continue
-        os.write(descriptor, _description_of_this_process())
+        os.write(descriptor, description_of_this_process())
         os.close(descriptor)
         _warn(
             f"The file system of {what} has no locks: {path} keeps other writers out. After a kill "
             "of this process, only a process of this machine can tell that it may be removed."
         )
         return _Lock(path, None)
-    raise InUseError(_refusal(what, _read(path)))
+    raise InUseError(refusal(what, _read(path)))
 
 
 def _remove_left(path, content):
@@ -188,7 +189,8 @@ def _is_at(descriptor, path):
         return False
 
 
-def _description_of_this_process():
+def description_of_this_process() -> bytes:
+    """Returns what the file of a lock says of its holder: JSON."""
     command = " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
     described = {
         "host": socket.gethostname(),
@@ -209,20 +211,25 @@ def _read(path):
         return {}
 
 
-def _refusal(what, holder):
-    who = "another process"
-    if "pid" in holder:
-        who = (
-            f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')} "
-            f"({holder.get('command')})"
-        )
+def refusal(what: str, holder: dict[str, Any]) -> str:
+    """Returns what an `InUseError` says; `holder` is the object of the lock's file."""
     return (
-        f"{what} is being written by {who}. One process writes there at a time: wait until it has "
-        "ended, or write elsewhere."
+        f"{what} is being written by {named(holder)}. One process writes there at a time: wait "
+        "until it has ended, or write elsewhere."
     )
 
 
-def _has_ended(holder):
+def named(holder: dict[str, Any]) -> str:
+    """Returns in words which process holds a lock."""
+    if "pid" not in holder:
+        return "another process"
+    return (
+        f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')} "
+        f"({holder.get('command')})"
+    )
+
+
+def has_ended(holder: dict[str, Any]) -> bool:
     """Returns whether the process that a file describes ran on this machine and has ended."""
     same = holder.get("host") == socket.gethostname() and holder.get("machine") == _machine()
     if not same or type(holder.get("pid")) is not int or not 0 < holder["pid"] <= _GREATEST_PID:

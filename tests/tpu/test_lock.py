@@ -183,7 +183,7 @@ def test_without_locks_the_file_of_an_ended_process_is_taken_over(
     tmp_path, no_locks, logged, changes, is_taken_over
 ):
     path = tmp_path / ".lock-held"
-    described = json.loads(lock._description_of_this_process())
+    described = json.loads(lock.description_of_this_process())
     if changes is not None:
         if changes.get("pid") == "ended":
             changes = {**changes, "pid": ended_process()}

@@ -1,0 +1,333 @@
+"""A run in remote storage: a local copy of its directory, which is uploaded as the run goes on.
+
+`--output_dir=gs://bucket/run` is written in a directory of this machine, below $TMPDIR. A mirror
+copies what the remote directory holds to it when a command starts. After each checkpoint, and when
+the command ends, it uploads what has changed.
+
+Why a mirror: the promises of a run's directory rest on locks, renames and `fsync`. Object stores
+have none of them. So everything that writes a run stays as it is, on a file system that keeps these
+promises; only this module knows of the other storage. What holds there is the order of uploads.
+An object is there as a whole or not at all, and each one is uploaded before those that refer to it:
+
+1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
+   the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
+2. A checkpoint's data, its index, and then the state file `checkpoint`.
+3. The best checkpoint and then `best/best.json`, as they are written after their checkpoint here.
+4. Only then files are removed that are gone here, such as old checkpoints.
+
+So after a kill at any instant the remote directory holds what a local directory may hold after a
+kill. The upload is of a snapshot, made while training waits, so that it is of one instant: big
+files are linked, which are never changed in place, and small ones copied. Training goes on while
+the snapshot is uploaded, and waits for it if the next checkpoint is due.
+
+The object `owner.json` stands for a lock: it names the process that trains. It is read before
+every upload, so that a process whose run was taken over stops. Two processes that start in the same
+instant may both believe that they own the run, until the first upload of one of them.
+"""
+
+import atexit
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+
+from bert_estimator import json_files, paths, storage
+from bert_estimator.command_line import flags
+from bert_estimator.tpu import lock
+from bert_estimator.tpu.program import hosts
+
+OWNER = "owner.json"
+
+# They are only written by a run; nothing of them is read when it is resumed.
+_NOT_COPIED = re.compile(rf"{OWNER}|(.*/)?events\.out\.tfevents[^/]*|(.*/)?export/.*")
+_NOT_UPLOADED = re.compile(r"(.*/)?(\.[^/]*lock|[^/]*\.tmp)|(.*/)?temp-[^/]*/.*")
+_CHECKPOINT = re.compile(r"model\.ckpt-\d+\.(.*)")
+_KEPT = "kept"  # This file says that a local directory holds what was not uploaded.
+# After so many uploads in a row that failed, training ends.
+_MOST_FAILURES = 3
+
+_open: set[str] = set()  # the local directories of this process
+
+
+class Mirror:
+    """A local directory that stands for a remote one, and the uploads from it.
+
+    Args:
+      url: the remote directory.
+
+    Attributes:
+      url: as above.
+      path: the local directory.
+
+    Raises:
+      FlagError: the remote directory cannot be used.
+    """
+
+    def __init__(self, url: str):
+        with flags.named(f"output_dir={url}"):
+            paths.check_no_pattern(url)
+        self.url = url.rstrip("/")
+        prefix = f"bert_estimator_{hashlib.sha256(self.url.encode()).hexdigest()[:12]}_"
+        _remove_abandoned(prefix)
+        self._folder = tempfile.mkdtemp(prefix=prefix)
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(lock.held(self._folder))
+        _open.add(self._folder)
+        atexit.register(self._remove)
+        self.path = os.path.join(self._folder, "run")
+        storage.show(self.path, self.url)
+        self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
+        self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
+        self._host, self._token = flags.find_hosts(), None
+        self._thread, self._error, self._num_failures = None, None, 0
+        with flags.named("output_dir"):
+            self._download()
+
+    def _download(self):
+        """Copies what the remote directory holds and this machine does not."""
+        os.makedirs(self.path, exist_ok=True)
+        listed = storage.files(self.url)
+        changed = [
+            name
+            for name, stat in listed.items()
+            if not _NOT_COPIED.fullmatch(name) and self._remote.get(name) != stat
+        ]
+        if changed:
+            megabytes = sum(listed[name][0] for name in changed) / 1e6
+            _log(f"Copying {len(changed)} files ({megabytes:.0f} MB) from {self.url}.")
+        for name in sorted(changed, key=_rank):
+            path = os.path.join(self.path, name)
+            storage.download(f"{self.url}/{name}", path)
+            self._uploaded[name], self._remote[name] = _signature(path), listed[name]
+
+    @contextlib.contextmanager
+    def followed(self, owns: bool, takes_over: bool) -> Iterator[None]:
+        """Uploads, at the end of the `with` block, what the block has written.
+
+        After an exception, too, it uploads what there is.
+
+        Args:
+          owns: whether the block trains: no other process may, meanwhile.
+          takes_over: whether the run is taken over from a process that may not have ended.
+
+        Raises:
+          lock.InUseError: another process trains there, or has taken the run over.
+          StorageError: an upload failed. What was not uploaded stays on this machine; the text says
+            where.
+        """
+        if owns and self._host.is_chief:
+            self._claim(takes_over)
+        try:
+            yield
+        except (Exception, KeyboardInterrupt, SystemExit):
+            try:
+                self._finish()
+            except Exception as another:  # The first error is the one to raise.
+                _log(str(another))
+            raise
+        self._finish()
+
+    def _claim(self, takes_over):
+        owner = self._owner()
+        if owner and not takes_over and not lock.has_ended(owner):
+            raise lock.InUseError(
+                f"{lock.refusal(self.url, owner)} If that process has ended, as after a crash of "
+                "its machine, add --take_over."
+            )
+        self._token = secrets.token_hex(8)
+        description = json_files.parse(lock.description_of_this_process(), OWNER)
+        text = json.dumps({**description, "token": self._token}, indent=1)
+        storage.write(text.encode(), f"{self.url}/{OWNER}")
+        self._check_owner()
+
+    def _owner(self):
+        """Returns the object in owner.json; it is empty if there is no owner."""
+        data = storage.read(f"{self.url}/{OWNER}")
+        try:
+            return json_files.parse(data or b"{}", f"{self.url}/{OWNER}")
+        except json_files.JsonError:
+            return {"pid": "unknown"}
+
+    def _check_owner(self):
+        owner = self._owner()
+        if self._token is not None and owner.get("token") != self._token:
+            raise lock.InUseError(
+                f"{self.url} was taken over by {lock.named(owner)}: this process does not upload "
+                "anything more."
+            )
+
+    def upload(self) -> None:
+        """Uploads in a thread what has changed; waits first until the last upload has ended.
+
+        Raises:
+          lock.InUseError: another process has taken the run over.
+          StorageError: several uploads in a row have failed.
+        """
+        self.wait()
+        snapshot = self._snapshot()
+        self._thread = threading.Thread(
+            target=self._run, args=(snapshot,), name="storage", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until the last upload has ended; raises what `upload` does."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    def share(self) -> None:
+        """Gives all hosts what the chief has written; each host calls this."""
+        if self._host.number == 1:
+            return
+        if self._host.is_chief:
+            self.upload()
+            self.wait()
+        hosts.gather(0)
+        if not self._host.is_chief:
+            self._download()
+
+    def _run(self, snapshot):
+        try:
+            self._upload(*snapshot)
+            self._num_failures = 0
+        except storage.StorageError as error:
+            self._num_failures += 1
+            if self._num_failures >= _MOST_FAILURES:
+                self._error = error
+            else:
+                _log(f"{error}. The next checkpoint is uploaded with what is missing now.")
+        except BaseException as error:  # `wait` raises it in the thread of the training.
+            self._error = error
+
+    def _snapshot(self):
+        """Returns (directory, name -> signature of each changed file in it, the names to remove)."""
+        folder = tempfile.mkdtemp(dir=self._folder, prefix="upload_")
+        changed, names = {}, set()
+        for parent, _, files in os.walk(self.path):
+            for name in files:
+                path = os.path.join(parent, name)
+                name = os.path.relpath(path, self.path)
+                if _NOT_UPLOADED.fullmatch(name) or not self._is_own(name):
+                    continue
+                names.add(name)
+                signature = _signature(path)
+                if self._uploaded.get(name) != signature:
+                    copy = os.path.join(folder, name)
+                    os.makedirs(os.path.dirname(copy), exist_ok=True)
+                    is_of_checkpoint = _CHECKPOINT.fullmatch(os.path.basename(name))
+                    (os.link if is_of_checkpoint else shutil.copyfile)(path, copy)
+                    changed[name] = signature
+        gone = [name for name in self._uploaded if name not in names and self._is_own(name)]
+        return folder, changed, gone
+
+    def _is_own(self, name):
+        """Returns whether this host writes a file. Each but the chief has a directory."""
+        return self._host.is_chief or f"host-{self._host.index}" in name.split("/")
+
+    def _upload(self, folder, changed, gone):
+        """Uploads the files of a snapshot, and removes those that are gone."""
+        start, num_bytes = time.perf_counter(), 0
+        try:
+            self._check_owner()
+            for name in sorted(changed, key=_rank):
+                path = os.path.join(folder, name)
+                storage.upload(path, f"{self.url}/{name}")
+                num_bytes += os.path.getsize(path)
+                self._uploaded[name] = changed[name]
+            for name in gone:
+                storage.remove(f"{self.url}/{name}")
+                del self._uploaded[name]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if changed:
+            secs = time.perf_counter() - start
+            _log(f"Uploaded {num_bytes / 1e6:.1f} MB to {self.url} ({secs:.1f} s).")
+
+    def _finish(self):
+        """Uploads what is left, gives the run free, and removes the local directory."""
+        try:
+            with contextlib.suppress(storage.StorageError):
+                self.wait()
+            snapshot = self._snapshot()
+            if self._token is None and self._host.is_chief:
+                snapshot = self._without_anothers(*snapshot)
+            self._upload(*snapshot)
+            if self._token is not None:
+                storage.remove(f"{self.url}/{OWNER}")
+        except storage.StorageError as error:
+            with open(os.path.join(self._folder, _KEPT), "w", encoding="utf-8"):
+                pass
+            raise storage.StorageError(
+                f"{error}. What was not uploaded is kept on this machine, below {self._folder}. "
+                f"Copy it to the remote directory, the file checkpoint last, before the run is "
+                "resumed"
+            ) from None
+        self._remove()
+
+    def _without_anothers(self, folder, changed, gone):
+        """Leaves out what is there already, if another process trains there meanwhile."""
+        owner = self._owner()
+        if not owner or lock.has_ended(owner):
+            return folder, changed, gone
+        left_out = sorted(set(changed) & set(self._uploaded))
+        if left_out:
+            _log(
+                f"{self.url} is being written by {lock.named(owner)}: {', '.join(left_out)} "
+                "stay there as that process writes them."
+            )
+        return folder, {n: s for n, s in changed.items() if n not in left_out}, []
+
+    def _remove(self):
+        """Removes the local directory, unless it holds what was not uploaded."""
+        self._lock.close()
+        if not os.path.exists(os.path.join(self._folder, _KEPT)):
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _rank(name):
+    """Returns the place of a file in the order of uploads; see the head of this module."""
+    *folders, base = name.split("/")
+    match = _CHECKPOINT.fullmatch(base)
+    if base == "saved_model.pb":
+        return 8
+    if base == "best.json":
+        return 7
+    if "best" in folders:
+        return 6 if match and match[1] == "index" else 5
+    if base == "checkpoint":
+        return 4
+    if match:
+        return 3 if match[1] == "index" else 2
+    return 1
+
+
+def _signature(path):
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _remove_abandoned(prefix):
+    """Removes the local directories of processes that were killed."""
+    folders = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{prefix}*"))
+    for folder in set(folders) - _open:
+        if os.path.exists(os.path.join(folder, _KEPT)):
+            continue
+        with contextlib.suppress(lock.InUseError, OSError), lock.held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _log(text):
+    import tensorflow.compat.v1 as tf  # loaded by now, since there is a remote directory
+
+    tf.logging.info("%s", text)

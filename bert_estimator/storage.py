@@ -1,0 +1,283 @@
+"""Files beyond this machine, such as gs://bucket/run: copied here, copied there, and explained.
+
+TensorFlow's `tf.io.gfile` reads and writes them; each TensorFlow has gs://, and a plug-in may add
+others. A remote directory is used through a local copy. Messages name what the user named, and not
+the copy: see `shown`. TensorFlow is only loaded if there is a remote path.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+# An object of these is there as a whole or not at all. Elsewhere a file is written under another
+# name, and then renamed.
+_OF_WHOLE_OBJECTS = ("gs://", "s3://")
+UNFINISHED = ".unfinished"
+
+_NOT_REMOTE = ("", "file", "ram")
+
+_MOST_TRIALS = 5
+_FIRST_WAIT_SECS = 1.0
+
+# Names of TensorFlow's errors after which another trial is of no use.
+_LASTING = (
+    "InvalidArgumentError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "UnauthenticatedError",
+    "UnimplementedError",
+)
+
+_shown: dict[str, str] = {}  # local copy -> the URL that it is a copy of
+
+Result = TypeVar("Result")
+
+
+class StorageError(ValueError):
+    """A remote file system cannot be used; the text says why, and what to do."""
+
+
+def is_remote(path: str | None) -> bool:
+    """Returns whether a path is a URL, such as gs://bucket/name."""
+    return path is not None and re.match(r"[a-z][a-z0-9+.-]*://", path) is not None
+
+
+def check(url: str) -> bool:
+    """Asks whether a file or a directory is there.
+
+    Raises:
+      StorageError: TensorFlow does not know the scheme, or the file system does not answer.
+    """
+    with explaining(url):
+        return _gfile().exists(url)
+
+
+def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
+    """Returns the bytes of a small file, at most so many; None if it does not exist."""
+
+    def try_it():
+        if not _gfile().exists(url):
+            return None
+        with _gfile().GFile(url, "rb") as reader:
+            # Without a number it would ask for the size, which may be known from before.
+            return reader.read(most_bytes)
+
+    return _retried(try_it, url)
+
+
+def write(data: bytes, url: str) -> None:
+    """Writes a small file, all of it or nothing."""
+
+    def try_it(target):
+        with _gfile().GFile(target, "wb") as writer:
+            writer.write(data)
+
+    _written(try_it, url)
+
+
+def upload(path: str, url: str) -> None:
+    """Copies a file of this machine to a URL, all of it or nothing.
+
+    Raises:
+      StorageError: it still fails after several trials.
+    """
+    _written(lambda target: _gfile().copy(path, target, overwrite=True), url)
+
+
+def download(url: str, path: str) -> None:
+    """Copies a file to this machine; its directory is made if it does not exist.
+
+    Raises:
+      StorageError: it still fails after several trials, or the copy is cut short.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def try_it():
+        _gfile().copy(url, path, overwrite=True)
+        there, here = _gfile().stat(url).length, os.path.getsize(path)
+        if there != here:
+            raise StorageError(f"{url}: {here} bytes were read, but it has {there}")
+
+    _retried(try_it, url)
+
+
+def remove(url: str) -> None:
+    """Removes a file, if it is there."""
+
+    def try_it():
+        if _gfile().exists(url):
+            _gfile().remove(url)
+
+    _retried(try_it, url)
+
+
+def files(url: str) -> dict[str, tuple[int, int]]:
+    """Lists the files in and below a directory.
+
+    Returns:
+      Path relative to the directory -> (size in bytes, time of the last change in nanoseconds);
+      empty if there is no directory.
+    """
+
+    # `walk` and `isdir` take a directory for a missing one if the file system does not answer.
+    def list_into(listed, folder, prefix):
+        for name in _gfile().listdir(folder):
+            name = name.rstrip("/")
+            path = f"{folder}/{name}"
+            if name and not name.endswith(UNFINISHED):
+                stat = _gfile().stat(path)
+                if stat.is_directory:
+                    list_into(listed, path, f"{prefix}{name}/")
+                else:
+                    listed[prefix + name] = (stat.length, stat.mtime_nsec)
+        return listed
+
+    url = url.rstrip("/")
+    return _retried(lambda: list_into({}, url, "") if _gfile().exists(url) else {}, url)
+
+
+def local(path: str) -> str:
+    """Returns the path of a file on this machine: the path itself, or a copy of a remote file.
+
+    A file is copied once in a process. The copy has the name of the file, and lasts as long as the
+    process.
+
+    Raises:
+      StorageError: the file is not there, or the file system cannot be used.
+    """
+    return _copied(path) if is_remote(path) else path
+
+
+@functools.cache
+def _copied(url):
+    copy = os.path.join(temporary_folder(), os.path.basename(url))
+    download(url, copy)
+    _shown[copy] = url
+    return copy
+
+
+def local_directory(url: str, is_wanted: Callable[[str], bool] = lambda name: True) -> str:
+    """Copies the files of a remote directory to a new directory of this machine; returns its path.
+
+    Args:
+      url: the remote directory.
+      is_wanted: function of a file's path, relative to the directory: whether it is copied.
+
+    Raises:
+      StorageError: there is no such directory, or the file system cannot be used.
+    """
+    names = list(filter(is_wanted, files(url)))
+    if not names:
+        raise StorageError(f"{url}: is not there, or does not hold the files that are wanted")
+    folder = temporary_folder()
+    for name in names:
+        download(f"{url.rstrip('/')}/{name}", os.path.join(folder, name))
+    _shown[folder] = url.rstrip("/")
+    return folder
+
+
+def temporary_folder() -> str:
+    """Returns a new directory that lasts as long as the process."""
+    folder = tempfile.mkdtemp(prefix="bert_estimator_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def show(path: str, url: str) -> None:
+    """Has messages name a URL instead of the local directory that stands for it."""
+    _shown[path] = url
+
+
+def shown(text: Any) -> str:
+    """Returns a text for the user: paths of local copies become the URLs that they stand for."""
+    text = str(text)
+    for path, url in _shown.items():
+        text = text.replace(path, url)
+    return text
+
+
+@contextlib.contextmanager
+def explaining(url: str) -> Iterator[None]:
+    """Makes TensorFlow's errors of a remote file system a `StorageError`, which says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        if not _is_of_tensorflow(error):
+            raise
+        raise StorageError(_explanation(url, error)) from None
+
+
+def _explanation(url, error):
+    kind, reason = type(error).__name__, (str(error).strip() or "no such file").splitlines()[0]
+    scheme = url.partition("://")[0]
+    if kind == "UnimplementedError":
+        known = sorted(f"{s}://" for s in _gfile().get_registered_schemes() if s not in _NOT_REMOTE)
+        return (
+            f"{url}: this TensorFlow does not know {scheme}://, only {', '.join(known)}. Mount it "
+            "as a directory, or use a path of this machine"
+        )
+    if kind == "NotFoundError":
+        return f"{url}: is not there ({reason})"
+    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return (
+            f"{url}: access is denied ({reason}). Give this machine credentials: for gs://, run "
+            "gcloud auth application-default login, or name a key in GOOGLE_APPLICATION_CREDENTIALS"
+        )
+    return (
+        f"{url}: {scheme}:// does not answer as it should ({reason}). Look at the name, the "
+        "network and the credentials of this machine"
+    )
+
+
+def _retried(function: Callable[[], Result], url: str) -> Result:
+    """Calls a function; after an error that may pass, it waits and calls it again."""
+    wait_secs = _FIRST_WAIT_SECS
+    for trial in range(1, _MOST_TRIALS + 1):
+        try:
+            with explaining(url):
+                return function()
+        except StorageError as error:
+            # The `__context__` is TensorFlow's error.
+            if type(error.__context__).__name__ in _LASTING or trial == _MOST_TRIALS:
+                raise
+            _log(f"{error}. Trying again in {wait_secs:g} s ({trial} of {_MOST_TRIALS} failed).")
+            time.sleep(wait_secs)
+            wait_secs *= 2
+    raise AssertionError("the loop ends by itself")
+
+
+def _written(write_to, url):
+    def try_it():
+        _gfile().makedirs(url.rpartition("/")[0])
+        if url.startswith(_OF_WHOLE_OBJECTS):
+            write_to(url)
+        else:
+            write_to(url + UNFINISHED)
+            _gfile().rename(url + UNFINISHED, url, overwrite=True)
+
+    _retried(try_it, url)
+
+
+def _is_of_tensorflow(error):
+    return type(error).__module__.startswith("tensorflow")
+
+
+def _log(text):
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.warning("%s", text)
+
+
+def _gfile() -> Any:
+    import tensorflow.compat.v1 as tf  # takes seconds: only for remote files
+
+    return tf.io.gfile
