@@ -11,6 +11,8 @@ import math
 import re
 from typing import Any
 
+from bert_estimator import storage
+
 MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
 
@@ -49,9 +51,10 @@ def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
 
     Raises:
       JsonError: the file does not hold such a value; the message names the file.
-      OSError: the file cannot be opened (from a URL: `tf.errors.OpError`).
+      OSError: the file cannot be opened.
+      StorageError: the file cannot be read from a URL.
     """
-    with _open(path) as reader:
+    with storage.explaining(path), _open(path) as reader:
         # A directory of a bucket or a device may be endless: the size is not asked for before.
         return parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 

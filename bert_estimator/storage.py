@@ -59,6 +59,17 @@ def check(url: str) -> bool:
         return _gfile().exists(url)
 
 
+def matches(pattern: str) -> list[str]:
+    """Returns the files that a pattern matches, sorted; a directory or a file matches itself.
+
+    Raises:
+      StorageError: as `check` does.
+    """
+    with explaining(pattern):
+        gfile = _gfile()
+        return [pattern] if gfile.exists(pattern) else sorted(gfile.glob(pattern))
+
+
 def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
     """Returns the bytes of a small file, at most so many; None if it does not exist."""
 
@@ -131,12 +142,16 @@ def files(url: str) -> dict[str, tuple[int, int]]:
         for name in _gfile().listdir(folder):
             name = name.rstrip("/")
             path = f"{folder}/{name}"
-            if name and not name.endswith(UNFINISHED):
+            if not name or name.endswith(UNFINISHED):
+                continue
+            try:
                 stat = _gfile().stat(path)
-                if stat.is_directory:
-                    list_into(listed, path, f"{prefix}{name}/")
-                else:
-                    listed[prefix + name] = (stat.length, stat.mtime_nsec)
+            except _errors().NotFoundError:  # It was removed since it was listed.
+                continue
+            if stat.is_directory:
+                list_into(listed, path, f"{prefix}{name}/")
+            else:
+                listed[prefix + name] = (stat.length, stat.mtime_nsec)
         return listed
 
     url = url.rstrip("/")
@@ -281,3 +296,9 @@ def _gfile() -> Any:
     import tensorflow.compat.v1 as tf  # takes seconds: only for remote files
 
     return tf.io.gfile
+
+
+def _errors() -> Any:
+    import tensorflow.compat.v1 as tf
+
+    return tf.errors

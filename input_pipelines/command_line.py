@@ -8,7 +8,15 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from bert_estimator import __version__, atomic_file, disk_errors, errors, native_log, paths
+from bert_estimator import (
+    __version__,
+    atomic_file,
+    disk_errors,
+    errors,
+    native_log,
+    paths,
+    storage,
+)
 from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
@@ -50,10 +58,11 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         if rest:
             raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
         _check_numbers(flags.FLAGS)
-        print(create(flags.FLAGS))
+        print(storage.shown(create(flags.FLAGS)))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
-        print(f"{name}: {(failed and _of_disk(error)) or error}", file=sys.stderr)
+        message = (failed and _of_disk(error)) or error
+        print(f"{name}: {storage.shown(message)}", file=sys.stderr)
         return 1 if failed else 2
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)

@@ -12,15 +12,17 @@ A killed command resumes when it is given again. The same text, flags and number
 same bytes.
 """
 
+import contextlib
 import dataclasses
 import os
 import shlex
 
 from absl import flags
 
+from bert_estimator import storage
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, shards, text_flags
+from input_pipelines import command_line, document_filter, remote_output, shards, text_flags
 from input_pipelines.beam_pool import BeamPool
 from input_pipelines.documents import find_files, no_text, total_bytes
 from input_pipelines.instances import CreationSettings
@@ -145,6 +147,20 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
+    with contextlib.ExitStack() as stack:
+        target = values.output_file
+        if storage.is_remote(target):
+            if values.runner:
+                raise ValueError(
+                    f"--output_file={target}: must be a directory that all machines of --runner see"
+                )
+            with command_line.naming("output_file"):
+                target = stack.enter_context(remote_output.written_here(target))
+        return _create(values, target)
+
+
+def _create(values, output_file):
+    """Does what `create` does, for record files in a directory of this machine."""
     given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
     if given["dupe_factor"] is None:
         is_dynamic = values.masking == "dynamic"
@@ -157,8 +173,9 @@ def create(values: flags.FlagValues) -> str:
     options = text_flags.options(values)
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
-    output_files = _output_files(values.output_file.split(","), values.num_shards)
-    vocab_file = values.vocab_file
+    output_files = _output_files(output_file.split(","), values.num_shards)
+    with command_line.naming("vocab_file"):
+        vocab_file = storage.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
             [path if "://" in path else os.path.abspath(path) for path in paths]

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_estimator import json_files
+from bert_estimator import json_files, storage
 from input_pipelines import labels
 from input_pipelines.table_files import Row, TableError, cell, read_rows
 from input_pipelines.tasks import Columns, Task
@@ -107,7 +107,7 @@ def texts(task: Task) -> Iterator[str]:
         **dict.fromkeys(task.predict.values(), unlabelled),
     }
     for path, columns in files.items():
-        if os.path.exists(path):
+        if storage.check(path) if storage.is_remote(path) else os.path.exists(path):
             columns = dataclasses.replace(columns, label=None)
             yield from texts_of(read_examples(task, path, columns))
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bert_estimator import json_files
+from bert_estimator import json_files, storage
 
 Row = dict[str | int, Any]
 
@@ -133,7 +133,7 @@ def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]
         file and line.
     """
     try:
-        with open(path, "rb") as file:
+        with open(storage.local(path), "rb") as file:
             for number in itertools.count(1):
                 data = file.readline(_LONGEST_LINE + 1)
                 if not data:

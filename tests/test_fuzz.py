@@ -27,7 +27,7 @@ from bert_estimator.interchange import (
     open_source,
 )
 from bert_estimator.jobs import classification_config, pretraining_config
-from bert_estimator.jobs.config import read_command_line
+from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.serving import exported_model, lines
 from bert_estimator.tokenization.wordpiece import load_vocab
 from bert_estimator.tpu.program import cluster_task, exported_program

@@ -84,6 +84,7 @@ LEAVES = [
 ]
 
 CONFIG_ARROWS = [
+    "bert_estimator.jobs.command_line",
     "bert_estimator.jobs.config",
     "bert_estimator.command_line",
     "bert_estimator.recipes",
@@ -95,6 +96,7 @@ ARROWS = {
     "run_classifier": ["bert_estimator.command_line", "bert_estimator.jobs"],
     "run_squad": ["bert_estimator.command_line", "bert_estimator.jobs"],
     **{name: [] for name in LEAVES},
+    "bert_estimator.json_files": ["bert_estimator.storage"],
     "bert_estimator.tpu": ["bert_estimator.tpu"],
     "bert_estimator.tpu.program": ["bert_estimator.tpu.program"],
     "bert_estimator.tpu.step": ["bert_estimator.tpu"],
@@ -172,6 +174,11 @@ ARROWS = {
         "bert_estimator.command_line.flags",
         "bert_estimator.tpu.lock",
         "bert_estimator.tpu.program.hosts",
+    ],
+    "bert_estimator.jobs.command_line": [
+        "bert_estimator.jobs.config",
+        "bert_estimator.jobs.mirror",
+        "bert_estimator.command_line",
     ],
     "bert_estimator.jobs.config": [
         "bert_estimator.jobs.compile_only",

@@ -23,7 +23,8 @@ from bert_estimator.choices import OPTIMIZERS
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs import pretraining_config
-from bert_estimator.jobs.config import JobConfig, read_command_line
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.config import JobConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 

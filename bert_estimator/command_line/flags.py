@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator import errors, paths
+from bert_estimator import errors, paths, storage
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -166,7 +166,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
-    if path is not None and not is_remote(path):
+    if path is not None and not storage.is_remote(path):
         check(os.path.isfile(path), name, path, "there is no such file")
 
 
@@ -178,14 +178,14 @@ def check_patterns(name: str, patterns: str | None) -> None:
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        found = is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
+        found = storage.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
 
 
 def check_writable_directory(name: str, path: str) -> None:
     """Makes the directory, and raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
-    check(not is_remote(path), name, path, rule)
+    check(not storage.is_remote(path), name, path, rule)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:
@@ -203,8 +203,3 @@ def check_writable_directory(name: str, path: str) -> None:
             f"--{name}={path}: is not writable by this user; choose another directory. To evaluate "
             "what it holds, name it with --init_checkpoint"
         )
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether a path is a URL, such as gs://bucket/name."""
-    return re.match(r"[a-z0-9]+://", path) is not None

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from bert_estimator import atomic_file, json_files
+from bert_estimator import atomic_file, json_files, storage
 from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
@@ -176,12 +176,12 @@ class RunDirectory:
         if task is not None:
             _write(task_file, json.dumps(task, indent=2) + "\n")
         if vocab_file is not None:
-            import tensorflow.compat.v1 as tf  # the file may be remote; TensorFlow is loaded by now
-
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
             # The file may be the run's own copy.
-            with tf.io.gfile.GFile(vocab_file, "rb") as reader, atomic_file.writer(kept, "wb") as w:
-                w.write(reader.read())
+            with open(storage.local(vocab_file), "rb") as reader:
+                vocabulary = reader.read()
+            with atomic_file.writer(kept, "wb") as writer:
+                writer.write(vocabulary)
 
     def forget_metrics_after(self, step: int) -> None:
         """Drops the metrics of steps after `step`, which a resumed run writes again.

@@ -1,6 +1,5 @@
 """Zip archives, in which google-research/bert's models are published, and their unpacking."""
 
-import atexit
 import functools
 import os
 import shutil
@@ -8,7 +7,7 @@ import tarfile
 import tempfile
 import zipfile
 
-from bert_estimator import zip_files
+from bert_estimator import storage, zip_files
 
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
 _WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
@@ -30,13 +29,6 @@ def extracted(path: str) -> str:
     return _extracted(path, stat.st_mtime_ns, stat.st_size)
 
 
-def temporary_folder() -> str:
-    """Returns a new directory that lasts as long as the process."""
-    folder = tempfile.mkdtemp(prefix="bert_estimator_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 @functools.cache
 def _extracted(path, *_):
     if tarfile.is_tarfile(path):
@@ -53,7 +45,7 @@ def _extracted(path, *_):
         # macOS packs files of its own beside a model.
         names = [n for n in names if not n.startswith("__MACOSX/")]
         zip_files.check(archive, names, tempfile.gettempdir())
-        folder = temporary_folder()
+        folder = storage.temporary_folder()
         try:
             for name in names:
                 archive.extract(name, folder)  # checks the member's checksum

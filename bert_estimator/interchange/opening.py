@@ -3,7 +3,8 @@
 import glob
 import os
 
-from bert_estimator.interchange import archive, hub, hugging_face, tf1_checkpoint
+from bert_estimator import storage
+from bert_estimator.interchange import archive, hub, hugging_face, remote_model, tf1_checkpoint
 from bert_estimator.interchange.source import Source
 
 
@@ -14,12 +15,15 @@ def open_source(path: str, choice: str | None = None) -> Source:
       path: a TF1 checkpoint without .index (`uncased_L-12_H-768_A-12/bert_model.ckpt`); a directory
         with one checkpoint, such as the directory of a run, or with Hugging Face's config.json and
         model.safetensors, or with TF Hub's saved_model.pb; or a zip archive of such a directory.
+        Each may be remote, such as gs://bucket/run.
       choice: which checkpoint of a run's directory, as for `tf1_checkpoint.find`.
 
     Raises:
       ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
         says what.
     """
+    if storage.is_remote(path):
+        path = remote_model.fetched(path, choice)
     is_prefix = tf1_checkpoint.exists(path)
     is_model = hugging_face.is_model(path) or hub.is_model(path)
     if choice is not None and (is_prefix or os.path.isfile(path) or is_model):

@@ -8,7 +8,7 @@ import os
 import re
 from typing import ClassVar
 
-from bert_estimator import provenance
+from bert_estimator import provenance, storage
 from bert_estimator.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
@@ -17,7 +17,7 @@ from bert_estimator.choices import (
     TASK_KINDS,
 )
 from bert_estimator.command_line import flags
-from bert_estimator.jobs.config import read_command_line
+from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning_config import (
     FineTuningConfig,
     runs_of,
@@ -148,7 +148,7 @@ class ClassificationConfig(FineTuningConfig):
         if self.task_name or self.data_dir:
             flags.check_choice("task_name", self.task_name, (*TASK_NAMES, *_EMBEDDED))
             flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
-            is_directory = os.path.isdir(self.data_dir)
+            is_directory = storage.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
             flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")
             return
         super().check_data_flags()

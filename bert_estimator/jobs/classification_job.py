@@ -125,7 +125,8 @@ class Classification(FineTuning):
             file = f"eval_report{name and '_' + name}.tsv"
             path = os.path.join(self._config.output_dir, file)
             write_lines(path, classification_report.lines(task.kind, task.labels, *counts))
-            print(f"Precision and recall of each label, confusions and calibration: {storage.shown(path)}")
+            shown = storage.shown(path)
+            print(f"Precision and recall of each label, confusions and calibration: {shown}")
         return results
 
     def predict(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from bert_estimator import provenance, storage
 from bert_estimator.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
-from bert_estimator.command_line import config_file, flags
+from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
 from bert_estimator.jobs.mirror import Mirror
@@ -279,7 +279,7 @@ class JobConfig:
         self._check_cores()
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint
-        if checkpoint and not flags.is_remote(checkpoint):
+        if checkpoint and not storage.is_remote(checkpoint):
             flags.check(
                 os.path.exists(checkpoint + ".index") or os.path.exists(checkpoint),
                 "init_checkpoint",
@@ -358,44 +358,6 @@ class JobConfig:
         if per_replica > 1:
             source += f" over --num_cores_per_replica={per_replica}"
         self.check_divides(cores // per_replica, source, self.fixed_batches())
-
-
-def read_command_line(
-    config_class: type[JobConfig], argv: list[str]
-) -> tuple[dict[str, Any], dict[str, provenance.Source]]:
-    """Parses a command line.
-
-    Args:
-      config_class: the `JobConfig` of the script.
-      argv: the arguments, the script's name included.
-
-    Returns:
-      (dict of flag name -> value, dict of flag name -> `provenance.Source`).
-
-    Raises:
-      FlagError: the command line cannot be parsed; see `flags.parse`.
-    """
-    values = flags.define(config_class)
-    given = flags.parse(values, argv)
-    if path := values["config"].value:
-        # Of a flag that is given twice the last value counts: the command line's, not the file's.
-        values = flags.define(config_class)
-        given = flags.parse(values, [argv[0], *config_file.arguments(path), *argv[1:]])
-    settings = {name: values[name].value for name in values}
-    sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
-    settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
-    if settings["compile_only"] and sources["output_dir"] == provenance.DEFAULT:
-        settings["output_dir"] += "_plan"  # The default directory is for a run.
-    if not any(settings[name] for name in config_class.VERBS):
-        # `--nodo_train` alone asks for an evaluation only.
-        for name in ("do_train", "do_eval"):
-            settings[name] = settings[name] is None
-    for name in config_class.VERBS:
-        settings[name] = bool(settings[name])
-    if storage.is_remote(settings["output_dir"]):
-        settings["mirror"] = Mirror(settings["output_dir"])
-        settings["output_dir"] = settings["mirror"].path
-    return settings, sources
 
 
 def _enumerated(names):

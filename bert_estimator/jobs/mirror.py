@@ -7,7 +7,7 @@ the command ends, it uploads what has changed.
 Why a mirror: the promises of a run's directory rest on locks, renames and `fsync`. Object stores
 have none of them. So everything that writes a run stays as it is, on a file system that keeps these
 promises; only this module knows of the other storage. What holds there is the order of uploads.
-An object is there as a whole or not at all, and each one is uploaded before those that refer to it:
+An object is there as a whole or not at all, and is uploaded before the objects that refer to it:
 
 1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
    the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
@@ -58,7 +58,7 @@ _open: set[str] = set()  # the local directories of this process
 
 
 class Mirror:
-    """A local directory that stands for a remote one, and the uploads from it.
+    """Keeps a local copy of a remote directory, and uploads what is written there.
 
     Args:
       url: the remote directory.
@@ -89,6 +89,7 @@ class Mirror:
         self._host, self._token = flags.find_hosts(), None
         self._thread, self._error, self._num_failures = None, None, 0
         with flags.named("output_dir"):
+            storage.check(self.url)  # A wrong name is reported at once: this is tried only once.
             self._download()
 
     def _download(self):
@@ -105,7 +106,12 @@ class Mirror:
             _log(f"Copying {len(changed)} files ({megabytes:.0f} MB) from {self.url}.")
         for name in sorted(changed, key=_rank):
             path = os.path.join(self.path, name)
-            storage.download(f"{self.url}/{name}", path)
+            try:
+                storage.download(f"{self.url}/{name}", path)
+            except storage.StorageError:
+                if storage.check(f"{self.url}/{name}"):
+                    raise
+                continue  # Whoever trains there meanwhile has removed it.
             self._uploaded[name], self._remote[name] = _signature(path), listed[name]
 
     @contextlib.contextmanager
@@ -131,7 +137,7 @@ class Mirror:
             try:
                 self._finish()
             except Exception as another:  # The first error is the one to raise.
-                _log(str(another))
+                _warn(str(another))
             raise
         self._finish()
 
@@ -206,12 +212,12 @@ class Mirror:
             if self._num_failures >= _MOST_FAILURES:
                 self._error = error
             else:
-                _log(f"{error}. The next checkpoint is uploaded with what is missing now.")
+                _warn(f"{error}. The next checkpoint is uploaded with what is missing now.")
         except BaseException as error:  # `wait` raises it in the thread of the training.
             self._error = error
 
     def _snapshot(self):
-        """Returns (directory, name -> signature of each changed file in it, the names to remove)."""
+        """Returns (directory, name -> signature of each file in it, names to remove)."""
         folder = tempfile.mkdtemp(dir=self._folder, prefix="upload_")
         changed, names = {}, set()
         for parent, _, files in os.walk(self.path):
@@ -236,7 +242,7 @@ class Mirror:
         return self._host.is_chief or f"host-{self._host.index}" in name.split("/")
 
     def _upload(self, folder, changed, gone):
-        """Uploads the files of a snapshot, and removes those that are gone."""
+        """Uploads the files of a snapshot, and removes the files that are gone."""
         start, num_bytes = time.perf_counter(), 0
         try:
             self._check_owner()
@@ -282,7 +288,7 @@ class Mirror:
             return folder, changed, gone
         left_out = sorted(set(changed) & set(self._uploaded))
         if left_out:
-            _log(
+            _warn(
                 f"{self.url} is being written by {lock.named(owner)}: {', '.join(left_out)} "
                 "stay there as that process writes them."
             )
@@ -331,3 +337,9 @@ def _log(text):
     import tensorflow.compat.v1 as tf  # loaded by now, since there is a remote directory
 
     tf.logging.info("%s", text)
+
+
+def _warn(text):
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.warning("%s", text)

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from bert_estimator import provenance
 from bert_estimator.command_line import flags, run_directory
 from bert_estimator.command_line.evaluated_steps import PREFIX
-from bert_estimator.jobs.config import JobConfig, read_command_line
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.config import JobConfig
 from bert_estimator.provenance import Origin, Source
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES

@@ -8,7 +8,7 @@ import dataclasses
 
 from bert_estimator import provenance
 from bert_estimator.command_line import flags
-from bert_estimator.jobs.config import read_command_line
+from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning_config import (
     FineTuningConfig,
     runs_of,

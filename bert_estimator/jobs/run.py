@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import init_checkpoint, interchange, storage, tpu
+from bert_estimator import init_checkpoint, interchange, paths, storage, tpu
+from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
@@ -17,6 +18,12 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
+
+_PATTERN_FLAGS = ("input_file", "eval_input_file")
+_FILE_FLAGS = (
+    "bert_config_file", "vocab_file", "init_checkpoint", "train_file", "eval_file", "predict_file",
+    "data_dir", *_PATTERN_FLAGS,
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -29,10 +36,13 @@ def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
       configs: the configurations. A directory that a job only reads is not locked.
 
     Raises:
+      FlagError: a remote file that a flag names cannot be read.
       lock.InUseError: another process writes in one of them.
       storage.StorageError: an upload failed.
     """
     trained = [config for config in configs if config.do_train and not config.compile_only]
+    for config in configs:
+        check_remote_files(config)
     with contextlib.ExitStack() as stack:
         if (mirror := configs[0].mirror) is not None:
             stack.enter_context(mirror.followed(bool(trained), configs[0].take_over))
@@ -41,8 +51,24 @@ def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
         yield
 
 
+def check_remote_files(config: JobConfig) -> None:
+    """Checks that the remote files that flags name are there.
+
+    Raises:
+      FlagError: a file is not there, or its file system cannot be used; the text names the flag.
+    """
+    for name in _FILE_FLAGS:
+        value = getattr(config, name, None) or ""
+        for part in value.split(",") if name in _PATTERN_FLAGS else [value]:
+            with flags.named(name):
+                url = paths.split_weight(part)[0] if name in _PATTERN_FLAGS else part
+                if storage.is_remote(url):
+                    is_there = storage.matches(url) or storage.check(f"{url}.index")
+                    flags.check(is_there, name, value, f"{url} is not there")
+
+
 class Uploads(tf.train.CheckpointSaverListener):
-    """A saving listener: uploads each checkpoint with all that belongs to it.
+    """Uploads each checkpoint with all that belongs to it, as a saving listener.
 
     The saver writes a checkpoint before it calls this, instead of in a thread of its own.
     """

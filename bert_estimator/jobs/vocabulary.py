@@ -5,7 +5,7 @@ import dataclasses
 import os
 import shutil
 
-from bert_estimator import interchange, tokenization
+from bert_estimator import interchange, storage, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
@@ -78,7 +78,7 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     if config.vocab_file:
         open_tokenizer(config, config.vocab_file, bert_config)
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(config.vocab_file, vocab_file)
+            shutil.copy(storage.local(config.vocab_file), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file

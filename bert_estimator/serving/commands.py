@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from bert_estimator import __version__, paths
+from bert_estimator import __version__, paths, storage
 from bert_estimator.serving.texts import BATCH_SIZE
 
 
@@ -79,7 +79,7 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {storage.shown(error)}", file=sys.stderr)
         return 2
     return 1 if errors else 0
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import os
+import re
 from typing import Any
 
-from bert_estimator import json_files, paths, tokenization
+from bert_estimator import json_files, paths, storage, tokenization
 from bert_estimator.choices import LEAST_TOKENS, TASK_KINDS
 
 _EXPORTS = "export"  # the directory of a run's exported models
@@ -43,6 +44,8 @@ def find(path: str) -> str:
     Raises:
       ValueError: the path does not hold an exported model, or TensorFlow cannot open it.
     """
+    if storage.is_remote(path):
+        path = _fetched(path)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:
@@ -59,6 +62,18 @@ def find(path: str) -> str:
         "saved_model.pb, or a numbered directory with a saved_model.pb. Export a model: "
         "run_classifier.py --do_export"
     )
+
+
+def _fetched(url):
+    """Copies the newest exported model of a remote directory here; returns the copy's directory."""
+    saved = [name for name in storage.files(url) if name.rpartition("/")[2] == "saved_model.pb"]
+    folders = [name.removesuffix("saved_model.pb") for name in saved]
+    allowed = re.compile(rf"({_EXPORTS}/)?(\d*)/?")
+    folders = [folder for folder in folders if allowed.fullmatch(folder)]
+    if not folders:
+        raise ValueError(f"{url}: does not hold an exported model, or is not there")
+    newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[2] or 0))
+    return storage.local_directory(url, lambda name: name.startswith(newest))
 
 
 def read_task(export_dir: str) -> TextTask:

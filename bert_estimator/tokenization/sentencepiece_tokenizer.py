@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import sentencepiece
 
+from bert_estimator import storage
 from bert_estimator.tokenization import offsets
 from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP, is_cjk, is_punctuation
@@ -38,7 +39,7 @@ class SentencePieceTokenizer:
         """
         self._model = sentencepiece.SentencePieceProcessor()
         try:
-            with open(model_file, "rb") as file:
+            with open(storage.local(model_file), "rb") as file:
                 self._model.load_from_serialized_proto(file.read())
         except RuntimeError as error:
             raise ValueError(f"{model_file}: is not a SentencePiece model ({error})") from None

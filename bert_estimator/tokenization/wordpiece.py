@@ -9,6 +9,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterable
 
+from bert_estimator import storage
 from bert_estimator.tokenization import offsets
 from bert_estimator.tokenization.offsets import Piece
 
@@ -318,10 +319,5 @@ class _CharacterTable(dict):
 
 
 def _read_bytes(path: str) -> bytes:
-    if "://" in path:
-        import tensorflow as tf  # only for remote files: tokenization itself does not need it
-
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read(_MOST_BYTES + 1)
-    with open(path, "rb") as file:
+    with open(storage.local(path), "rb") as file:
         return file.read(_MOST_BYTES + 1)

@@ -8,7 +8,8 @@ from bert_estimator import provenance
 from bert_estimator.command_line import config_file
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import JobConfig, read_command_line
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.config import JobConfig
 
 
 def write(path, value):

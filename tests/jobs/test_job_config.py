@@ -14,7 +14,8 @@ from bert_estimator.jobs import (
     question_answering_config,
 )
 from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.jobs.config import JobConfig, read_command_line
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.config import JobConfig
 
 GOOD = dict(
     train_batch_size=32,

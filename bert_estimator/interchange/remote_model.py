@@ -1,0 +1,74 @@
+"""Models in remote storage: what opening one needs is copied to this machine first."""
+
+import os
+import re
+
+from bert_estimator import storage
+from bert_estimator.command_line import evaluated_steps, run_directory
+
+_NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
+_BEST = re.compile(rf"{evaluated_steps.DIRECTORY}/[^/]*(?<!\.meta)")
+_DATA = re.compile(r".*\.data-\d+-of-\d+")
+_STEP = re.compile(r"(.*model\.ckpt-)(\d+)\.index")
+
+
+def fetched(url: str, choice: str | None) -> str:
+    """Copies a model's files to a directory that lasts as long as the process.
+
+    Of a run, only the checkpoint that `choice` asks for is copied.
+
+    Args:
+      url, choice: `path` and `choice` of `open_source`.
+
+    Returns:
+      What to open instead: a local directory, archive, or checkpoint without .index.
+
+    Raises:
+      StorageError: there is no such model, or the file system cannot be used.
+    """
+    if storage.check(f"{url}.index"):
+        folder, _, name = url.rpartition("/")
+        copy = storage.local_directory(
+            folder,
+            lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
+        )
+        return os.path.join(copy, name)
+    if url.endswith(".zip"):
+        return storage.local(url)
+    if "saved_model.pb" in storage.files(url):  # TF Hub's
+        return storage.local_directory(url)
+    copy = storage.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
+    wanted = _prefix(copy, choice)
+    for file in storage.files(url):
+        if _DATA.fullmatch(file) and _is_read(file) and (wanted is None or _is_of(wanted, file)):
+            storage.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
+    return copy
+
+
+def _prefix(folder, choice):
+    """Returns which checkpoint of a directory without data is wanted, relative to the directory.
+
+    It is None if the directory is not a run's.
+    """
+    best = None
+    if choice == "best":
+        best = evaluated_steps.path_of_best(folder)
+    elif choice is None:
+        best = run_directory.delivered_best(folder)
+    if best is not None:
+        return os.path.relpath(best, folder)
+    steps = [match for match in map(_STEP.fullmatch, os.listdir(folder)) if match]
+    newest = max(steps, key=lambda match: int(match[2]), default=None)
+    return newest and newest[0].removesuffix(".index")
+
+
+def _is_read(file):
+    return _BEST.fullmatch(file) or not _NOT_READ.fullmatch(file)
+
+
+def _is_of_checkpoint(file):
+    return file.endswith(".index") or _DATA.fullmatch(file)
+
+
+def _is_of(prefix, file):
+    return file.startswith(f"{prefix}.")

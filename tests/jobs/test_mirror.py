@@ -1,0 +1,308 @@
+"""The mirror of a run in remote storage: what is uploaded, when, and by whom."""
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+
+import pytest
+
+from bert_estimator import storage
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs import mirror as mirror_lib
+from bert_estimator.jobs.mirror import OWNER, Mirror
+from bert_estimator.tpu import lock
+
+
+@pytest.fixture(autouse=True)
+def local(tmp_path, monkeypatch):
+    """Returns the directory of local copies."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "local"))
+    monkeypatch.setattr(storage.time, "sleep", lambda secs: None)
+    os.makedirs(tmp_path / "local")
+    return tmp_path / "local"
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"ram:/{tmp_path}/run"
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """The names of the files that are uploaded, in order."""
+    names, upload = [], storage.upload
+
+    def noted(path, url):
+        names.append(url.partition("/run/")[2])
+        upload(path, url)
+
+    monkeypatch.setattr(storage, "upload", noted)
+    return names
+
+
+def write(mirror, *names, text="a"):
+    for name in names:
+        path = os.path.join(mirror.path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".new", "w") as writer:
+            writer.write(text)
+        os.replace(path + ".new", path)
+
+
+def checkpoint(step, folder=""):
+    ends = ("data-00000-of-00001", "index", "meta")
+    return [f"{folder}model.ckpt-{step}.{end}" for end in ends]
+
+
+def names_in(url):
+    return set(storage.files(url))
+
+
+def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
+    mirror = Mirror(url)
+    with mirror.followed(owns=True, takes_over=False):
+        best = [*checkpoint(2, "best/"), "best/best.json", "best/task.json"]
+        exported = ["export/1/saved_model.pb", "export/1/variables/variables.index"]
+        write(mirror, "metrics.jsonl", "checkpoint", *checkpoint(2), *best, *exported)
+        write(mirror, ".lock", "config.json.tmp", "export/temp-2/saved_model.pb")
+        mirror.upload()
+        mirror.wait()
+        assert names_in(url) == {*uploads, OWNER}
+    assert names_in(url) == set(uploads)
+    assert not [name for name in uploads if "temp-" in name or "lock" in name or "tmp" in name]
+    places = [
+        ["metrics.jsonl", exported[1]],
+        [checkpoint(2)[0], checkpoint(2)[2]],
+        [checkpoint(2)[1]],
+        ["checkpoint"],
+        [best[0], best[2], "best/task.json"],
+        [best[1]],
+        ["best/best.json"],
+        [exported[0]],
+    ]
+    order = iter(uploads)
+    for place in places:
+        assert sorted(itertools.islice(order, len(place))) == sorted(place)
+    assert list(order) == []
+
+
+def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed_last(url, uploads):
+    mirror = Mirror(url)
+    with mirror.followed(owns=True, takes_over=False):
+        write(mirror, "config.json", "checkpoint", *checkpoint(2))
+        mirror.upload()
+        for name in checkpoint(2):
+            os.remove(os.path.join(mirror.path, name))
+        write(mirror, "checkpoint", *checkpoint(4), text="b")
+        mirror.wait()
+        uploads.clear()
+        storage.write(b"mine", f"{url}/notes.txt")
+        mirror.upload()
+    assert sorted(uploads) == sorted(["checkpoint", *checkpoint(4)])
+    assert names_in(url) == {"config.json", "checkpoint", *checkpoint(4), "notes.txt"}
+
+
+def test_a_snapshot_is_of_one_instant(url, monkeypatch):
+    mirror, upload = Mirror(url), storage.upload
+
+    def later(path, url):
+        write(mirror, "metrics.jsonl", text="later")
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(mirror.path, checkpoint(2)[0]))
+        upload(path, url)
+
+    with mirror.followed(owns=True, takes_over=False):
+        write(mirror, "metrics.jsonl", "checkpoint", *checkpoint(2), text="now")
+        with monkeypatch.context() as patched:
+            patched.setattr(storage, "upload", later)
+            mirror.upload()
+            mirror.wait()
+        assert {storage.read(f"{url}/{name}") for name in names_in(url) - {OWNER}} == {b"now"}
+
+
+def test_the_next_command_starts_from_what_was_uploaded(url, local):
+    first = Mirror(url)
+    events = ["events.out.tfevents.1", "eval/events.out.tfevents.2"]
+    with first.followed(owns=True, takes_over=False):
+        write(first, "metrics.jsonl", *checkpoint(2), *events, "export/1/saved_model.pb")
+    assert os.listdir(local) == []
+    second = Mirror(url + "/")
+    copied = {
+        os.path.relpath(os.path.join(folder, name), second.path)
+        for folder, _, names in os.walk(second.path)
+        for name in names
+    }
+    assert copied == {"metrics.jsonl", *checkpoint(2)}
+    with second.followed(owns=True, takes_over=False):
+        pass
+    assert names_in(url) == {*copied, *events, "export/1/saved_model.pb"}
+
+
+def test_a_directory_that_was_left_by_a_kill_is_removed(url, local):
+    killed, kept = local / "killed", local / "kept"
+    prefix = os.path.basename(Mirror(url)._folder)[: -len("12345678")]
+    for name, marker in ((killed, "run"), (kept, "kept")):
+        os.makedirs(local / f"{prefix}{name.name}")
+        (local / f"{prefix}{name.name}" / marker).write_text("")
+    other = Mirror(url)
+    assert os.path.isdir(other.path)
+    left = sorted(name.removeprefix(prefix) for name in os.listdir(local))
+    assert "kept" in left and "killed" not in left and len(left) == 3
+
+
+def owner(url, **changes):
+    described = json.loads(lock.description_of_this_process())
+    storage.write(json.dumps({**described, "token": "x", **changes}).encode(), f"{url}/{OWNER}")
+
+
+def test_one_process_trains_in_a_remote_directory(url, uploads):
+    owner(url, host="another", pid=77, command="run_pretraining.py --a")
+    refused = Mirror(url)
+    with pytest.raises(lock.InUseError) as raised, refused.followed(True, False):
+        pass
+    message = str(raised.value)
+    assert message.startswith(f"{url} is being written by process 77 on another since ")
+    assert message.endswith(
+        "(run_pretraining.py --a). One process writes there at a time: wait until it has ended, or "
+        "write elsewhere. If that process has ended, as after a crash of its machine, add "
+        "--take_over."
+    )
+    assert uploads == [] and json.loads(storage.read(f"{url}/{OWNER}"))["pid"] == 77
+    with Mirror(url).followed(owns=True, takes_over=True):
+        assert json.loads(storage.read(f"{url}/{OWNER}"))["pid"] == os.getpid()
+    assert names_in(url) == set()
+
+
+def test_an_owner_of_this_machine_that_has_ended_is_no_obstacle(url):
+    owner(url, started=-1)  # Another process has its number now.
+    with Mirror(url).followed(owns=True, takes_over=False):
+        pass
+    storage.write(b"not JSON", f"{url}/{OWNER}")
+    with pytest.raises(lock.InUseError), Mirror(url).followed(True, False):
+        pass
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_whoever_was_taken_over_uploads_nothing_more(url, uploads, is_removed):
+    mirror = Mirror(url)
+    with (
+        pytest.raises(lock.InUseError, match=r"was taken over by .*: this process does"),
+        mirror.followed(owns=True, takes_over=False),
+    ):
+        owner(url, host="another", command="stealing")
+        if is_removed:
+            storage.remove(f"{url}/{OWNER}")
+        write(mirror, *checkpoint(2))
+        mirror.upload()
+        mirror.wait()
+    assert uploads == []
+    assert names_in(url) == (set() if is_removed else {OWNER})
+
+
+def test_an_evaluation_leaves_alone_what_a_training_writes(url, uploads, caplog):
+    with Mirror(url).followed(owns=True, takes_over=False):
+        storage.write(b"1", f"{url}/metrics.jsonl")
+        evaluation = Mirror(url)
+        with evaluation.followed(owns=False, takes_over=False):
+            write(evaluation, "metrics.jsonl", "test_results.tsv")
+    assert uploads == ["test_results.tsv"]
+    assert "metrics.jsonl stay there as that process writes them" in caplog.text
+    with evaluation.followed(owns=False, takes_over=False):
+        write(evaluation, "metrics.jsonl")
+
+
+def fail_uploads(monkeypatch, times):
+    upload, calls = storage.upload, []
+
+    def failing(path, url):
+        calls.append(url)
+        if len(calls) <= times:
+            raise storage.StorageError(f"{url}: gone")
+        upload(path, url)
+
+    monkeypatch.setattr(storage, "upload", failing)
+
+
+def test_the_next_checkpoint_is_uploaded_with_what_failed_before(url, monkeypatch, caplog):
+    mirror = Mirror(url)
+    with mirror.followed(owns=True, takes_over=False):
+        fail_uploads(monkeypatch, 2)
+        for step in (2, 4, 6):
+            write(mirror, *checkpoint(step), "checkpoint")
+            mirror.upload()
+    assert caplog.text.count("The next checkpoint is uploaded with what is missing now.") == 2
+    steps = (2, 4, 6)
+    assert names_in(url) == {"checkpoint", *(n for step in steps for n in checkpoint(step))}
+
+
+def test_uploads_that_keep_failing_end_the_training_and_lose_nothing(url, monkeypatch, local):
+    mirror = Mirror(url)
+    with (
+        pytest.raises(storage.StorageError, match="gone"),
+        mirror.followed(owns=True, takes_over=False),
+    ):
+        fail_uploads(monkeypatch, 99)
+        for step in (2, 4, 6, 8):
+            write(mirror, *checkpoint(step), "checkpoint")
+            mirror.upload()
+        pytest.fail("four uploads were possible")
+    (kept,) = os.listdir(local)
+    assert set(checkpoint(6)) <= set(os.listdir(local / kept / "run"))
+
+
+def test_what_the_last_upload_leaves_is_kept_and_named(url, monkeypatch, local):
+    mirror = Mirror(url)
+    with (
+        pytest.raises(storage.StorageError) as raised,
+        mirror.followed(owns=True, takes_over=False),
+    ):
+        write(mirror, *checkpoint(2))
+        fail_uploads(monkeypatch, 99)
+    (kept,) = os.listdir(local)
+    assert f"kept on this machine, below {local / kept}. Copy it" in str(raised.value)
+    assert storage.shown(raised.value) == str(raised.value)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
+def test_after_an_error_too_it_uploads_what_there_is(url, error):
+    mirror = Mirror(url)
+    with pytest.raises(error), mirror.followed(owns=True, takes_over=False):
+        write(mirror, "metrics.jsonl")
+        raise error
+    assert names_in(url) == {"metrics.jsonl"}
+
+
+def be_host(monkeypatch, task):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+def test_hosts_but_the_chief_upload_their_own_directory_alone(url, monkeypatch):
+    be_host(monkeypatch, "worker")
+    worker = Mirror(url)
+    with worker.followed(owns=True, takes_over=False):
+        write(worker, "metrics.jsonl", "host-1/metrics.jsonl", "stage_1/host-1/config.json")
+        assert OWNER not in names_in(url)
+    assert names_in(url) == {"host-1/metrics.jsonl", "stage_1/host-1/config.json"}
+
+
+def test_hosts_share_what_the_chief_has_written(url, monkeypatch, uploads):
+    mirrors = []
+    for task in ("chief", "worker"):
+        be_host(monkeypatch, task)
+        mirrors.append(Mirror(url))
+    chief, worker = mirrors
+    monkeypatch.setattr(mirror_lib.hosts, "gather", lambda value: value)
+    write(chief, "checkpoint", *checkpoint(2))
+    chief.share()
+    worker.share()
+    assert set(os.listdir(worker.path)) == set(uploads) == {"checkpoint", *checkpoint(2)}
+
+
+def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused():
+    with pytest.raises(FlagError, match=r"--output_dir=ram://a\[b: has the character \["):
+        Mirror("ram://a[b")
