@@ -7,21 +7,27 @@ use TensorFlow's client of gs:// with a stand-in for the service, and `kill -9`.
 import contextlib
 import json
 import os
+import random
+import shutil
+import signal
+import socket
 import tempfile
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from bucket import Bucket
 from kills import Killed
-from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER
+from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
 from tiny_run import metrics_of, without_timing
 
 from bert_estimator import storage
+from bert_estimator.interchange import __main__ as convert
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.serving.predictor import Predictor
 
 REWRITES_GRAPHS = False  # see tests/conftest.py
 
-LAST, SAVED_EVERY = 8, 2
-WHILE_TRAINING = {"do_train": True, "do_eval": True, "keep_best_checkpoint": True}
 SCRIPTS = {"pretraining": PRETRAINING, "labels": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 
 
@@ -30,12 +36,12 @@ def data_of(tmp_path_factory):
     """Makes the data of a script, and a run in a local directory that was not stopped, once."""
     made = {}
 
-    def of(name):
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp(name)
-            SCRIPTS[name].write_data(made[name])
-            assert run(SCRIPTS[name], flags(name, made[name], made[name] / "whole")) == 0
-        return made[name]
+    def of(name, last=8):
+        if (name, last) not in made:
+            made[name, last] = path = tmp_path_factory.mktemp(name)
+            SCRIPTS[name].write_data(path)
+            assert run(name, flags(name, path, path / "whole", last)) == 0
+        return made[name, last]
 
     return of
 
@@ -48,21 +54,28 @@ def local(tmp_path, monkeypatch):
     return tmp_path / "local"
 
 
-def flags(name, data, output_dir, **changes):
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("the stand-in for Google Cloud Storage needs openssl")
+    made = Bucket(tmp_path_factory.mktemp("certificate"))
+    yield made
+    made.close()
+
+
+def flags(name, data, output_dir, last=8, **changes):
     script = SCRIPTS[name]
     own = {} if script is PRETRAINING else {"do_export": True}
+    is_long = last > 4  # A short run is for quick tests: most of its time would go to evaluations.
+    own |= {"do_train": True, "do_eval": is_long, "keep_best_checkpoint": is_long}
     return script.flags(
-        data,
-        output_dir,
-        **script.steps(LAST),
-        save_checkpoints_steps=SAVED_EVERY,
-        **{**WHILE_TRAINING, **own, **changes},
+        data, output_dir, **script.steps(last), **{"save_checkpoints_steps": 2, **own, **changes}
     )
 
 
-def run(script, flags):
+def run(name, flags):
     tf.summary.FileWriterCache.clear()
-    code = script.main(flags)
+    code = SCRIPTS[name].main(flags)
     tf.summary.FileWriterCache.clear()
     return code
 
@@ -87,44 +100,39 @@ def kill_at(monkeypatch, number):
 
 def check_same(folder, whole):
     """Checks that two directories hold the same run."""
-    steps = [int(name.split("-")[1].split(".")[0]) for name in os.listdir(whole) if "index" in name]
-    for prefix in (f"model.ckpt-{max(steps)}", *best_of(whole), *exported(whole)):
-        expected = tf.train.load_checkpoint(str(whole / prefix))
-        # The time is a part of an exported model's path.
-        found = prefix if "export" not in prefix else exported(folder)[0]
-        found = tf.train.load_checkpoint(str(folder / found))
+    assert checkpoints(folder) == checkpoints(whole)
+    assert best_of(folder) == best_of(whole)
+    newest = max(checkpoints(whole), key=lambda name: int(name.split("-")[-1]))
+    prefixes = [(prefix, prefix) for prefix in (newest, *best_of(whole))]
+    # The time is a part of an exported model's path.
+    prefixes += zip(exported(folder)[-1:], exported(whole), strict=True)
+    for found, expected in prefixes:
+        found, expected = (
+            tf.train.load_checkpoint(str(p)) for p in (folder / found, whole / expected)
+        )
         shapes = expected.get_variable_to_shape_map()
         assert found.get_variable_to_shape_map() == shapes
         for name in shapes:
-            np.testing.assert_array_equal(
-                found.get_tensor(name), expected.get_tensor(name), err_msg=f"{prefix}: {name}"
-            )
-    assert best_of(folder) == best_of(whole)
+            np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), name)
     assert metrics(folder) == metrics(whole)
-    best = [(each / "best" / "best.json").read_text() for each in (folder, whole)]
-    assert best[0] == best[1]
-    for name in ("bert_config.json", "task.json", "vocab.txt", "eval_results.txt"):
+    for name in ("best/best.json", "bert_config.json", "task.json", "eval_results.txt"):
         if (whole / name).exists():
             assert (folder / name).read_text() == (whole / name).read_text()
-    names = [
-        {n for n in os.listdir(each) if n.startswith("model.ckpt")} for each in (folder, whole)
-    ]
-    assert names[0] == names[1]
 
 
 def checkpoints(folder):
-    return {name for name in os.listdir(folder) if name.startswith("model.ckpt")}
+    names = [name for name in os.listdir(folder) if name.startswith("model.ckpt-")]
+    return {name.rpartition(".")[0] for name in names if name.endswith(".index")}
 
 
 def best_of(folder):
-    indices = [name for name in os.listdir(folder / "best") if name.endswith(".index")]
-    return [f"best/{name.removesuffix('.index')}" for name in indices]
+    names = checkpoints(folder / "best") if (folder / "best").exists() else ()
+    return [f"best/{name}" for name in names]
 
 
 def exported(folder):
-    if not (folder / "export").exists():
-        return []
-    return [f"export/{number}/variables/variables" for number in os.listdir(folder / "export")]
+    names = sorted(os.listdir(folder / "export")) if (folder / "export").exists() else []
+    return [f"export/{number}/variables/variables" for number in names]
 
 
 def metrics(folder):
@@ -138,35 +146,206 @@ def copied(url, folder):
     return folder
 
 
-# The first checkpoint has about 13 files, the others about 20, and ends with removals.
+# To step 4 about 25 files are uploaded, and with evaluations to step 8 about 110.
 @pytest.mark.parametrize(
-    ("name", "number"),
+    ("name", "last", "number"),
     [
-        ("pretraining", 24),
+        ("pretraining", 4, 19),
         *(
-            pytest.param(name, number, marks=pytest.mark.slow)
+            pytest.param(name, 8, number, marks=pytest.mark.slow)
             for name in SCRIPTS
             for number in (3, 11, 17, 22, 31, 38, 45, 52, 66)
         ),
     ],
 )
 def test_a_run_that_was_killed_between_uploads_ends_as_a_whole_one(
-    data_of, tmp_path, monkeypatch, capsys, name, number
+    data_of, tmp_path, monkeypatch, capsys, name, last, number
 ):
-    data, url = data_of(name), f"ram:/{tmp_path}/run"
+    data, url = data_of(name, last), f"ram:/{tmp_path}/run"
     with monkeypatch.context() as patched:
         calls = kill_at(patched, number)
         with contextlib.suppress(Killed):
-            run(SCRIPTS[name], flags(name, data, url))
+            run(name, flags(name, data, url, last))
         assert len(calls) > number
-    # This process still runs, so its owner's name is still there; a fresh machine could not tell.
+    # This process still runs, so owner.json names a process that another machine cannot ask about.
     capsys.readouterr()
-    assert run(SCRIPTS[name], flags(name, data, url)) == 2
+    assert run(name, flags(name, data, url, last)) == 2
     assert "has ended, as after a crash of its machine, add --take_over" in capsys.readouterr().err
-    assert run(SCRIPTS[name], flags(name, data, url, take_over=True)) == 0
+    assert run(name, flags(name, data, url, last, take_over=True)) == 0
     printed = capsys.readouterr()
-    assert f"{tempfile.gettempdir()}" not in printed.out + printed.err
+    assert tempfile.gettempdir() not in printed.out + printed.err
     assert f"metrics: {url}/metrics.jsonl" in printed.out
     check_same(copied(url, tmp_path / "copy"), data / "whole")
     settings = json.loads(storage.read(f"{url}/config.json"))["flags"]
     assert settings["output_dir"]["value"] == url
+
+
+def dumped(bucket, prefix, folder):
+    """Writes the objects below a prefix into a directory."""
+    for name in bucket.names(prefix):
+        os.makedirs((folder / name).parent, exist_ok=True)
+        (folder / name).write_bytes(bucket.objects[prefix + name])
+    return folder
+
+
+def start_on(bucket, name, flags, machine, step=None, action="pass", **environment):
+    """Starts a script as on another machine, which is a directory of local copies."""
+    os.makedirs(machine, exist_ok=True)
+    environment = {**bucket.environment, "TMPDIR": str(machine), **environment}
+    return start(SCRIPTS[name], flags, step, action, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_run_that_is_killed_at_any_upload_resumes_on_a_fresh_machine(
+    data_of, bucket, tmp_path, name, seed
+):
+    """Each of up to 5 processes is killed before or during one of its uploads, by `kill -9`."""
+    data, generator = data_of(name), random.Random(f"{name} {seed}")
+    prefix, codes = f"bucket/{name}-{seed}/", []
+    for number in range(9):
+        process = start_on(
+            bucket, name, flags(name, data, f"gs://{prefix}"[:-1]), tmp_path / f"machine-{number}"
+        )
+        writes, last = [], generator.randrange(1, 60)
+
+        def kill(written, process=process, writes=writes, last=last, is_on=number < 5):
+            if written.startswith(prefix):
+                writes.append(written)
+            if is_on and len(writes) == last:
+                os.kill(process.pid, signal.SIGKILL)
+
+        bucket.before_write = kill
+        code, error = end(process)
+        codes.append(code)
+        assert code in (0, -signal.SIGKILL), error
+        if code == 0:
+            break
+    bucket.before_write = lambda name: None
+    assert codes[-1] == 0 and len(codes) > 2
+    assert os.listdir(tmp_path / f"machine-{len(codes) - 1}") == []
+    assert "owner.json" not in bucket.names(prefix)
+    check_same(dumped(bucket, prefix, tmp_path / "copy"), data / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretraining", "labels"])
+def test_a_signal_uploads_what_there_is_before_the_process_ends(data_of, bucket, tmp_path, name):
+    data, prefix = data_of(name), f"bucket/signalled-{name}/"
+    given = flags(name, data, f"gs://{prefix}", save_checkpoints_steps=100)
+    action = "os.kill(os.getpid(), signal.SIGTERM)"
+    process = start_on(bucket, name, given, tmp_path / "1", 4, action)
+    code, error = end(process)
+    assert code == 143, error
+    names = bucket.names(prefix)
+    assert "owner.json" not in names and {"checkpoint", "metrics.jsonl"} <= names
+    (step,) = {n.split("-")[1].split(".")[0] for n in names if n.startswith("model.ckpt-4")}
+    assert step == "4" and os.listdir(tmp_path / "1") == []
+    code, error = end(start_on(bucket, name, flags(name, data, f"gs://{prefix}"), tmp_path / "2"))
+    assert code == 0, error
+    assert "Training from step 4 (restored from gs://bucket/signalled" in error
+
+
+@pytest.mark.slow
+def test_the_second_of_two_processes_names_the_first(data_of, bucket, tmp_path):
+    data, url = data_of("pretraining"), "gs://bucket/shared"
+    os.mkfifo(tmp_path / "fifo")
+    given = flags("pretraining", data, url)
+    action = f"open({str(tmp_path / 'fifo')!r}).read()"
+    first = start_on(bucket, "pretraining", given, tmp_path / "1", 2, action)
+    with open(tmp_path / "fifo", "w"):  # opens when the first process has come to its step 2
+        code, error = end(start_on(bucket, "pretraining", given, tmp_path / "2"))
+        assert code == 2
+        assert error.splitlines()[-1].startswith(
+            f"run_pretraining.py: {url} is being written by process {first.pid} on "
+            f"{socket.gethostname()} since "
+        )
+        # A taker-over trains on; the first one then ends by itself.
+        code, error = end(start_on(bucket, "pretraining", [*given, "--take_over"], tmp_path / "3"))
+        assert code == 0, error
+    code, error = end(first)
+    assert code == 2 and "was taken over by another process" in error.splitlines()[-1]
+    check_same(dumped(bucket, "bucket/shared/", tmp_path / "copy"), data / "whole")
+
+
+@pytest.mark.slow
+def test_a_service_that_refuses_uploads_for_a_while_loses_nothing(data_of, bucket, tmp_path):
+    data, prefix = data_of("pretraining"), "bucket/refused/"
+    refused = []
+
+    def fails(name):
+        if "model.ckpt-4" in name and len(refused) < 12:  # more than one checkpoint's trials
+            refused.append(name)
+        return bool(refused) and refused[-1] == name and len(refused) < 12
+
+    bucket.fails = fails
+    given = flags("pretraining", data, f"gs://{prefix}")
+    process = start_on(bucket, "pretraining", given, tmp_path / "1")
+    code, error = end(process)
+    bucket.fails = lambda name: False
+    assert code == 0 and len(refused) == 12, error
+    assert "The next checkpoint is uploaded with what is missing now." in error
+    check_same(dumped(bucket, prefix, tmp_path / "copy"), data / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
+    data, prefix, ports = data_of("pretraining"), "bucket/hosts/", []
+    for _ in range(2):
+        with socket.socket() as one:
+            one.bind(("localhost", 0))
+            ports.append(one.getsockname()[1])
+    cluster = {"chief": [f"localhost:{ports[0]}"], "worker": [f"localhost:{ports[1]}"]}
+    writes = []
+    bucket.before_write = writes.append
+    for last in (4, 8):
+        given = flags(
+            "pretraining", data, f"gs://{prefix}", last, tpu_name="rehearse:2",
+            keep_best_checkpoint=False,
+        )  # fmt: skip
+        processes = [
+            start_on(
+                bucket, "pretraining", given, tmp_path / f"{task}-{last}",
+                TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}}),
+            )
+            for task in ("chief", "worker")
+        ]  # fmt: skip
+        ends = [end(process) for process in processes]
+        assert [code for code, _ in ends] == [0, 0], ends
+    bucket.before_write = lambda name: None
+    assert sum(name.endswith("model.ckpt-4.index") for name in writes) == 1
+    names = bucket.names(prefix)
+    assert {"host-1/metrics.jsonl", "metrics.jsonl", "model.ckpt-8.index"} <= names
+    assert not [name for name in names if name.startswith("host-1/model")]
+    steps = [record["step"] for record in metrics_of(dumped(bucket, prefix, tmp_path / "copy"))]
+    assert sorted({*steps}) == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.slow
+def test_other_commands_read_a_remote_run(data_of, tmp_path, capsys):
+    data, url = data_of("labels"), f"ram:/{tmp_path}/run"
+    whole = data / "whole"
+    for folder, _, names in os.walk(whole):
+        for name in names:
+            path = os.path.join(folder, name)
+            storage.upload(path, f"{url}/{os.path.relpath(path, whole)}")
+    before = set(storage.files(url))
+    reading = {"do_train": False, "do_export": False, "do_predict": True}
+    given = flags("labels", data, url, predict_file=data / "dev.tsv", **reading)
+    assert run("labels", given) == 0
+    new = set(storage.files(url)) - before
+    assert "test_results.tsv" in new
+    assert {name for name in new if "events" not in name} <= {"test_results.tsv", "eval_report.tsv"}
+    assert "owner.json" not in before | new
+
+    texts = [("w1 w2 w3", "w4"), ("w20 w21", "w9")]
+    for path in (url, f"{url}/{best_of(whole)[0]}"):
+        np.testing.assert_array_equal(Embedder(path)(texts), Embedder(str(whole))(texts))
+    for path in (url, f"{url}/export"):
+        assert Predictor(path)(texts) == Predictor(str(whole))(texts)
+    assert convert.main(["convert", url, str(tmp_path / "hf")]) == 0
+    assert f"{url}" in capsys.readouterr().out
+    started = flags("labels", data, f"{url}-2", 2, init_checkpoint=url)
+    assert run("labels", started) == 0

@@ -10,9 +10,11 @@ import time
 import forked
 import numpy as np
 import pytest
+from kills import Killed
 from tiny_run import bert_config, metrics_of, variables_of, words, write_records
 
 import run_pretraining
+from bert_estimator import storage
 
 SLOTS = ("adam_m", "adam_v")
 STEPS, WARMUP = 6, 2
@@ -145,3 +147,31 @@ def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there)
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [20, 47, 61, 75])
+def test_killed_in_remote_storage_it_goes_on_to_the_same_weights(
+    finished, flags, tmp_path, monkeypatch, number
+):
+    url, upload, calls = f"ram:/{tmp_path}/run", storage.upload, []
+
+    def killed(path, url):
+        calls.append(url)
+        if len(calls) > number:
+            raise Killed
+        upload(path, url)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "upload", killed)
+        with pytest.raises(Killed):
+            run(flags, url)
+    run([*flags, "--take_over"], url)
+    for name in storage.files(url):
+        storage.download(f"{url}/{name}", str(tmp_path / "copy" / name))
+    for stage in (1, 2):
+        expected = variables(finished, stage, STEPS)
+        found = variables(tmp_path / "copy", stage, STEPS)
+        assert found.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name])
