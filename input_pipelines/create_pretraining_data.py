@@ -148,19 +148,22 @@ def create(values: flags.FlagValues) -> str:
       lock.InUseError: another process writes these files.
     """
     with contextlib.ExitStack() as stack:
-        target = values.output_file
+        target, there = values.output_file, None
         if storage.is_remote(target):
             if values.runner:
                 raise ValueError(
                     f"--output_file={target}: must be a directory that all machines of --runner see"
                 )
             with command_line.naming("output_file"):
-                target = stack.enter_context(remote_output.written_here(target))
-        return _create(values, target)
+                target, there = stack.enter_context(remote_output.written_here(target))
+        return _create(values, target, there)
 
 
-def _create(values, output_file):
-    """Does what `create` does, for record files in a directory of this machine."""
+def _create(values, output_file, there=None):
+    """Does what `create` does, for record files in a directory of this machine.
+
+    If the directory is a copy of a remote one, `there` are the names of the remote files.
+    """
     given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
     if given["dupe_factor"] is None:
         is_dynamic = values.masking == "dynamic"
@@ -173,7 +176,7 @@ def _create(values, output_file):
     options = text_flags.options(values)
     with command_line.naming("input_file"):
         input_files = find_files(values.input_file.split(","))
-    output_files = _output_files(output_file.split(","), values.num_shards)
+    output_files = _output_files(output_file.split(","), values.num_shards, there)
     with command_line.naming("vocab_file"):
         vocab_file = storage.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
@@ -192,7 +195,7 @@ def _create(values, output_file):
         return _write(values, input_files, options, vocab_file, tokenizer, output_files, settings)
 
 
-def _output_files(output_files, num_shards):
+def _output_files(output_files, num_shards, there):
     """Returns the checked names of the record files."""
     if num_shards is not None:
         if len(output_files) > 1:
@@ -211,7 +214,7 @@ def _output_files(output_files, num_shards):
             raise ValueError(f"--output_file: {path!r} is not a file's name")
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
-    if others := shards.other_sets(output_files):
+    if others := shards.other_sets(output_files, there):
         more = f" and {len(others) - 1} more" if others[1:] else ""
         raise ValueError(
             f"--output_file: {others[0]}{more} belong to records of this name in another number of "

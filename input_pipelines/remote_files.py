@@ -1,7 +1,7 @@
 """Files on remote file systems, such as gs://bucket/name and s3://bucket/name.
 
 fsspec reads them if it is installed, with its module for the protocol (gcsfs, s3fs, ...). Without
-fsspec it is TensorFlow, as far as this build of TensorFlow knows the protocol.
+either it is TensorFlow, as far as this build of TensorFlow knows the protocol.
 """
 
 import contextlib
@@ -106,12 +106,15 @@ def _is_hidden(file, directory):
 
 
 def _system(path) -> Any:
-    """Returns fsspec's file system of a path, or None if fsspec is not installed."""
+    """Returns fsspec's file system of a path, or None if fsspec or its module is not installed."""
     if importlib.util.find_spec("fsspec") is None:
         return None
     import fsspec
 
-    return fsspec.core.url_to_fs(path)[0]
+    try:
+        return fsspec.core.url_to_fs(path)[0]
+    except (ImportError, ValueError):  # The protocol's module is missing, or it is unknown.
+        return None
 
 
 @contextlib.contextmanager

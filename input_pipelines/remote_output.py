@@ -14,14 +14,15 @@ from bert_estimator import storage
 
 
 @contextlib.contextmanager
-def written_here(output_file: str) -> Iterator[str]:
-    """Yields local names for remote record files; what lies beside them at the end is uploaded.
+def written_here(output_file: str) -> Iterator[tuple[str, list[str]]]:
+    """Gives remote record files local names; what lies beside them at the end is uploaded.
 
     Args:
       output_file: URLs of files in one directory, with commas between them.
 
     Yields:
-      Paths of files of the same names in a directory of this machine, with commas between them.
+      (Paths of files of the same names in a directory of this machine, with commas between them;
+      the names of the files that are in the remote directory.)
 
     Raises:
       ValueError: the files are not in one remote directory.
@@ -32,9 +33,10 @@ def written_here(output_file: str) -> Iterator[str]:
     if others:
         raise ValueError(f"{output_file} lie in different directories; give one")
     storage.check(directory)
+    there = [name for name in storage.files(directory) if "/" not in name]
     with tempfile.TemporaryDirectory(prefix="bert_estimator_records_") as folder:
         storage.show(folder, directory)
-        yield ",".join(os.path.join(folder, url.rpartition("/")[2]) for url in urls)
+        yield ",".join(os.path.join(folder, url.rpartition("/")[2]) for url in urls), there
         names = sorted((name for name in os.listdir(folder) if name[0] != "."), key=_place)
         # An old manifest must not describe new files if this program ends between the two.
         for name in filter(_is_manifest, names):

@@ -51,15 +51,20 @@ def check_one_set(paths: Sequence[str]) -> None:
             )
 
 
-def other_sets(output_files: Sequence[str]) -> list[str]:
+def other_sets(output_files: Sequence[str], entries: Sequence[str] | None = None) -> list[str]:
     """Returns what exists under the name of the given files, but for another number of files.
 
     This is record files, and directories of unfinished work.
+
+    Args:
+      output_files: the files, which are in one directory.
+      entries: the names of what is in the directory; None: they are listed.
     """
     directory = os.path.dirname(output_files[0])
+    entries = os.listdir(directory or ".") if entries is None else entries
     of_output = dict(map(set_of, output_files))
     found = []
-    for entry in sorted(os.listdir(directory or ".")):
+    for entry in sorted(entries):
         is_work = entry.startswith(".") and entry.endswith(_WORK)
         first = entry[1 : -len(_WORK)] if is_work else entry
         name, number = set_of(os.path.join(directory, first))

@@ -182,7 +182,8 @@ class JobConfig:
             for field in flags.of(type(self))
             if field.metadata["is_setting"]
         }
-        return {**settings, "output_dir": storage.shown(self.output_dir)}
+        # Local copies are in other places in the next process.
+        return {n: storage.shown(v) if isinstance(v, str) else v for n, v in settings.items()}
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes."""

@@ -7,6 +7,7 @@ import locked
 import pytest
 from absl import flags
 
+from bert_estimator import storage
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data, document_filter
 from input_pipelines import manifest as manifests
@@ -249,3 +250,49 @@ def test_two_processes_do_not_write_the_same_files(values, text_file, tmp_path, 
         message = f"create_pretraining_data: {tmp_path}/out-0.tfrecord {locked.WHO}"
         assert message in capsys.readouterr().err
         assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_remote_files_are_those_of_this_machine(
+    values, text_file, tmp_path, vocab_file, monkeypatch
+):
+    url = f"ram:/{tmp_path}/data"
+    upload, uploaded = storage.upload, []
+
+    def noted(path, to):
+        uploaded.append(to.removeprefix(f"{url}/"))
+        upload(path, to)
+
+    monkeypatch.setattr(storage, "upload", noted)
+    given = arguments(text_file, tmp_path, vocab_file, "--eval_fraction=0.3")
+    create_pretraining_data.create(values(*given))
+    storage.upload(vocab_file, f"{url}/in/vocab.txt")
+    storage.upload(text_file, f"{url}/in/text.txt")
+    uploaded.clear()
+    changes = {
+        f"--output_file={url}/out-0.tfrecord,{url}/out-1.tfrecord",
+        f"--vocab_file={url}/in/vocab.txt",
+        f"--input_file={url}/in/text.txt",
+    }
+    summary = create_pretraining_data.create(values(*given, *changes))
+    assert f"in {url}/heldout.out-0.tfrecord." in storage.shown(summary)
+    assert [name.startswith("manifest.") for name in uploaded] == [False] * 6 + [True] * 2
+    assert uploaded[-1] == "manifest.out-0.tfrecord.json"
+    for name in uploaded:
+        if not name.startswith("manifest."):
+            assert storage.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
+    assert open_pretraining_records(f"{url}/out-*", 16, 4).num_records > 0
+
+    def refusal(*others):
+        with pytest.raises(ValueError) as raised:
+            create_pretraining_data.create(values(*given, *others))
+        return storage.shown(raised.value)
+
+    assert refusal(f"--output_file={url}/a,ram://b/a") == (
+        f"--output_file: {url}/a,ram://b/a lie in different directories; give one"
+    )
+    assert "abc://a: this TensorFlow does not know" in refusal("--output_file=abc://a/b.tfrecord")
+    assert "must be a directory that all" in refusal(*changes, "--runner=DirectRunner")
+    storage.write(b"", f"{url}/a-00000-of-00002.tfrecord")
+    assert f"{url}/a-00000-of-00002.tfrecord belong to records of this name" in refusal(
+        f"--output_file={url}/a.tfrecord"
+    )

@@ -13,7 +13,9 @@ from bert_estimator.tpu import lock
 
 
 def config(path, do_train=True):
-    return types.SimpleNamespace(do_train=do_train, directory_to_write=lambda: str(path))
+    return types.SimpleNamespace(
+        do_train=do_train, compile_only=False, mirror=None, directory_to_write=lambda: str(path)
+    )
 
 
 def test_all_directories_are_locked_before_the_first_run(tmp_path):
@@ -50,7 +52,7 @@ def test_a_rollback_to_step_0_outlives_a_kill(tmp_path, has_checkpoint):
     for errors in ([tpu.NanLossDuringTrainingError("NaN", step=5), Killed()], [Killed()]):
         if has_checkpoint:
             (tmp_path / "model.ckpt-0.index").touch()
-        run_config = types.SimpleNamespace(max_rollbacks=1)
+        run_config = types.SimpleNamespace(max_rollbacks=1, mirror=None)
         run = Run(run_config, RunDirectory(str(tmp_path)), Estimator(*errors))
         with pytest.raises(Killed):
             run.train(skipped.append, 10, "num_train_steps")
