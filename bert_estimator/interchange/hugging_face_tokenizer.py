@@ -3,8 +3,8 @@
 import os
 import shutil
 
-from bert_estimator import json_files
-from bert_estimator.interchange import architectures, archive
+from bert_estimator import json_files, storage
+from bert_estimator.interchange import architectures
 from bert_estimator.interchange.hugging_face_config import write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK, Tokenizer
@@ -31,7 +31,7 @@ def find_vocabulary(folder: str) -> str | None:
     tokens = _tokens(path)
     if tokens is None:
         return None
-    vocab_file = os.path.join(archive.temporary_folder(), VOCABULARY)
+    vocab_file = os.path.join(storage.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file

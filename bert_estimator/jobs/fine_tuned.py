@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import json_files
+from bert_estimator import json_files, storage
 from bert_estimator.command_line import flags
-from bert_estimator.interchange import Source, archive
+from bert_estimator.interchange import Source
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
 
 # What a network learns in training; other lengths than in training are allowed.
@@ -38,7 +38,7 @@ def checkpoint_of(source: Source) -> str | None:
         return source.checkpoint
     if not {CLASSIFIER, f"{ANSWER}/output_weights"} & set(source.shapes):
         return None
-    prefix = os.path.join(archive.temporary_folder(), "model.ckpt-0")
+    prefix = os.path.join(storage.temporary_folder(), "model.ckpt-0")
     values = {**{name: source.read(name) for name in source.shapes}, _STEP: np.int64(0)}
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
