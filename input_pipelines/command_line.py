@@ -105,7 +105,7 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     Args:
       flag: the flag that names the output.
       path: the output, a file of this machine.
-      input_files: the files of `--input_file`.
+      input_files: the files that the command reads.
 
     Raises:
       ValueError: the output, or what it is called until it is complete, is among the input.
@@ -114,6 +114,6 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     for input_file in input_files:
         if os.path.realpath(input_file) in places:
             raise ValueError(
-                f"--{flag}={path}: would replace {input_file}, which is one of the files of "
-                "--input_file. Write to another directory"
+                f"--{flag}={path}: would replace {input_file}, which this command reads. Write to "
+                "another directory"
             )

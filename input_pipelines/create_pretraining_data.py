@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import shutil
 
 from absl import flags
 
@@ -189,6 +190,8 @@ def _create(values, output_file, there=None):
         raise ValueError(
             f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
         )
+    for path in output_files:
+        command_line.check_output("output_file", path, [*input_files, vocab_file])
     with command_line.naming("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case)
     with lock.held_for(output_files[0]):
@@ -214,6 +217,10 @@ def _output_files(output_files, num_shards, there):
             raise ValueError(f"--output_file: {path!r} is not a file's name")
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
+    if len({os.path.dirname(path) for path in output_files}) > 1:
+        raise ValueError(
+            "--output_file: the files lie in different directories; give one directory"
+        )
     if others := shards.other_sets(output_files, there):
         more = f" and {len(others) - 1} more" if others[1:] else ""
         raise ValueError(
@@ -227,19 +234,20 @@ def _output_files(output_files, num_shards, there):
 def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
-    from input_pipelines import held_out
-    from input_pipelines.pretraining_records import write_pretraining_records
+    from input_pipelines import held_out, pretraining_records
 
     fraction = values.eval_fraction
     pool = _pool(values, total_bytes(input_files), output_files[0])
 
-    def write(files, settings, description, are_held_out, what):
-        side = (fraction, are_held_out) if fraction else None
-        parts = split_files(input_files, options, side)
+    def parts_of(are_held_out):
+        parts = split_files(input_files, options, (fraction, are_held_out) if fraction else None)
         if not parts:
             raise ValueError(no_text(input_files, {}))
-        return write_pretraining_records(
-            parts,
+        return parts
+
+    def write(files, settings, description, are_held_out, what):
+        return pretraining_records.write_pretraining_records(
+            parts_of(are_held_out),
             tokenizer,
             vocab_file,
             files,
@@ -254,11 +262,18 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
     if fraction:
         path = held_out.path_beside(output_files[0])
         once = dataclasses.replace(settings, dupe_factor=1)
-        with command_line.naming("eval_fraction"):
+        try:
+            # First, so that no held-out records are written without training records.
+            pretraining_records.check_has_documents(parts_of(are_held_out=False))
             manifest = write([path], once, {}, True, "Held-out records")
+        except pretraining_records.EmptySideError as error:
+            raise ValueError(f"--eval_fraction: {error}") from None
         description = {"held_out": held_out.description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
     manifest = write(output_files, settings, description, False, "Records")
+    # A killed command with another --eval_fraction may have left it.
+    left = shards.work_directory(held_out.path_beside(output_files[0]))
+    shutil.rmtree(left, ignore_errors=True)
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     if left_out := manifest.corpus.get("left_out"):
         summary.append(f"Left out: {document_filter.in_words(left_out)}.")
@@ -272,9 +287,9 @@ def _pool(values, num_bytes, output_file):
                 f"--num_workers={values.num_workers}: --runner has an option of its own. Give it "
                 "in --beam_options"
             )
-        return BeamPool(
-            values.runner, shlex.split(values.beam_options), os.path.dirname(output_file) or "."
-        )
+        with command_line.naming("beam_options"):
+            options = shlex.split(values.beam_options)
+        return BeamPool(values.runner, options, os.path.dirname(output_file) or ".")
     most = num_bytes // _BYTES_OF_A_WORKER
     # Workers do not have TensorFlow, whose import takes as much memory as the work.
     return WorkerPool(min(values.num_workers or available_cores(), most) if most > 1 else 0)

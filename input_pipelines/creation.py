@@ -40,7 +40,12 @@ _BUCKET_TOKENS = 1 << 25
 _MANY_GROUPS = 16
 _AT_ONCE = 1024
 
-open_tokenizer_once = functools.lru_cache(maxsize=1)(open_tokenizer)
+
+@functools.lru_cache(maxsize=1)
+def _opened(vocab_file, do_lower_case, sha256):
+    """Opens a tokenizer once for each content of a file, which may change while a worker lives."""
+    del sha256
+    return open_tokenizer(vocab_file, do_lower_case)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Work:
 
     Attributes:
       directory: where unfinished work is.
-      vocab_file, do_lower_case: the tokenizer's.
+      vocab_file, vocab_sha256, do_lower_case: the tokenizer's file, its hash, and its casing.
       settings: the settings of data creation.
       is_dynamic: whether the records have no masks.
       output_files: the record files.
@@ -60,6 +65,7 @@ class Work:
 
     directory: str
     vocab_file: str
+    vocab_sha256: str
     do_lower_case: bool
     settings: CreationSettings
     is_dynamic: bool
@@ -74,13 +80,14 @@ class Work:
 
         Args:
           text: the tokenized text.
-          identity: a hash of the parts of the text and of the vocabulary.
+          identity: a hash of the parts of the text.
         """
         buckets = text.num_tokens * self.settings.dupe_factor / _BUCKET_TOKENS
         per_file = max(1, round(buckets / len(self.output_files)))
         described = [
             _VERSION,
             identity,
+            [self.vocab_sha256, self.do_lower_case],
             dataclasses.asdict(self.settings),
             self.is_dynamic,
             [os.path.basename(path) for path in self.output_files],
@@ -97,7 +104,7 @@ class Work:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return open_tokenizer_once(self.vocab_file, self.do_lower_case)
+        return _opened(self.vocab_file, self.do_lower_case, self.vocab_sha256)
 
     def pair_file(self, group: int, turn: int) -> str:
         return os.path.join(self.stage, f"pairs-{group:05d}-{turn:03d}")
@@ -262,10 +269,9 @@ def remove_other_stages(work: Work) -> None:
 
 
 def token_paths(work: Work, parts: Sequence[TextPart]) -> tuple[list[str], str]:
-    """Returns the paths of the parts' tokens, and a hash of the parts and the vocabulary."""
-    with open(work.vocab_file, "rb") as file:
-        vocabulary = [hashlib.sha256(file.read()).hexdigest(), work.do_lower_case]
-    digest = hashlib.sha256(json.dumps([_VERSION, vocabulary]).encode()).hexdigest()[:32]
+    """Returns the paths of the parts' tokens, and a hash of the parts."""
+    described = [_VERSION, work.vocab_sha256, work.do_lower_case]
+    digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
     directory = os.path.join(work.directory, f"tokens-{digest}")
-    identity = hashlib.sha256("\n".join([digest, *(part.digest for part in parts)]).encode())
+    identity = hashlib.sha256("\n".join(part.digest for part in parts).encode())
     return [os.path.join(directory, part.digest) for part in parts], identity.hexdigest()

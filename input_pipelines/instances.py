@@ -25,6 +25,7 @@ from input_pipelines.flat_text import FlatText
 # The key of an instance is the number of its document, then its number within the document.
 _INSTANCE_BITS = 24
 _RANGES_AT_ONCE = 1024
+_MOST_PASSES = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,9 @@ class CreationSettings:
         )
         self._check("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "above 0 and at most 1")
         self._check("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1")
-        self._check("dupe_factor", self.dupe_factor >= 1, "at least 1")
+        self._check(
+            "dupe_factor", 1 <= self.dupe_factor <= _MOST_PASSES, f"from 1 to {_MOST_PASSES}"
+        )
 
     def _check(self, name: str, is_allowed: bool, allowed: str) -> None:
         if not is_allowed:

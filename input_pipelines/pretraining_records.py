@@ -14,6 +14,7 @@ with zeros to fixed lengths (F: max_seq_length, P: max_predictions_per_seq):
 `packed_records` describes records without masks, which are drawn while training.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -65,7 +66,7 @@ def write_pretraining_records(
 
     A file gets its name when it is complete, and the manifest is written last. The same arguments
     give the same bytes, whatever the number of workers. Unfinished work is in a directory beside
-    the first file, `.<name>.work`; memory holds a few hundred megabytes, whatever the text's size.
+    the first file, `.<name>.work`; a worker takes up to 0.9 GB of memory, whatever the text's size.
     If the documents are parts of files, the same call resumes what a killed one has left.
 
     Args:
@@ -101,6 +102,7 @@ def write_pretraining_records(
     work = creation.Work(
         directory=shards.work_directory(output_files[0]),
         vocab_file=vocab_file,
+        vocab_sha256=manifests.sha256_of_file(vocab_file),
         do_lower_case=tokenizer.do_lower_case,
         settings=settings,
         is_dynamic=masking == "dynamic",
@@ -132,6 +134,10 @@ def write_pretraining_records(
 
 class _NothingToWriteError(ValueError):
     """There are no records to write, so there is nothing to resume."""
+
+
+class EmptySideError(_NothingToWriteError):
+    """All documents are held out, or none of them."""
 
 
 @contextlib.contextmanager
@@ -191,18 +197,33 @@ def _tokenized(documents, tokenizer, work, run) -> tuple[TokenizedText, str]:
     run(creation.tokenize, tasks, lambda task: f"reading {task[1].path}", sizes, "B")
     text = TokenizedText(paths)
     if not text.num_read:
-        raise _NothingToWriteError(_why_no_documents(parts, text.left_out))
+        raise _no_documents(parts, text.left_out)
     return text, identity
 
 
-def _why_no_documents(parts, left_out) -> str:
+def check_has_documents(parts: Sequence[TextPart]) -> None:
+    """Raises ValueError if no part has a document; reads the parts until the first document.
+
+    Raises:
+      EmptySideError: the documents are all on the other side.
+    """
+    left_out = collections.Counter()
+    for part in parts:
+        chosen = part.options.new_filter()
+        if next(part.documents(chosen), None) is not None:
+            return
+        left_out.update(chosen.left_out)
+    raise _no_documents(parts, left_out)
+
+
+def _no_documents(parts, left_out) -> ValueError:
     if parts[0].side is None:
-        files = list(dict.fromkeys(part.path for part in parts))
-        return no_text(files, left_out, parts[0].options)
+        paths = list(dict.fromkeys(part.path for part in parts))
+        return _NothingToWriteError(no_text(paths, left_out, parts[0].options))
     fraction, are_held_out = parts[0].side
     part, other = ("none", "more") if are_held_out else ("all", "less")
     besides = f" (left out by flags: {in_words(left_out)})" if any(left_out.values()) else ""
-    return (
+    return EmptySideError(
         f"the fraction {fraction} holds out {part} of the documents{besides}. Give {other}, or "
         "more text."
     )

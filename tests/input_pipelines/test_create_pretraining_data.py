@@ -187,6 +187,17 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
     [
         ("--max_seq_length=3", ValueError, "--max_seq_length is 3"),
         ("--input_file=none*.txt", ValueError, r"--input_file: no file matches 'none\*\.txt'"),
+        (
+            "--output_file={folder}/a,b",
+            ValueError,
+            "--output_file: the files lie in different direct",
+        ),
+        ("--output_file={text}", ValueError, r"--output_file=.*text.txt: would replace .*text.txt"),
+        (
+            "--output_file={vocab}",
+            ValueError,
+            r"would replace .*, which this command reads. Write to ",
+        ),
         ("--output_file=no/such/x", FileNotFoundError, r"--output_file: .*no/such/x.* not exist"),
         ("--vocab_file=none.txt", FileNotFoundError, r"none\.txt"),
         (
@@ -197,6 +208,7 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
     ],
 )
 def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, message):
+    changed = changed.format(text=text_file, vocab=vocab_file, folder=tmp_path)
     flag_values = values(*arguments(text_file, tmp_path, vocab_file, changed))
     with pytest.raises(error, match=message):
         create_pretraining_data.create(flag_values)

@@ -68,7 +68,7 @@ def test_what_cannot_work(dumps, capsys):
     assert create(dumps, "--text_field=body", "--min_words=1000") == 2
     assert "all documents are left out: 6 short. Change the flags." in capsys.readouterr().err
     assert create(dumps, f"--output_file={dumps}/dumps/b.txt") == 2
-    assert "b.txt, which is one of the files of --input_file." in capsys.readouterr().err
+    assert "b.txt, which this command reads. Write to another directory" in capsys.readouterr().err
     assert sorted(path.name for path in dumps.iterdir()) == ["dumps"]
 
 

@@ -43,6 +43,10 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
             "--input_file: no file matches '{0}",
         ),
         (
+            ["--input_file={0}/a", "--vocab_file={0}/a"],
+            "--vocab_file={0}/a: would replace {0}/a, which this command reads",
+        ),
+        (
             ["--input_file={0}/a", "--vocab_file={0}/no/v.txt"],
             "--vocab_file: the directory of '{0}",
         ),

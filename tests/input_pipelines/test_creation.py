@@ -112,14 +112,14 @@ def test_several_groups_and_pieces(tmp_path, create, monkeypatch):
     assert whole == create(tmp_path / "a")
 
 
-def test_the_records_do_not_depend_on_files_and_parts(tmp_path, create, monkeypatch):
+def test_the_records_do_not_depend_on_files_and_parts(tmp_path, create):
     create(tmp_path / "a")
     create(tmp_path / "b", files=5)
     create(tmp_path / "c", part=10**6)
     assert records_of(tmp_path / "a") == records_of(tmp_path / "b") == records_of(tmp_path / "c")
 
 
-def test_random_segments_come_from_the_same_group(tmp_path, create, monkeypatch):
+def test_each_document_is_drawn_into_a_group():
     chosen = creation.group_of(np.arange(10_000), seed=1, num_groups=7)
     assert set(chosen.tolist()) == set(range(7))
     assert abs(np.bincount(chosen) - 10_000 / 7).max() < 200
@@ -200,6 +200,32 @@ def test_another_creation_does_not_take_what_was_left(tmp_path, create, monkeypa
     with open(text_file, "a") as file:
         file.write("\n\nw1 w2 w3 w4\nw5 w6 w7 w8\n")
     assert create(tmp_path / "y") == create(tmp_path / "z")
+
+
+@pytest.mark.parametrize("from_files", [True, False])
+def test_a_vocabulary_that_was_changed_is_read_again(
+    tmp_path, documents, vocab_file, from_files, text_file, monkeypatch
+):
+    """The file has the same name; workers keep a tokenizer, and a killed creation its pairs."""
+    path = shutil.copy(vocab_file, tmp_path / "changing.txt")
+
+    def create(directory):
+        directory.mkdir(exist_ok=True)
+        source = split_files([text_file]) if from_files else documents
+        tokenizer = open_tokenizer(str(path))
+        output = str(directory / "x.tfrecord")
+        write_pretraining_records(source, tokenizer, str(path), [output], SETTINGS)
+        return (directory / "x.tfrecord").read_bytes()
+
+    before = create(tmp_path / "before")
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, creation, "write_piece", lambda *_: True)
+        create(tmp_path / "killed")
+    lines = path.read_text().split()
+    path.write_text("\n".join([*lines[:5], *reversed(lines[5:])]) + "\n")
+    after = create(tmp_path / "after")
+    assert after != before
+    assert create(tmp_path / "killed") == after
 
 
 def test_records_cannot_be_read_before_all_are_there(tmp_path, create, monkeypatch):

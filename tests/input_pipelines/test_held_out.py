@@ -1,10 +1,11 @@
 import os
 
+import kills
 import numpy as np
 import pytest
 from commands import MAINS
 
-from input_pipelines import held_out, unigram
+from input_pipelines import creation, held_out, unigram
 from input_pipelines import manifest as manifests
 from input_pipelines.documents import is_held_out
 from input_pipelines.record_reader import find_record_files, find_record_sets
@@ -97,6 +98,7 @@ def test_other_held_out_records_are_refused(tmp_path, vocab_file):
     [
         ("1", "--eval_fraction=1.0: must be 0 or more, and less than 1"),
         ("-0.1", "--eval_fraction=-0.1: must be 0 or more, and less than 1"),
+        ("0.9999", "--eval_fraction: the fraction 0.9999 holds out all of the documents. Give le"),
         ("1e-9", "--eval_fraction: the fraction 1e-09 holds out none of the documents. Give mor"),
     ],
 )
@@ -104,6 +106,22 @@ def test_fractions_that_cannot_work(tmp_path, vocab_file, fraction, message, cap
     assert create(tmp_path, vocab_file, f"--eval_fraction={fraction}") == 2
     assert message in capsys.readouterr().err
     assert os.listdir(tmp_path / "data") == []
+
+
+def test_only_the_fractions_own_errors_name_it(tmp_path, vocab_file, capsys):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"w1 w2\n\nw1 \xff\n")
+    assert create(tmp_path, vocab_file, f"--input_file={bad}") == 2
+    assert f"create_pretraining_data: {bad}: byte 10 is not UTF-8" in capsys.readouterr().err
+
+
+def test_the_held_out_work_of_another_creation_is_removed(tmp_path, vocab_file, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, creation, "write_piece", lambda *_: True)
+        create(tmp_path, vocab_file)
+    assert os.listdir(tmp_path / "data") == [".heldout.b.tfrecord.work"]
+    assert create(tmp_path, vocab_file, "--eval_fraction=0") == 0
+    assert not [name for name in os.listdir(tmp_path / "data") if name.endswith(".work")]
 
 
 def test_frequencies_are_of_all_training_text(tmp_path, vocab_file):
