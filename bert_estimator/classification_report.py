@@ -17,6 +17,7 @@ NUM_BINS = 10
 CONFUSION, CALIBRATION = NAMES = ("confusion", "calibration")
 # Kinds of heads whose labels have probabilities, a text each.
 KINDS = ("classification", "multi_label")
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def counts(
@@ -74,12 +75,15 @@ def lines(
 ) -> Iterator[str]:
     """Yields the lines of a report: three tables, whose cells are separated by tabs.
 
+    Tabs, ends of lines and backslashes within labels are escaped, as `cell` says.
+
     Args:
       kind: one of KINDS.
       labels: the labels' names.
       confusions, calibration: the values of `counts`.
     """
     is_single = kind == "classification"
+    labels = [cell(label) for label in labels]
     if is_single:
         right, said = np.diag(confusions), confusions.sum(axis=0)
         number = confusions.sum(axis=1)
@@ -108,6 +112,14 @@ def lines(
             name = f"{place / NUM_BINS:.1f} to {(place + 1) / NUM_BINS:.1f}"
             yield _row(name, [probability / count, correct / count, count])
     yield f"expected calibration error\t{calibration_error(calibration):.4f}"
+
+
+def cell(label: str) -> str:
+    """Returns a label as a cell of a table, with tabs, ends of lines and backslashes escaped.
+
+    They are written as in Python: a tab is a backslash and a t.
+    """
+    return label.translate(_ESCAPES)
 
 
 def calibration_error(calibration: np.ndarray) -> float:

@@ -109,3 +109,18 @@ def test_a_label_that_never_occurs_and_certainty():
         "c\t0.0000\t0.0000\t0.0000\t0",
     ]
     assert lines[-2:] == ["0.9 to 1.0\t1.0000\t0.6667\t3", "expected calibration error\t0.3333"]
+
+
+@pytest.mark.parametrize("kind", report.KINDS)
+def test_labels_with_tabs_and_ends_of_lines_stay_in_their_cells(kind):
+    """JSONL and CSV files may have such labels, and so the header of predictions."""
+    names = ["a\tb", "a\nb\r", "a\\tb"]
+    found = counts_of(kind, *examples(kind))
+    lines = list(report.lines(kind, names, *found.values()))
+    assert all("\n" not in line and "\r" not in line for line in lines)
+    by_label, confusions, _ = tables_of(lines)
+    cells = [r"a\tb", r"a\nb\r", r"a\\tb"]
+    assert list(by_label)[1:4] == list(confusions)[1:4] == cells
+    assert [len(row) for row in by_label.values()] == [4] * 5
+    assert len({len(row) for row in confusions.values()}) == 1
+    assert list(map(report.cell, names)) == cells

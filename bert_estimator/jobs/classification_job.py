@@ -146,7 +146,9 @@ class Classification(FineTuning):
                 what = f"{features.num_sentences} sentences with their tags"
             else:
                 path += ".tsv"
-                header = ["\t".join(task.labels or ["number"])] * self._config.prediction_header
+                header = [
+                    "\t".join(map(classification_report.cell, task.labels or ["number"]))
+                ] * self._config.prediction_header
                 write_lines(path, itertools.chain(header, map(_as_line, rows)))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"

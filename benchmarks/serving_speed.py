@@ -1,0 +1,173 @@
+"""Requests to an exported model that takes text: their rate, and whether memory grows.
+
+    python -m benchmarks.serving_speed runs/classifier
+
+RUN is a run of run_classifier.py --do_export for single texts. A process that knows TensorFlow
+alone loads its SavedModel and answers 10,000 requests of one text, then as many texts in requests
+of 32; its memory is read after every tenth of them. If the environment variable TRANSFORMERS_PYTHON
+names a Python with torch and transformers, a pipeline there answers the same texts with the same
+weights, which `bert_estimator.interchange` converts; the probabilities have to be equal. The last
+line is JSON.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from benchmarks.main_job import machine
+from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.serving import exported_model
+from input_pipelines import embedded_corpus
+
+BATCHES = (1, 32)
+# The pipeline is slower, and its rate does not need as many requests.
+_SHARE_OF_PIPELINE = 10
+
+_COMMON = """
+import json, sys, time
+model, path, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+texts = json.load(open(path))
+
+def measured(answer, number, batch, after_tenth=lambda: None):
+    parts = [texts[i : i + batch] for i in range(0, len(texts) - batch + 1, batch)]
+    for part in parts[:20]:  # what is compiled or allocated once is not measured
+        answer(part)
+    memory, start = [], time.perf_counter()
+    for i in range(number):
+        answer(parts[i % len(parts)])
+        if (i + 1) % max(1, number // 10) == 0:
+            memory.append(after_tenth())
+    secs = time.perf_counter() - start
+    return {"requests": number, "requests_per_sec": number / secs, "megabytes": memory}
+"""
+
+_TENSORFLOW = (
+    _COMMON
+    + """
+import tensorflow as tf
+
+def resident():
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+signature = tf.saved_model.load(model).signatures["serving_default"]
+
+def answer(part):
+    found = signature(text_a=tf.constant(part))
+    return found["label"].numpy(), found["probabilities"].numpy()
+
+result = {str(batch): measured(answer, max(1, number // batch), batch, resident)
+          for batch in (1, 32)}
+result["probabilities"] = answer(texts[:64])[1].max(axis=-1).tolist()
+result["labels"] = [label.decode() for label in answer(texts[:64])[0]]
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+print(json.dumps(result))
+"""
+)
+
+_TRANSFORMERS = (
+    _COMMON
+    + """
+import transformers
+transformers.logging.set_verbosity_error()
+pipe = transformers.pipeline("text-classification", model, device="cpu")
+
+def answer(part):
+    return pipe(part, batch_size=len(part), truncation=True)
+
+result = {str(batch): measured(answer, max(1, number // batch), batch) for batch in (1, 32)}
+found = answer(texts[:64])
+result["probabilities"] = [each["score"] for each in found]
+result["labels"] = [each["label"] for each in found]
+print(json.dumps(result))
+"""
+)
+
+
+def texts_of(number: int) -> list[str]:
+    """Returns sentences of the embedded corpus."""
+    documents = embedded_corpus.load().held_out
+    return [line for document in documents for line in document][:number]
+
+
+def run_in(python: str, code: str, model: str, texts_file: str, number: int) -> dict:
+    """Returns what the code prints in a process of a Python, from a directory without this
+    project."""
+    arguments = [python, "-c", code, model, texts_file, str(number)]
+    folder = os.path.dirname(texts_file)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    out = subprocess.run(arguments, check=True, cwd=folder, env=env, stdout=subprocess.PIPE)
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+def growth(megabytes: list[float]) -> float:
+    """Returns by how many megabytes memory grew after the second tenth of the requests."""
+    return megabytes[-1] - megabytes[1]
+
+
+def measure(run: str, number: int) -> dict:
+    """Returns the figures of a run; see the top of this module.
+
+    Raises:
+      SystemExit: the pipeline's answers differ.
+    """
+    model = exported_model.find(os.path.abspath(run))
+    task = exported_model.read_task(model)
+    if task.kind != "classification" or task.is_pair:
+        raise SystemExit(f"{run}: is for {task.kind}; give a run that classifies single texts")
+    with tempfile.TemporaryDirectory() as folder:
+        texts_file = os.path.join(folder, "texts.json")
+        with open(texts_file, "w", encoding="utf-8") as writer:
+            json.dump(texts_of(640), writer)
+        ours = run_in(sys.executable, _TENSORFLOW, model, texts_file, number)
+        result = {"machine": machine(), "tensorflow": ours}
+        python = os.environ.get("TRANSFORMERS_PYTHON")
+        if python:
+            target = os.path.join(folder, "hf")
+            if interchange.main(["interchange", os.path.abspath(run), target]):
+                raise SystemExit("the run was not converted")
+            theirs = run_in(
+                python, _TRANSFORMERS, target, texts_file, max(1, number // _SHARE_OF_PIPELINE)
+            )
+            result["transformers"] = theirs
+            _check_equal(ours, theirs)
+    for answers in (ours, result.get("transformers", {})):
+        for name in {"probabilities", "labels"} & set(answers):
+            del answers[name]
+    return result
+
+
+def _check_equal(ours, theirs):
+    differences = map(lambda a, b: abs(a - b), ours["probabilities"], theirs["probabilities"])
+    difference = max(differences)
+    if ours["labels"] != theirs["labels"] or difference > 1e-4:
+        raise SystemExit(f"the pipeline answers differently, by up to {difference:g}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", metavar="RUN", help="use this run's directory, with its export")
+    parser.add_argument(
+        "--requests", type=int, default=10_000, help="make this many requests of one text"
+    )
+    arguments = parser.parse_args(argv)
+    result = measure(arguments.run, arguments.requests)
+    for name in ("tensorflow", "transformers"):
+        for batch in BATCHES:
+            figures = result.get(name, {}).get(str(batch))
+            if figures:
+                rate, memory = figures["requests_per_sec"], figures["megabytes"]
+                grown = f"; memory grew by {growth(memory):.1f} MB" if memory[0] else ""
+                print(
+                    f"{name}: {figures['requests']} requests of {batch}: {rate:.1f} requests/s, "
+                    f"{rate * batch:.1f} texts/s{grown}"
+                )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
