@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_estimator import atomic_file
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, text_flags
+from input_pipelines import command_line, document_filter, text_flags, words
 from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
@@ -68,23 +68,23 @@ def create(values: flags.FlagValues) -> str:
     command_line.check_output("output_file", path, files)
     documents = read_documents(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
-        number, words, repeated = _write(documents, file, _DUPLICATES[values.deduplicate])
+        number, size, repeated = _write(documents, file, _DUPLICATES[values.deduplicate])
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
-    return f"{number} documents ({words} words) in {path}. Left out: {left_out}."
+    return f"{number} documents ({size} words) in {path}. Left out: {left_out}."
 
 
 def _write(documents, file, kind):
     """Writes the documents that are new; returns numbers: of them, their words, and the others."""
     duplicates = kind and kind()
-    number = words = repeated = 0
+    number = size = repeated = 0
     for document in documents:
         if duplicates and not duplicates.is_new(document):
             repeated += 1
             continue
         file.write(("\n" if number else "") + "\n".join(document) + "\n")
         number += 1
-        words += document_filter.number_of_words(document)
-    return number, words, repeated
+        size += len(words.of_document(document))
+    return number, size, repeated
 
 
 def main(argv: list[str]) -> int:

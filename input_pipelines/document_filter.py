@@ -8,6 +8,8 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from input_pipelines import words
+
 _CHARACTERS = 2000
 """A language is told from so many characters, which takes less time than to tokenize a document."""
 
@@ -18,7 +20,7 @@ class DocumentFilter:
     """Leaves documents out, and counts them.
 
     Args:
-      min_words: the least number of words of a document.
+      min_words: the least number of words of a document; `words` says what a word is.
       min_letters: the least share of its characters, without spaces, that are letters.
       language: the code of its language, such as "en"; "" for any language.
 
@@ -48,9 +50,9 @@ class DocumentFilter:
         return reason is None
 
     def _reason(self, document: Sequence[str]) -> str | None:
-        if self._min_words and number_of_words(document) < self._min_words:
+        if self._min_words and len(words.of_document(document)) < self._min_words:
             return _SHORT
-        if self._min_letters and _share_of_letters(document) < self._min_letters:
+        if self._min_letters and words.share_of_letters(document) < self._min_letters:
             return _FEW_LETTERS
         if self._language and language_of(document) != self._language:
             return _OTHER_LANGUAGES
@@ -60,16 +62,6 @@ class DocumentFilter:
 def in_words(left_out: Mapping[str, int]) -> str:
     """Returns how many documents were left out for which reasons; "" without reasons."""
     return ", ".join(f"{number} {reason}" for reason, number in left_out.items())
-
-
-def number_of_words(document: Sequence[str]) -> int:
-    """Returns the number of words of a document, a sequence of sentences."""
-    return sum(len(sentence.split()) for sentence in document)
-
-
-def _share_of_letters(document):
-    characters = "".join("".join(document).split())
-    return sum(map(str.isalpha, characters)) / len(characters)
 
 
 def language_of(document: Sequence[str]) -> str:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 
 _CLOSING = "\"'”’)\\]»"
-_END = re.compile(rf"[.!?…]+[{_CLOSING}]*(?=\s)|[。！？]+[」』”）]*")
+# The marks of a run match together or not at all, so that a run is looked at once.
+_END = re.compile(rf"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\s)|[。！？]+[」』”）]*")
 _NEXT = re.compile(r"\s*[\"'“‘«(\[¿¡„—–-]*\s?(\S)")
-_LAST_WORD = re.compile(r"[^\s(\[\"'“‘«—]+$")
+_BEFORE_WORD = re.compile(r"[\s(\[\"'“‘«—]")
 # Names and titles follow these, and never a sentence.
 _BEFORE_NAMES = frozenset(
     (
@@ -30,7 +31,8 @@ _BEFORE_NUMBERS = frozenset(
     ).split()
 )
 _INITIAL = re.compile(r"(?:[A-Z]\.)*[A-Z]\.$")
-_NUMBER_OF_A_LIST = re.compile(r"\(?(?:\d{1,3}|[ivx]{1,4}|[a-z])[.)]\s*$")
+_NUMBER_OF_A_LIST = re.compile(r"\(?(?:\d{1,3}|[ivx]{1,4}|[a-z])[.)]")
+_LONGEST_NUMBER = len("(viii.")
 # A shorter line is a heading, or the last line of a paragraph.
 _SHORTEST_BROKEN_LINE = 40
 
@@ -68,15 +70,15 @@ def _ends_sentence(paragraph, start, match):
         return following[1].isalnum() or mark[0] != "."
     if not following[1].isalnum():
         return False
-    before = paragraph[start : match.start() + 1]
-    word = _LAST_WORD.search(before)
-    if word is None:
-        return False
-    word = word.group()
+    # Only what is near is looked at, since a sentence may have any number of full stops.
+    end = match.start() + 1
+    word = paragraph[max(start, paragraph.rfind(" ", start, end) + 1) : end]
+    word = _BEFORE_WORD.split(word)[-1]
     # "I" is an initial less often than it is a word.
     if _INITIAL.match(word) and word != "I.":
         return False
-    if _NUMBER_OF_A_LIST.fullmatch(before.strip()):
+    is_short = end - start <= len(" ") + _LONGEST_NUMBER
+    if is_short and _NUMBER_OF_A_LIST.fullmatch(paragraph[start:end].strip()):
         return False
     name = word.removesuffix(".").lower()
     return not (name in _BEFORE_NAMES or (name in _BEFORE_NUMBERS and following[1].isdigit()))

@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 28  # of a vocabulary; the largest published ones have a few 
 
 # The blocks of the CJK Unified Ideographs. As in google-research/bert, Hangul, Hiragana and
 # Katakana are not split into characters.
-_CJK_BLOCKS = (
+CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -296,7 +296,7 @@ _SIGNS = {code: f" {chr(code)} " for code in range(128) if is_punctuation(chr(co
 
 def is_cjk(char: str) -> bool:
     """Returns True for a CJK ideograph, which is a word of its own in BERT."""
-    return any(first <= ord(char) <= last for first, last in _CJK_BLOCKS)
+    return any(first <= ord(char) <= last for first, last in CJK_BLOCKS)
 
 
 def cleaned(code: int) -> str:

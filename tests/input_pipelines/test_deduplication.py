@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,23 @@ def test_a_set_of_hashes_is_a_set():
         expected.add(value or 1)
         assert len(hashes) == len(expected)
     assert hashes._slots.nbytes <= 32 * len(hashes)
+
+
+def test_memory_is_at_most_32_bytes_for_each_hash_also_while_the_set_grows():
+    values = np.random.default_rng(6).integers(2**64, size=30_000, dtype=np.uint64).tolist()
+    hashes, sizes = HashSet(), set()
+    for value in values:
+        size = hashes._slots.nbytes
+        if len(hashes) * 8 in (size // 2, size * 3 // 4):  # it grows now, if it is half or 3/4 full
+            tracemalloc.start()
+            hashes.add(value)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            if hashes._slots.nbytes > size:
+                assert size + peak <= 32 * len(hashes) + 200_000
+                sizes.add(hashes._slots.nbytes)
+        else:
+            hashes.add(value)
+        assert hashes._slots.nbytes in (8192, *sizes)  # each growth has been measured
+    assert len(sizes) == 6 and len(hashes) == len(values)
+    assert not any(map(hashes.add, values[::100]))

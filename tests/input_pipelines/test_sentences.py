@@ -54,3 +54,25 @@ def test_broken_lines_are_joined_and_short_lines_end():
         "A short line",
         "stays alone",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (f"data:{'x' * 10**6} foo. A next", 2),
+        ("see No. 1 " * 10**5, 1),
+        (f"{'.' * 10**6}x", 1),
+        (f"{'.!' * 10**6}x", 1),
+        ("." + '"' * 10**6 + "x. A", 2),
+        (". " + '"' * 10**6, 1),
+        ("A. B. " * 10**5, 1),
+        ("A." * 10**5 + " Then", 1),
+        (f"{'(' * 10**6}x. A", 2),
+        ("One. " * 10**5, 10**5),
+        ("e.g.\n" * 10**5, 10**5),
+    ],
+    ids=lambda value: ascii(value[:8]) if isinstance(value, str) else str(value),
+)
+def test_time_is_linear(text, sentences):
+    """Time that grows with the square of these lengths would be many minutes each."""
+    assert sum(1 for _ in split_text(text)) == sentences
