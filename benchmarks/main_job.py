@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "main_job.csv")
 COLUMNS = [
     "precision", "seed", "train_secs", "start", "masked_lm_loss", "unigram", "masked_lm_accuracy",
-    "next_sentence_accuracy", "python", "tensorflow", "machine",
+    "next_sentence_accuracy", "wait_share", "python", "tensorflow", "machine",
 ]  # fmt: skip
 
 
@@ -51,10 +51,29 @@ def run(precision: str, seed: int, directory: str) -> dict[str, Any]:
         "unigram": round(evaluations[-1]["eval_unigram_baseline"], 4),
         "masked_lm_accuracy": round(evaluations[-1]["eval_masked_lm_accuracy"], 4),
         "next_sentence_accuracy": round(evaluations[-1]["eval_next_sentence_accuracy"], 4),
+        "wait_share": round(wait_share(records), 5),
         "python": versions["python"],
         "tensorflow": versions["tensorflow"],
         "machine": machine(),
     }
+
+
+def wait_share(records: list[dict[str, Any]]) -> float:
+    """Returns the share of the training's time, without its first steps, that waited for input.
+
+    Args:
+      records: the lines of a run's metrics.jsonl.
+    """
+    steps = [record for record in records if "input_wait" in record]
+    secs, waited, before = 0.0, 0.0, steps[0]["step"]
+    for record in steps[1:]:
+        of_steps = (record["step"] - before) / record["steps_per_sec"]
+        secs, waited, before = (
+            secs + of_steps,
+            waited + of_steps * record["input_wait"],
+            record["step"],
+        )
+    return waited / secs
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -106,6 +125,9 @@ def main() -> None:
                 table_writer.writeheader()
                 table_writer.writerows(rows)
     print(table(rows))
+    waits = [100 * float(row["wait_share"]) for row in rows if row.get("wait_share")]
+    if waits:
+        print(f"Training waited for input for {max(waits):.2f} % of its time at most.")
     missed = [row for row in rows if not keeps_promises(row)]
     if missed:
         sys.exit(f"{len(missed)} runs break the promises of the main job: {missed}")

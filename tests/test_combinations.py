@@ -8,6 +8,7 @@ import itertools
 import json
 
 import numpy as np
+import pairwise
 import pytest
 import tensorflow.compat.v1 as tf
 from kills import Killed, kill_before
@@ -70,48 +71,13 @@ FEATURES = {
 }
 
 
-def table():
-    """Returns rows, each a choice for every feature; all pairs of choices occur in some row."""
-    pairs_left = {
-        frozenset(pair)
-        for one, other in itertools.combinations(FEATURES, 2)
-        for pair in itertools.product(
-            [(one, choice) for choice in FEATURES[one]],
-            [(other, choice) for choice in FEATURES[other]],
-        )
-    }
-    rows, generator = [], np.random.default_rng(1)
-    while pairs_left:
-        # The best of some random rows that have the first pair that is left.
-        first = dict(min(map(sorted, pairs_left)))
-        candidates = []
-        for _ in range(100):
-            row = {
-                name: first.get(name, str(generator.choice(list(choices))))
-                for name, choices in FEATURES.items()
-            }
-            candidates.append((len(pairs_of(row) & pairs_left), row))
-        row = max(candidates, key=lambda candidate: candidate[0])[1]
-        rows.append(row)
-        pairs_left -= pairs_of(row)
-    return rows
-
-
-def pairs_of(row):
-    return set(map(frozenset, itertools.combinations(row.items(), 2)))
-
-
-TABLE = table()
+TABLE = pairwise.table(FEATURES)
 # The other rows take minutes together.
 QUICK = [7]
 
 
 def test_every_pair_of_features_is_in_the_table():
-    expected = sum(
-        len(FEATURES[one]) * len(FEATURES[other])
-        for one, other in itertools.combinations(FEATURES, 2)
-    )
-    assert len(set().union(*map(pairs_of, TABLE))) == expected
+    pairwise.check_table(TABLE, FEATURES)
     assert len(TABLE) < 35
 
 
