@@ -22,10 +22,18 @@ def name_of(value: Any, place: str) -> str:
       place: file and line, for the message.
 
     Raises:
-      TableError: the cell is null, an object, a list, or a number that is not finite.
+      TableError: the cell is null, an object, a list, a number that is not finite, or a text with a
+        tab or a line end.
     """
     if isinstance(value, str):
-        return value.strip()
+        name = value.strip()
+        # Predictions, reports and labels.txt have names in lines and columns.
+        if "\t" in name or len(name.splitlines()) > 1:
+            raise TableError(
+                f"{place}: the label is {json_files.shown(name)}; it must not hold a tab or a line "
+                "end"
+            )
+        return name
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:

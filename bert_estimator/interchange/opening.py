@@ -7,6 +7,9 @@ from bert_estimator import storage
 from bert_estimator.interchange import archive, hub, hugging_face, remote_model, tf1_checkpoint
 from bert_estimator.interchange.source import Source
 
+# Lies in the models that the scripts export.
+_TASK_OF_EXPORT = ("assets.extra", "task.json")
+
 
 def open_source(path: str, choice: str | None = None) -> Source:
     """Opens a model in google-research/bert's format, in Hugging Face's or in TF Hub's.
@@ -46,6 +49,11 @@ def open_source(path: str, choice: str | None = None) -> Source:
         )
     if hugging_face.is_model(folder):
         return hugging_face.open_directory(folder, path)
+    if os.path.isfile(os.path.join(folder, *_TASK_OF_EXPORT)):
+        raise ValueError(
+            f"{path}: is an exported model, which answers by bert_estimator.serving.predictor; "
+            "give the directory of the run that it was exported from"
+        )
     if hub.is_model(folder):
         return hub.open_directory(folder, path)
     prefix = tf1_checkpoint.find(folder, choice)

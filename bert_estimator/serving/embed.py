@@ -22,7 +22,6 @@ import io
 import json
 import os
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from bert_estimator import native_log
 from bert_estimator.choices import POOLINGS
 from bert_estimator.serving import commands, lines
 
-_HEADER_BYTES = 128
+_HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
 
 class VectorFile:
@@ -62,11 +61,13 @@ class VectorFile:
     def finish(self) -> None:
         """Writes the header."""
         shape = (self._num_rows, self._width)
-        text = str({"descr": "<f4", "fortran_order": False, "shape": shape})
-        size = _HEADER_BYTES - 10  # after the magic string, the version and this number
-        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.ljust(size - 1).encode()
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "<f4", "fortran_order": False, "shape": shape}
+        )
+        assert len(header.getvalue()) == _HEADER_BYTES, "another version of NumPy's format"
         self._rows.seek(self._start)
-        self._rows.write(header + b"\n")
+        self._rows.write(header.getvalue())
         if self._rows is not self._target:
             self._rows.seek(0)
             shutil.copyfileobj(self._rows, self._target)
@@ -154,14 +155,12 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--pooling",
         choices=POOLINGS,
-        default="mean",
         help="make a text's vector of its tokens' vectors: their mean or maximum, without padding; "
-        "[CLS]'s; or the pooler's output (default %(default)s)",
+        "[CLS]'s; or the pooler's output (default mean)",
     )
     add(
         "--layers",
         type=_layers,
-        default=[-1],
         help="take these layers, and put their vectors side by side: 1 is the first layer, 0 the "
         "sum of the embeddings, -1 the last layer (default -1; extract_features.py's default is "
         "--layers=-1,-2,-3,-4)",
@@ -199,9 +198,21 @@ def _layers(text):
         ) from None
 
 
+def _arguments(argv):
+    """Returns the parsed arguments; flags that would have no effect are errors."""
+    parser = _parser()
+    args = parser.parse_args(argv[1:])
+    if args.format == "jsonl" and args.pooling is not None:
+        parser.error("--pooling is for --format=npy: --format=jsonl writes the tokens' own vectors")
+    if args.pooling == "pooled" and args.layers is not None:
+        parser.error("--layers is not for --pooling=pooled, which is of the last layer")
+    args.pooling, args.layers = args.pooling or "mean", args.layers or [-1]
+    return args
+
+
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code, as `commands.exit_code` does."""
-    args = _parser().parse_args(argv[1:])
+    args = _arguments(argv)
 
     def answer():
         with commands.lines_of(args.file) as reader:

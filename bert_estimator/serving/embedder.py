@@ -4,6 +4,7 @@ Letters: B texts of a batch, F sequence length, H hidden size, n number of layer
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -101,13 +102,14 @@ class Embedder:
           texts: strings, and tuples of two strings for pairs, in any order.
 
         Raises:
-          ValueError: a text is neither a string nor a pair of strings, or a vector is not finite;
-            the message says which text.
+          ValueError: texts is a single string, a text is neither a string nor a pair of strings, or
+            a vector is not finite; the message says which text.
         """
+        texts_lib.check_list(texts)
         vectors, num_cut = np.zeros([len(texts), self.width], np.float32), 0
         for first, features, feed, graph in self._batches(texts):
             pooled = self._session.run(graph[1], feed)
-            vectors[first : first + len(pooled)] = pooled
+            vectors[first : first + len(features)] = pooled[: len(features)]
             num_cut += features.num_cut
         _check_finite(vectors)
         self.num_cut += num_cut
@@ -125,11 +127,12 @@ class Embedder:
         Raises:
           ValueError: as a call does.
         """
+        texts_lib.check_list(texts)
         found, num_cut = [], 0
         for _, features, feed, graph in self._batches(texts):
             num_cut += features.num_cut
             values = self._session.run([*graph[2], graph[0]["input_ids"]], feed)
-            lengths = feed[graph[0]["input_mask"]].sum(axis=-1)
+            lengths = feed[graph[0]["input_mask"]].sum(axis=-1)[: len(features)]
             for row, length in enumerate(lengths):
                 tokens = self._tokenizer.convert_ids_to_tokens(values[-1][row, :length].tolist())
                 found.append((tokens, np.stack([layer[row, :length] for layer in values[:-1]])))
@@ -142,12 +145,17 @@ class Embedder:
         self._session.close()
 
     def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[int, Features, Mapping, Any]]:
-        """Yields (number of the first text, features, feed, graph) for the batches of texts."""
+        """Yields (number of the first text, features, feed, graph) for the batches of texts.
+
+        The last rows of a batch may not be of texts; `len(features)` is the number of texts.
+        """
         examples = [self._example(number, text) for number, text in enumerate(texts)]
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
             features = Features(part, self._tokenizer, self.max_seq_length)
-            batch = features.batch(np.arange(len(part)))
+            # Each size of a batch is compiled. The last text fills a batch up to a power of two.
+            size = min(1 << (len(part) - 1).bit_length(), self.batch_size)
+            batch = features.batch(np.minimum(np.arange(size), len(part) - 1))
             longest = int(batch["input_mask"].sum(axis=-1).max())
             length = next((n for n in _LENGTHS if n >= longest), self.max_seq_length)
             graph = self._graph_of(min(length, self.max_seq_length))
@@ -218,11 +226,13 @@ def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
 
 def _layer_numbers(layers: Sequence[int], num_layers: int) -> list[int]:
     """Returns the layers counted from the embeddings, which are 0."""
+    if isinstance(layers, int | str):
+        raise ValueError(f"layers={layers!r}: must be a list of numbers of layers")
     for layer in layers:
-        if not -num_layers - 1 <= layer <= num_layers:
+        if not isinstance(layer, Integral) or not -num_layers - 1 <= layer <= num_layers:
             raise ValueError(
-                f"layers: {layer} is not a layer of the network: its layers are 1 to {num_layers}, "
-                f"or from the end -1 to -{num_layers}; 0 is the sum of the embeddings"
+                f"layers: {layer!r} is not a layer of the network: its layers are 1 to "
+                f"{num_layers}, or from the end -1 to -{num_layers}; 0 is the sum of the embeddings"
             )
     if not layers:
         raise ValueError("layers: name at least one layer")
@@ -234,9 +244,10 @@ def _length(max_seq_length: int | None, source: interchange.Source) -> int:
     positions = source.config.max_position_embeddings
     if max_seq_length is None:
         return min(source.max_seq_length or positions, positions)
-    if not LEAST_TOKENS <= max_seq_length <= positions:
+    is_whole = isinstance(max_seq_length, Integral)
+    if not is_whole or not LEAST_TOKENS <= max_seq_length <= positions:
         raise ValueError(
-            f"max_seq_length={max_seq_length}: must be from {LEAST_TOKENS} to {positions}, the "
+            f"max_seq_length={max_seq_length!r}: must be from {LEAST_TOKENS} to {positions}, the "
             "number of the network's positions"
         )
     return max_seq_length

@@ -1,6 +1,7 @@
 """What callers give as texts: strings, and pairs of strings, checked."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from input_pipelines.examples import Example
 
@@ -12,8 +13,14 @@ Text = str | tuple[str, str] | Sequence[str]
 
 def check_batch_size(batch_size: int) -> None:
     """Raises ValueError if a batch cannot have this many texts."""
-    if not 0 < batch_size <= _GREATEST_BATCH:
-        raise ValueError(f"batch_size={batch_size}: must be from 1 to {_GREATEST_BATCH}")
+    if not isinstance(batch_size, Integral) or not 0 < batch_size <= _GREATEST_BATCH:
+        raise ValueError(f"batch_size={batch_size!r}: must be from 1 to {_GREATEST_BATCH}")
+
+
+def check_list(texts: Sequence[Text]) -> None:
+    """Raises ValueError for a single string, whose characters would be taken for texts."""
+    if isinstance(texts, str | bytes):
+        raise ValueError("texts is a single string; give a list of texts")
 
 
 def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:

@@ -39,6 +39,9 @@ def test_labels_are_found_and_sorted(tmp_path, cells, found):
     [
         (["a", {"b": 1}], 2, 'the label is {"b": 1}; it must be a text, a number, true or false'),
         (["a", ["b"]], 2, 'the label is ["b"]; it must be a text'),
+        (["a", "b\tc"], 2, 'the label is "b\\tc"; it must not hold a tab or a line end'),
+        (["a", "b\u2028c"], 2, "the label is "),
+        (["a\nb", "c"], 1, 'the label is "a\\nb"; it must not hold a tab'),
         (["a", None], 2, "the label is null; it must be a text"),
         (["a", float("nan")], 2, "the label is NaN; it must be a text"),
         (["a", "x", [[] for _ in range(60)]], 3, "the label is [[], [], [], [], []"),
@@ -66,6 +69,7 @@ def test_several_labels(tmp_path, cells, found):
     ("cells", "line", "message"),
     [
         ([["a"], {"b": 1}], 2, 'the label is {"b": 1}; it must be'),
+        ([["a"], ["b\tc"]], 2, 'the label is "b\\tc"; it must not hold a tab'),
         ([["a"], [["b"]]], 2, 'the label is ["b"]; it must be'),
         ([["a", True], "true"], 2, "the label true is a text, but in line 1 it is true or false"),
         ([[], ""], 1, "neither this row nor a later one has a label"),

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import shutil
 
 import fixtures
 import numpy as np
@@ -251,17 +250,67 @@ def test_the_bigger_graph_shares_the_variables(checkpoint):
     embedder([" ".join(["w1"] * 30)])
     with embedder._session.graph.as_default():
         names = [variable.op.name for variable in tf.global_variables()]
-    assert (
-        len(names)
-        == len(set(names))
-        == len(os.listdir(checkpoint)) * 0 + len(network_variables.encoder_shapes(embedder._config))
-    )
+    expected = network_variables.encoder_shapes(embedder._config)
+    assert len(names) == len(set(names)) == len(expected)
     embedder.close()
 
 
-def test_a_copy_of_the_files_is_not_needed(checkpoint, tmp_path):
-    """The archive is a zip, as google-research/bert publishes its networks."""
-    archive = shutil.make_archive(str(tmp_path / "network"), "zip", checkpoint)
-    np.testing.assert_array_equal(
-        Embedder(archive)(["w1 w2"]), Embedder(str(checkpoint))(["w1 w2"])
-    )
+def test_a_single_string_is_not_a_list_of_texts(embedder):
+    for function in (embedder, embedder.tokens):
+        with pytest.raises(ValueError, match=r"^texts is a single string; give a list of texts"):
+            function("word1 word2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": [1.0]}, r"layers: 1\.0 is not a layer of the network"),
+        ({"layers": "12"}, "layers='12': must be a list of numbers of layers"),
+        ({"layers": -1}, "layers=-1: must be a list of numbers of layers"),
+        ({"max_seq_length": "12"}, "max_seq_length='12': must be from 5 to"),
+        ({"max_seq_length": 12.0}, r"max_seq_length=12\.0: must be from 5 to"),
+        ({"batch_size": "3"}, "batch_size='3': must be from 1 to"),
+    ],
+)
+def test_arguments_of_other_types_are_named(arguments, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Embedder(ENCODER, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=jsonl", "--pooling=mean"], "--pooling is for --format=npy"),
+        (["--pooling=pooled", "--layers=-1"], "--layers is not for --pooling=pooled"),
+    ],
+)
+def test_flags_without_effect_are_refused(capsys, flags, message):
+    with pytest.raises(SystemExit):
+        embed.main(["bert-embed", ENCODER, *flags])
+    assert message in capsys.readouterr().err
+
+
+def test_few_sizes_of_batches_are_computed(embedder, monkeypatch):
+    """Each size is compiled, so that batches are filled up."""
+    sizes, run = set(), embedder._session.run
+
+    def note(fetches, feed=None):
+        sizes.add(len(next(iter(feed.values()))))
+        return run(fetches, feed)
+
+    monkeypatch.setattr(embedder._session, "run", note)
+    texts = [f"word{i}" for i in range(7)]
+    alone = np.concatenate([embedder([text]) for text in texts])
+    for number in range(1, 8):
+        vectors = embedder(texts[:number])
+        assert len(embedder.tokens(texts[:number])) == number
+        np.testing.assert_allclose(vectors, alone[:number], rtol=0, atol=1e-6)
+    assert sizes == {1, 2, 4}
+
+
+def test_an_exported_model_is_not_opened(tmp_path):
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra" / "task.json").write_text("{}")
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"is an exported model, .* give the directory of the run"):
+        Embedder(str(tmp_path))

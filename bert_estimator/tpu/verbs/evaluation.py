@@ -75,7 +75,7 @@ def evaluate(
         "Evaluation at step %d over %d batches: %s",
         results[tf.GraphKeys.GLOBAL_STEP],
         len(loop.losses),
-        ", ".join(f"{name} = {_shown(value)}" for name, value in results.items()),
+        ", ".join(f"{name} = {_shown(v)}" for name, v in results.items() if not np.ndim(v)),
     )
     if job.hosts.is_chief:
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
@@ -85,8 +85,6 @@ def evaluate(
 
 def _shown(value):
     """Returns a metric's value as text; a number that is not whole has five significant digits."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"an array of shape {list(value.shape)}"
     is_float = isinstance(value, float | np.floating)
     return round_number(float(value), 5) if is_float else str(value)
 
