@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
+from bert_estimator.interchange import weights_table
 from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.source import ELECTRA
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
@@ -178,12 +179,10 @@ def match(
             "to initialize these variables anew and leave the checkpoint's others unused",
             source.path,
         )
-    slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
     return [
         *((name, shape, RESTORED if name in fitting else NEW) for name, shape in shapes.items()),
         *((name, source.shapes[name], UNUSED) for name in unused),
-        *((f"optimizer's slots: {len(slots)}", "", UNUSED) for _ in slots[:1]),
-        *((name, "", UNUSED) for name in source.left_out if name not in slots),
+        *weights_table.left_out(source),
     ]
 
 

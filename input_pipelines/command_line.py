@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from absl import app, flags
+from absl import flags
 
 from bert_estimator import (
     __version__,
@@ -16,24 +18,78 @@ from bert_estimator import (
     native_log,
     paths,
     storage,
+    ticker,
 )
 from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
+_INDENT = 28
+_VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
 
-def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
+def run(
+    define_flags: Callable[[], None], main: Callable[[list[str]], int], description: str
+) -> NoReturn:
     """Runs a command with the arguments of this process, which ends with its exit code.
 
     Args:
       define_flags: defines the flags of the command.
       main: function of the program's name and its arguments that returns the exit code.
+      description: the text before the flags in the help.
     """
+    before = set(flags.FLAGS)
     define_flags()
-    app.define_help_flags()
+    if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in sys.argv[1:]):
+        print(help_text(description, [name for name in flags.FLAGS if name not in before]))
+        sys.exit(0)
     native_log.quiet()
     sys.exit(main(sys.argv))
+
+
+def help_text(description: str, names: Iterable[str]) -> str:
+    """Returns what --help prints: the description, then the flags that are needed, and the others.
+
+    Args:
+      description: what the command does.
+      names: names of flags of absl.
+    """
+    lines = [description.replace("```\n", "").strip()]
+    of_command = [flags.FLAGS[name] for name in names]
+    for heading, required in (("Flags that are needed", True), ("Flags", False)):
+        lines += ["", f"{heading}:"]
+        for flag in of_command:
+            if _is_required(flag) == required:
+                lines += _lines(flag)
+    lines += ["", "Further flags:"]
+    lines += _wrapped("--flagfile=FILE", "Take the flags of this file, one on each line.")
+    lines += _wrapped("--version", "Print the version.")
+    return "\n".join(lines)
+
+
+def _is_required(flag):
+    """Returns whether a flag must be given: absl then has a validator that refuses None."""
+    return any(not validator.checker(None) for validator in flag.validators)
+
+
+def _lines(flag):
+    explained = re.sub(r"^<\S+>: ", "", flag.help)  # absl puts the choices before the help
+    if flag.default not in (None, "", False):
+        explained += f" (default: {str(flag.default_as_str).strip(chr(39))})"
+    if flag.flag_type() == "bool":
+        return _wrapped(f"--[no]{flag.name}", explained)
+    choices = getattr(flag.parser, "enum_values", None)
+    value = "|".join(choices) if choices else _VALUES.get(flag.flag_type(), "TEXT")
+    return _wrapped(f"--{flag.name}={value}", explained)
+
+
+def _wrapped(form, explained):
+    """Returns the lines of a flag: its form at the left, its help at the right."""
+    lines = textwrap.wrap(explained, 100 - _INDENT, break_on_hyphens=False)
+    start = f"  {form}"
+    if len(start) < _INDENT - 1:
+        start += " " * (_INDENT - len(start)) + lines.pop(0)
+    return [start, *(" " * _INDENT + line for line in lines)]
 
 
 def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[str]) -> int:
@@ -54,11 +110,10 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         return 0
     try:
         paths.check_arguments(argv[1:])
-        rest = flags.FLAGS(argv)[1:]
-        if rest:
-            raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
-        _check_numbers(flags.FLAGS)
-        print(storage.shown(create(flags.FLAGS)))
+        _parse(argv)
+        with ticker.never_silent("Starting"):
+            summary = create(flags.FLAGS)
+        print(storage.shown(summary))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
         message = (failed and _of_disk(error)) or error
@@ -78,6 +133,27 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
     return 0
 
 
+def _parse(argv):
+    """Parses the arguments.
+
+    Raises:
+      ValueError: an argument is not a flag, a value cannot be one, or a flag is missing.
+      flags.Error: likewise; the message is absl's.
+    """
+    try:
+        rest = flags.FLAGS(argv)[1:]
+    except flags.IllegalFlagValueError:
+        required = filter(_is_required, map(flags.FLAGS.__getitem__, flags.FLAGS))
+        missing = [f"--{flag.name}" for flag in required if flag.value is None]
+        if not missing:
+            raise
+        needed = "is needed" if len(missing) == 1 else "are needed"
+        raise ValueError(f"{', '.join(missing)} {needed}; --help lists all flags") from None
+    if rest:
+        raise ValueError(f"unknown arguments: {' '.join(rest)}; flags are --name=value")
+    _check_numbers(flags.FLAGS)
+
+
 def _check_numbers(values):
     for name in values:
         try:
@@ -92,11 +168,14 @@ def _of_disk(error):
 
 @contextlib.contextmanager
 def naming(flag: str) -> Iterator[None]:
-    """Puts the name of a flag before the message of a ValueError that its value leads to."""
+    """Puts the name of a flag before the message of an error that its value leads to."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
+    except _PATH_ERRORS as error:
+        said = f"{error.filename}: {error.strerror}" if error.strerror else error
+        raise type(error)(f"--{flag}: {said}") from None
 
 
 def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-vocabulary`."""
-    command_line.run(define_flags, main)
+    command_line.run(define_flags, main, __doc__)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
+from bert_estimator import ticker
+
 T = TypeVar("T")
 
 EVERY_SECS = 10.0
@@ -49,6 +51,7 @@ class Progress:
         now = self._clock()
         if now - self._shown >= (1.0 if self._is_terminal else EVERY_SECS):
             self._shown = now
+            ticker.heard()
             line = self.line()
             self._out.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
             self._out.flush()

@@ -67,6 +67,11 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
         pattern, weight = paths.split_weight(given)
         matches = _matches(pattern) if pattern else []
         if not matches:
+            if os.path.isdir(pattern):
+                raise ValueError(
+                    f"the directory {pattern!r} does not hold any file of training records. Make "
+                    "records of your text with create_pretraining_data, and give their directory."
+                )
             raise ValueError(
                 f"no file matches {pattern!r}. Give a comma-separated list of record files or "
                 "globs; create_pretraining_data makes such files."

@@ -214,6 +214,11 @@ def _number_of_columns(path, line, cells, columns, with_tags):
     if any(given < 0 for given in _given(columns, with_tags)):
         raise TableError(f"{path}: columns are numbered from 1")
     least = max(2 if with_tags else 1, *(c + 1 for c in _given(columns, with_tags)), 1)
+    if least > max(number, _MOST_COLUMNS):
+        raise TableError(
+            f"{path}:{line}: has {number} columns, but column {least} is asked for; the word and "
+            f"its tag must be among the first {_MOST_COLUMNS}"
+        )
     if not least <= number <= _MOST_COLUMNS:
         raise TableError(
             f"{path}:{line}: has {number} columns; it must have {least} to {_MOST_COLUMNS}, "

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import difflib
 import os
 
 from input_pipelines.table_files import TableError, read_rows
@@ -162,11 +163,18 @@ def own_task(
     if has_header:
         first = train or evaluate or predict
         header = _header(first)
-        text_a = text_a_column or _usual(first, header, TEXT_A_NAMES, "text_a_column")
-        text_b = text_b_column or next((name for name in TEXT_B_NAMES if name in header), None)
-        label = label_column or next((name for name in LABEL_NAMES if name in header), None)
-        if train and label is None:
-            label = _usual(first, header, LABEL_NAMES, "label_column")
+        text_a = text_a_column or _usual(header, TEXT_A_NAMES)
+        text_b = text_b_column or _usual(header, TEXT_B_NAMES)
+        label = label_column or _usual(header, LABEL_NAMES)
+        _check_columns(
+            first,
+            header,
+            {
+                "text_a_column": (text_a, TEXT_A_NAMES, True),
+                "text_b_column": (text_b, TEXT_B_NAMES, False),
+                "label_column": (label if train or evaluate else None, LABEL_NAMES, bool(train)),
+            },
+        )
         columns = Columns(text_a, text_b, label)
     else:
         if text_a_column is None or (label_column is None and (train or evaluate)):
@@ -200,11 +208,32 @@ def _header(path: str) -> list[str | int]:
     raise TableError(f"{path}: has 0 rows; give a file with at least one")
 
 
-def _usual(path: str, header: list[str | int], names: tuple[str, ...], argument: str) -> str:
-    for name in names:
-        if name in header:
-            return name
-    raise TableError(
-        f"{path}: its columns are {', '.join(map(str, header))}, which does not include any of "
-        f"{', '.join(names)}. Give {argument}: a name, or a number from 1 if the file has no header"
-    )
+def _usual(header: list[str | int], names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in header), None)
+
+
+def _check_columns(path, header, columns):
+    """Raises TableError unless a file has the columns.
+
+    Args:
+      path: the file.
+      header: its columns.
+      columns: argument -> (the column or None, its usual names, whether it is needed).
+    """
+    has = f"{path}: its columns are {', '.join(map(str, header))}"
+    missing = [
+        f"{argument} ({', '.join(names)})"
+        for argument, (column, names, is_needed) in columns.items()
+        if column is None and is_needed
+    ]
+    if missing:
+        raise TableError(
+            f"{has}, which does not include any of the usual names of "
+            f"{' and of '.join(missing)}. Give {'each' if len(missing) > 1 else 'it'}: a name, or "
+            "a number from 1 if the file has no header"
+        )
+    for argument, (column, _, _) in columns.items():
+        if column is not None and column not in header:
+            near = difflib.get_close_matches(column, map(str, header), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TableError(f"{has}, which does not include {argument}={column}{hint}")

@@ -5,6 +5,7 @@ there are enough for every test.
 """
 
 import importlib.util
+import logging
 import os
 import pathlib
 
@@ -130,3 +131,21 @@ def pytest_terminal_summary(terminalreporter):
     number = sum(reason.endswith("needs the XLA runtime") for reason in skipped)
     if number:
         terminalreporter.write_line(f"{number} cases were skipped: {_MISSING}")
+
+
+@pytest.fixture
+def logged():
+    """What is logged in the test: a list of (level, message)."""
+    lines = []
+
+    class Collector(logging.Handler):
+        def emit(self, record):
+            lines.append((record.levelname, record.getMessage()))
+
+    logger, collector = logging.getLogger("tensorflow"), Collector()
+    level = logger.level
+    logger.addHandler(collector)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(collector)
+    logger.setLevel(level)

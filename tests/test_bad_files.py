@@ -116,7 +116,7 @@ BAD_FILES = {
         (b"{", ":1: is not JSON: Expecting property name enclosed in double quotes: line 1 colu"),
         (b"\x80\x02}q\0.", ":1: is not UTF-8 at byte 1 of the line (invalid start byte). Conver"),
         (b'{"text": 3, "label": "a"}', ":1: the label is 'a' here and in all other rows, so tha"),
-        (b'{"text": "a"}', ": its columns are text, which does not include any of label, labels"),
+        (b'{"text": "a"}', ": its columns are text, which does not include any of the usual"),
         (b'{"text": "a", "label": {}}', ":1: the label is {}; it must be a text, a number, true"),
         (b'{"text": "a", "label": true}\n{"text": "a", "label": "true"}',
          ":2: the label true is a text, but in line 1 it is true or false; spell"),

@@ -80,6 +80,7 @@ LEAVES = [
     "bert_estimator.paths",
     "bert_estimator.provenance",
     "bert_estimator.storage",
+    "bert_estimator.ticker",
     "bert_estimator.zip_files",
 ]
 

@@ -96,8 +96,8 @@ def main(arguments):
             "--max_predictions_per_seq=9: cannot be more than --max_seq_length=8",
         ),
         (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval is off too"),
-        (["--input_file=x"], "--bert_config_file=None: is needed: --input_file and --bert_config"),
-        (["--bert_config_file={here}"], "--input_file=None: is needed: --input_file and --bert_co"),
+        (["--input_file=x"], "--bert_config_file: is needed: --input_file and --bert_config"),
+        (["--bert_config_file={here}"], "--input_file: is needed: --input_file and --bert_co"),
         (["--bert_config_file=no.json"], "--bert_config_file=no.json: there is no such file"),
         (
             ["--bert_config_file={here}", "--input_file=no/*.tfrecord"],

@@ -30,12 +30,12 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--doc_strid=3"], "--doc_strid: no such flag; did you mean --doc_stride?"),
         (
             ["--train_file={here}"],
-            "--vocab_file=None: is needed, unless the task is embedded or --init_c",
+            "--vocab_file: is needed, unless the task is embedded or --init_c",
         ),
-        (["--train_file={here}", *OWN], "--eval_file=None: is needed for --do_eval; or turn it"),
+        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
         (
             ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],
-            "--eval_file=None: is needed for --eval_steps; or turn it off",
+            "--eval_file: is needed for --eval_steps; or turn it off",
         ),
         (
             ["--train_file={here}", "--max_seq_length=64", *OWN],

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_estimator import __version__, disk_errors, storage
+from bert_estimator import __version__, disk_errors, storage, ticker
 from bert_estimator.command_line import flag_help, flags
 from bert_estimator.errors import ArgumentError
 from bert_estimator.tpu.program import hosts
@@ -84,6 +84,7 @@ def exit_code(
     script: str,
     body: Callable[[], None],
     when_stopped: str = "The same command goes on from the last checkpoint.",
+    doing: str = "Starting",
 ) -> int:
     """Runs a script's body; prints on stderr what ended it, if it did not end by itself.
 
@@ -91,6 +92,7 @@ def exit_code(
       script: the script's name, for the message.
       body: function without arguments.
       when_stopped: a sentence that says how to go on after Ctrl-C.
+      doing: what the body does before its first line, which is said if that takes long.
 
     Returns:
       0 if the body ran to its end; 2 for a `FlagError` or an `ArgumentError`, or if another process
@@ -98,7 +100,7 @@ def exit_code(
       after its message if the message explains the failure, else after its traceback.
     """
     try:
-        with hosts.explaining_errors(), _quiet_event_files():
+        with hosts.explaining_errors(), _quiet_event_files(), ticker.never_silent(doing):
             body()
     except flags.FlagError as error:
         _print(f"{script}: {error}")
@@ -174,7 +176,11 @@ def _explanation(error):
 
 
 def _is_news(record):
-    return not _CHATTER.search(str(record.msg))
+    """Tells whether a record is to be printed, and the ticker that it is."""
+    if _CHATTER.search(str(record.msg)):
+        return False
+    ticker.heard()
+    return True
 
 
 class _Formatter(logging.Formatter):

@@ -116,7 +116,8 @@ def _with_flag_files(values, arguments):
 def check(ok: Any, name: str, value: Any, rule: Any) -> None:
     """Raises FlagError unless `ok`."""
     if not ok:
-        raise FlagError(f"--{name}={value}: {rule}")
+        given = f"--{name}" if value is None else f"--{name}={value}"
+        raise FlagError(f"{given}: {rule}")
 
 
 def check_positive(name: str, value: float | None) -> None:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         (name, shape, weights_table.UNUSED if name in left_out else weights_table.RESTORED)
         for name, shape in source.shapes.items()
     ]
-    rows += [(name, "", weights_table.UNUSED) for name in source.left_out]
+    rows += weights_table.left_out(source)
     # The path of an unpacked archive says nothing to a user.
     read = args.source if os.path.isfile(args.source) else source.checkpoint or args.source
     print(weights_table.text(f"{read} ({source.format}) -> {args.target} ({to})", rows))
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--bert_config_file", help="use this network, not the one beside SOURCE")
     parser.add_argument("--vocab_file", help="use this vocabulary, not the one beside SOURCE")
     args = parser.parse_args(argv[1:])
-    return console.exit_code("interchange", lambda: run(args), "No target was made.")
+    return console.exit_code("interchange", lambda: run(args), "No target was made.", "Converting")
 
 
 def command() -> None:

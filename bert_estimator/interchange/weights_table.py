@@ -5,9 +5,19 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from bert_estimator.interchange.source import Source
+
 RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
 
 _ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)
+
+
+def left_out(source: Source) -> list[tuple[str, Any, str]]:
+    """Returns the rows of what a source holds besides weights: all optimizer's slots share one."""
+    slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
+    others = [name for name in source.left_out if name not in slots]
+    names = [f"optimizer's slots: {len(slots)}", *others] if slots else others
+    return [(name, "", UNUSED) for name in names]
 
 
 def text(title: str, rows: Iterable[tuple[str, Any, str]]) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import atomic_file, json_files, sharding, storage
+from bert_estimator import atomic_file, json_files, sharding, storage, ticker
 from bert_estimator.command_line import flags
 from bert_estimator.provenance import Origin, Source
 
@@ -101,13 +101,14 @@ def run(
 
     def report(changes):
         changed = dataclasses.replace(config, **changes)
-        return compile_report.report(
-            lower(changed, cores),
-            name,
-            changed.train_batch_size,
-            per_replica,
-            sharding.BERT,
-        )
+        with _saying_so(config):
+            return compile_report.report(
+                lower(changed, cores),
+                name,
+                changed.train_batch_size,
+                per_replica,
+                sharding.BERT,
+            )
 
     found = report({})
     print("\n".join(found.lines()), flush=True)
@@ -130,6 +131,15 @@ def run(
         writer.write("\n")
     print(f"report: {storage.shown(path)}")
     return found.fits
+
+
+def _saying_so(config):
+    """Says every few seconds that the compiler still works."""
+    compiling = ticker.so_far(
+        f"Compiling for {config.tpu_topology}, which takes a minute for a small network and many "
+        "minutes for BERT-Large"
+    )
+    return ticker.every(config.log_every_secs or ticker.LONGEST_SILENCE_SECS, compiling)
 
 
 def print_total(configs: Sequence[Any]) -> None:
@@ -195,7 +205,10 @@ def _total(times, kind):
     """Returns the time of a whole training as text, with what it costs if that is known."""
     of_secs, of_cost = _NAMES[kind]
     text = _duration(times[of_secs])
-    return f"{text} (cost {times[of_cost]:,.2f})" if of_cost in times else text
+    if of_cost not in times:
+        return text
+    cost = times[of_cost]
+    return f"{text} (cost {cost:,.2f})" if cost >= 1 or not cost else f"{text} (cost {cost:.2g})"
 
 
 def _follows_the_paper(config):
@@ -272,5 +285,5 @@ def _changes(config, replicas, times_too_big):
 
 def _duration(secs):
     if secs < 120:
-        return f"{secs:.0f} s"
+        return f"{secs:.0f} s" if secs >= 10 else f"{secs:.2g} s"
     return f"{secs / 60:.0f} min" if secs < 7200 else f"{secs / 3600:.1f} h"

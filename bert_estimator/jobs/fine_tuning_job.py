@@ -214,7 +214,9 @@ class FineTuning(abc.ABC):
         )
         print(f"Evaluation at step {metrics['global_step']}: {measured}")
         for name, value in baselines.items():
-            print(f"  {metric} of {name}: {value:.4f} ({results[metric] - value:+.4f} above)")
+            ahead = results[metric] - value
+            place = "above" if ahead >= 0 else "below"
+            print(f"  {metric} of {name}: {value:.4f} (the network: {abs(ahead):.4f} {place} it)")
         return results
 
     def _evaluate_newest(self):

@@ -10,7 +10,7 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import native_log, paths
+from bert_estimator import native_log, paths, ticker
 from bert_estimator.tpu import lock
 
 
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         return 2
     sys.argv = argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    bert_estimator.legacy.install()
+    _install()
     module = types.ModuleType("__main__")
     module.__file__ = script
     sys.modules["__main__"] = module
@@ -51,7 +51,7 @@ def _run_module(name, flags):
     sys.argv = [name, *flags]
     sys.path[0] = os.getcwd()
     # Finding a module imports its package, which may import TensorFlow.
-    bert_estimator.legacy.install()
+    _install()
     try:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
@@ -64,6 +64,11 @@ def _run_module(name, flags):
         print(f"python -m bert_estimator.legacy: no module named {name!r}", file=sys.stderr)
         return 2
     return _exit_code(name, lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
+
+
+def _install():
+    with ticker.never_silent("Loading TensorFlow"):
+        bert_estimator.legacy.install()
 
 
 def _exit_code(name, run):

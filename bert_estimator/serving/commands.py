@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from bert_estimator import __version__, paths, storage
+from bert_estimator import __version__, paths, storage, ticker
 from bert_estimator.serving.texts import BATCH_SIZE
 
 
@@ -42,6 +42,11 @@ def parser(module: str, description: str, model_help: str) -> argparse.ArgumentP
     return made
 
 
+def opening() -> contextlib.AbstractContextManager[None]:
+    """Says that the model is being opened, if that takes long."""
+    return ticker.never_silent("Opening the model")
+
+
 @contextlib.contextmanager
 def lines_of(file: str | None) -> Iterator[BinaryIO]:
     """Opens the reader of lines: a file, or standard input."""
@@ -71,7 +76,8 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
         paths.check_arguments(argv[1:])
         errors = answer()
         if errors:
-            print(f"{errors} of the lines were answered with an error.", file=sys.stderr)
+            lines = "1 line was" if errors == 1 else f"{errors} lines were"
+            print(f"{lines} answered with an error.", file=sys.stderr)
     except BrokenPipeError:
         # For example, `head` has read enough. Flushing the buffer at exit would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -216,20 +216,21 @@ def main(argv: list[str]) -> int:
 
     def answer():
         with commands.lines_of(args.file) as reader:
-            # Loaded only now, since it takes seconds: a wrong command line has been reported.
-            from bert_estimator.serving.embedder import Embedder
+            with commands.opening():
+                # Loaded only now, since it takes seconds: a wrong command line has been reported.
+                from bert_estimator.serving.embedder import Embedder
 
-            embedder = Embedder(
-                args.model,
-                args.pooling,
-                args.layers,
-                args.max_seq_length,
-                args.batch_size,
-                args.vocab_file,
-                args.bert_config_file,
-                args.do_lower_case,
-                args.checkpoint,
-            )
+                embedder = Embedder(
+                    args.model,
+                    args.pooling,
+                    args.layers,
+                    args.max_seq_length,
+                    args.batch_size,
+                    args.vocab_file,
+                    args.bert_config_file,
+                    args.do_lower_case,
+                    args.checkpoint,
+                )
             if args.format == "npy":
                 errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)
             else:

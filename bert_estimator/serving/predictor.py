@@ -238,7 +238,8 @@ def main(argv: list[str]) -> int:
 
     def answer():
         with commands.lines_of(args.file) as reader:
-            predictor = Predictor(args.model, args.batch_size)
+            with commands.opening():
+                predictor = Predictor(args.model, args.batch_size)
             errors = answer_lines(predictor, reader, sys.stdout)
         what = "words" if predictor.kind == "tagging" else "texts"
         commands.report_cuts(predictor.num_cut, predictor.max_seq_length, what)

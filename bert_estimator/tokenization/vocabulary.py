@@ -76,7 +76,7 @@ def train_vocabulary(
     if len(vocab) < vocab_size:
         raise ValueError(
             f"vocab_size is {vocab_size}, but the text ({len(word_counts)} distinct words) gives "
-            f"only {len(vocab)} tokens. Lower vocab_size, or give more text."
+            f"only {len(vocab)} tokens. Lower vocab_size to {len(vocab)}, or give more text."
         )
     return vocab
 

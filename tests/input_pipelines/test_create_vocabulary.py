@@ -54,7 +54,7 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
             ["--input_file={0}/a", "--vocab_file={0}/v", "more"],
             "unknown arguments: more; flags are",
         ),
-        (["--input_file={0}/a"], "flag --vocab_file=None: Flag --vocab_file must have a value"),
+        (["--input_file={0}/a"], "--vocab_file is needed; --help lists all flags"),
         (["--vocab=3"], "Unknown command line flag 'vocab'"),
     ],
 )

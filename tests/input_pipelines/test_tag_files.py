@@ -103,6 +103,12 @@ def test_words_may_hold_spaces_between_tabs(tmp_path):
         ("a.conll", "a O\nb\n", Columns(), "{path}:2: has 1 columns, but the first line has 2"),
         ("a.conll", "a\tO\nb O\n", Columns(), "{path}:2: has 1 columns, but .* by tabs"),
         ("a.conll", "a O\n", Columns(2), "{path}:1: has 2 columns; it must have 3 to 4"),
+        (
+            "a.conll",
+            "a O\n",
+            Columns(4),
+            "{path}:1: has 2 columns, but column 5 is asked for",
+        ),
         ("a.conll", "a O\n", Columns(-1), "{path}: columns are numbered from 1"),
         ("a.conll", "a\tO\n\tO\n", Columns(), "{path}:2: the word is empty"),
         ("a.conll", "a\tb\tO\na\t\t \n", Columns(0, 1), "{path}:2: has 1 columns"),

@@ -208,12 +208,26 @@ def test_several_labels(tmp_path):
         (
             "a\tb\n1\t2\n",
             {},
-            "its columns are a, b, which does not include any of text_a, text, sentence1",
+            "its columns are a, b, which does not include any of the usual names of text_a_column "
+            "(text_a, text, sentence1, sentence, premise, question1, question) and of label_column "
+            "(label, labels, gold_label, class, score). Give each: a name, or a number from 1",
         ),
         (
             "text\tb\n1\t2\n",
             {},
-            "its columns are text, b, which does not include any of label, labels",
+            "its columns are text, b, which does not include any of the usual names of "
+            "label_column (label, labels, gold_label, class, score). Give it: a name, or a number",
+        ),
+        (
+            "review\tlabel\n1\t2\n",
+            {"text_a_column": "rview"},
+            "its columns are review, label, which does not include text_a_column=rview; did you "
+            "mean review?",
+        ),
+        (
+            "text\tlabel\n1\t2\n",
+            {"label_column": "9th"},
+            "its columns are text, label, which does not include label_column=9th",
         ),
         ("text\tlabel\n", {}, "has 0 rows"),
         ("1\tx\n", {"text_a_column": "2"}, "Give both text_a_column and label_column"),

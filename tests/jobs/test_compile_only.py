@@ -9,7 +9,7 @@ from tiny_run import write_pairs
 
 import run_classifier
 import run_pretraining
-from bert_estimator.jobs import pretraining_config
+from bert_estimator.jobs import compile_only, pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import pretraining_input
 
@@ -59,8 +59,10 @@ def flops_of_training(examples, length, predictions):
     return 3 * 2 * (dense + attention + masked + next_sentence)
 
 
-def test_the_report(tmp_path, capsys):
-    assert run_pretraining.main(command(tmp_path)) == 0
+def test_the_report(tmp_path, capsys, logged):
+    assert run_pretraining.main(command(tmp_path, log_every_secs=0.05)) == 0
+    waiting = "Compiling for v3:1x1, which takes a minute for a small network and many minutes"
+    assert any(line.startswith(waiting) for _, line in logged)  # a compilation is not silent
     printed = capsys.readouterr().out
     assert "v3:1x1: 2 cores of TPU v3, 2 of 4 examples each" in printed
     assert "training: 100 steps, at least" in printed
@@ -102,7 +104,6 @@ def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, ca
 @pytest.mark.parametrize("price", [None, 0.0, 3.5])
 def test_the_total_of_stages_has_times_and_costs(tmp_path, capsys, price):
     """The compiler's part is tested elsewhere."""
-    from bert_estimator.jobs import compile_only
     from bert_estimator.tpu.program.compile_report import CompileReport
 
     def totals(*flags):
@@ -134,6 +135,19 @@ def test_the_total_of_stages_has_times_and_costs(tmp_path, capsys, price):
     assert totals(*flags, "--scale=smoke") == f"{line}\n"  # That is another network.
 
 
+@pytest.mark.parametrize(
+    ("secs", "cost", "text"),
+    [
+        (0.0234, 0.00056, "0.023 s (cost 0.00056)"),
+        (11.4, 0, "11 s (cost 0.00)"),
+        (7000, 12345.678, "117 min (cost 12,345.68)"),
+    ],
+)
+def test_small_times_and_costs_have_digits(secs, cost, text):
+    of_secs, of_cost = compile_only._NAMES["least"]
+    assert compile_only._total({of_secs: secs, of_cost: cost}, "least") == text
+
+
 def test_a_report_has_a_directory_of_its_own(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = command(tmp_path)
@@ -157,7 +171,7 @@ def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
         assert report["fits"] and report["num_train_steps"] == steps
         for name in totals:
             totals[name] += report[name]
-    least, likely = (f"{secs:.0f} s" for secs in totals.values())
+    least, likely = map(compile_only._duration, totals.values())
     assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}." in capsys.readouterr().out
 
 
@@ -296,7 +310,7 @@ def test_a_fine_tuning_that_does_not_fit(tmp_path, task, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None}, "--train_file=None: is needed for --compile_only; or turn it off"),
+        ({"train_file": None}, "--train_file: is needed for --compile_only; or turn it off"),
         ({"tpu_topology": None}, "--compile_only=True: needs --tpu_topology"),
         ({"compile_only": None}, "--tpu_topology=v3:1x1: goes with --compile_only"),
         (

@@ -176,7 +176,7 @@ def test_the_command(tmp_path, capsysbinary):
     assert err.decode().splitlines() == [
         "embed: line 3: byte 0 is not UTF-8",
         "embed: line 4: has 2 tabs; a tab stands between the two texts of a pair",
-        "2 of the lines were answered with an error.",
+        "2 lines were answered with an error.",
     ]
     assert np.load(io.BytesIO(out)).shape == (6, 32)
 

@@ -318,7 +318,7 @@ def test_a_line_that_cannot_be_answered(pairs, tmp_path, capsys, batch_size, lin
     first, wrong, last = map(json.loads, out.splitlines())
     assert wrong == {"error": f"line 2: {message}"}
     assert first["label"] == last["label"]
-    assert "1 of the lines were answered with an error." in err
+    assert "1 line was answered with an error." in err
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,6 @@
-import logging
-
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
-
-
-@pytest.fixture
-def logged():
-    """What is logged in the test: a list of (level, message)."""
-    lines = []
-
-    class Collector(logging.Handler):
-        def emit(self, record):
-            lines.append((record.levelname, record.getMessage()))
-
-    logger, collector = tf.get_logger(), Collector()
-    level = logger.level
-    logger.addHandler(collector)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(collector)
-    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
+from bert_estimator import ticker
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints, ticker
+from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run

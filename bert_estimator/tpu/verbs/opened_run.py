@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import checkpoints, ticker
+from bert_estimator.tpu.verbs import checkpoints
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.

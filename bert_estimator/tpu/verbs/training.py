@@ -6,13 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import ticker
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, ticker
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
-from bert_estimator.tpu.verbs.progress import Progress
+from bert_estimator.tpu.verbs.progress import Progress, round_number
 from bert_estimator.tpu.verbs.snapshot import Snapshot
 
 
@@ -180,7 +181,7 @@ class _TrainingLoop:
             self._run_loops()
         if self._last is not None:
             self._report(self._last, ended=True)
-            tf.logging.info("Loss for final step: %s.", self._last.losses[-1])
+            tf.logging.info("Loss for final step: %s.", round_number(self._last.losses[-1], 5))
         self._step.finish(self._run.session)
         self._run.end()
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bert_estimator.tpu.verbs import ticker
+from bert_estimator import ticker
 
 
 def counting(name, enough):
@@ -60,3 +60,52 @@ def test_how_long_it_has_taken_so_far(monkeypatch):
     line = ticker.so_far("Building the model")
     now[0] = 183.2
     assert line() == "Building the model: 1:23 so far."
+
+
+def test_no_command_is_silent_for_long(monkeypatch):
+    """The outermost block speaks for whoever says nothing: while TensorFlow is loaded, say."""
+    monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.01)
+    monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)
+    said, spoke = [], threading.Event()
+
+    def say(text):
+        said.append(text)
+        spoke.set()
+
+    with ticker.never_silent("Starting", say):
+        for first in ("Starting: 0:00 so far.", "Still at work: 0:00 so far."):
+            spoke.clear()
+            before = len(said)
+            assert spoke.wait(60)
+            assert set(said[before:]) == {first}
+            ticker.heard()
+    assert not [thread for thread in threading.enumerate() if thread.name == "ticker"]
+
+
+def test_whoever_is_heard_is_not_silent(monkeypatch):
+    monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)
+    looked, said = threading.Event(), []
+    now = iter(range(0, 10**9, 9))  # 9 seconds pass between two looks
+
+    def monotonic():
+        if len(calls) > 50:
+            looked.set()
+        calls.append(None)
+        ticker._heard[0] = time = next(now)  # and a line is written just before each look
+        return time
+
+    calls = []
+    monkeypatch.setattr(ticker.time, "monotonic", monotonic)
+    with ticker.never_silent("Starting", said.append):
+        assert looked.wait(60)
+    assert said == []
+
+
+def test_a_ticker_counts_the_silence_before_it(monkeypatch):
+    """Several pieces of work of less than 10 seconds each are not a silence of 30 seconds."""
+    monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)
+    spoke = threading.Event()
+    with ticker.never_silent("Starting", lambda text: None):
+        ticker._heard[0] -= 3600
+        with ticker.every(3000, lambda: "Building", lambda text: spoke.set()):
+            assert spoke.wait(60)
