@@ -19,7 +19,7 @@ class Columns:
 
     Args:
       parts: pairs of uint8 [n, width], the bytes, and bool [n, width], which bytes each row has;
-        None instead of the latter means all of them.
+        None instead of the second array means all of them.
       sizes: int64 [n], how many of the bytes each row has; None to count them.
     """
 

@@ -15,8 +15,8 @@ class FlatText:
 
     Args:
       ids: integer array [number of tokens].
-      sentence_lengths: integer array [number of sentences], numbers of tokens, none is 0.
-      document_lengths: integer array [number of documents], numbers of sentences, none is 0.
+      sentence_lengths: integer array [number of sentences], numbers of tokens, all positive.
+      document_lengths: integer array [number of documents], numbers of sentences, all positive.
       numbers: integer array [number of documents]: the number of each document in the whole text,
         of which these documents may be a part.
 

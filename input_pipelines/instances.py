@@ -93,7 +93,7 @@ class Pairs:
 
     Attributes:
       tokens: ids of A, then of B, of each pair in turn; integers [number of tokens].
-      lengths: numbers of tokens of A and of B, int64 [n, 2]; none is 0.
+      lengths: numbers of tokens of A and of B, int64 [n, 2]; all are positive.
       labels: 1 if B is random or comes before A, else 0; int64 [n].
       keys: numbers that differ between the pairs of a turn, int64 [n].
       turns: the pass over the text that made each pair, int64 [n].

@@ -15,7 +15,6 @@ class Masking:
       do_whole_word_mask: whether either all pieces of a word are masked or none of them.
       vocab_size: number of ids; random replacements are drawn from all of them.
       mask_id: id of `[MASK]`.
-      unmaskable: ids that are never masked: `[CLS]` and `[SEP]`.
       continuations: ids of the pieces that continue a word.
     """
 
@@ -24,7 +23,6 @@ class Masking:
     do_whole_word_mask: bool
     vocab_size: int
     mask_id: int
-    unmaskable: frozenset[int]
     continuations: frozenset[int]
 
     @classmethod
@@ -43,7 +41,6 @@ class Masking:
             do_whole_word_mask=do_whole_word_mask,
             vocab_size=tokenizer.vocab_size,
             mask_id=tokenizer.mask_id,
-            unmaskable=frozenset((tokenizer.cls_id, tokenizer.sep_id)),
             continuations=frozenset(
                 index for index, token in enumerate(tokens) if tokenizer.is_continuation(token)
             ),

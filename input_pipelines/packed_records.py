@@ -23,6 +23,7 @@ from input_pipelines.masked_examples import MaskedExamples
 from input_pipelines.masking import Masking
 from input_pipelines.pretraining_features import Feature
 from input_pipelines.record_reader import RecordError, RecordFiles
+from input_pipelines.tokenized_text import id_type
 
 SPEC = {
     "token_ids": tf.io.FixedLenFeature([], tf.string),
@@ -37,7 +38,7 @@ FEATURES = {
 """What the features must be, for `pretraining_features.check_kinds`."""
 
 
-def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecords | None":
+def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | None":
     """Returns what makes batches of packed records; None if the records have masks already.
 
     Lengths, vocabulary and the rules of masking come from the records' manifest.
@@ -74,7 +75,7 @@ def open_packing(record_files: Sequence[str], seed: int | None) -> "PackedRecord
     )
     if seed is None:
         seed = json_files.field(manifest.creation, "random_seed", int, manifest_file)
-    return PackedRecords(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
+    return Packing(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
 
 
 def _rules_of(manifest_file, manifest):
@@ -87,7 +88,7 @@ def _rules_of(manifest_file, manifest):
     return prob, json_files.field(manifest.creation, "do_whole_word_mask", bool, manifest_file)
 
 
-class PackedRecords:
+class Packing:
     """Makes batches of packed records: tokens are put in their places, and masked.
 
     Args:
@@ -128,7 +129,8 @@ class PackedRecords:
         longest = self._max_seq_length - 3
         totals = lengths.sum(axis=1)
         sizes = np.array([len(ids) for ids in token_ids])
-        width = 2 if self._vocab_size <= 2**16 else 4
+        dtype = id_type(self._vocab_size)
+        width = dtype.itemsize
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
         fits &= totals > 0
@@ -145,7 +147,7 @@ class PackedRecords:
                     f"{self._max_seq_length}. Create the data again.",
                     number,
                 )
-        tokens = np.frombuffer(b"".join(token_ids), f"<u{width}").astype(np.int64)
+        tokens = np.frombuffer(b"".join(token_ids), dtype).astype(np.int64)
         if tokens.size and tokens.max() >= self._vocab_size:
             place = int(np.argmax(tokens >= self._vocab_size))
             number = int(np.repeat(numbers, totals)[place])

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from input_pipelines import packed_records
 from input_pipelines.bad_records import BadRecords
 from input_pipelines.order import BatchOrder
-from input_pipelines.packed_records import PackedRecords
+from input_pipelines.packed_records import Packing
 from input_pipelines.pretraining_features import PretrainingFeatures, check_kinds
 from input_pipelines.record_reader import RecordError, RecordFiles
 
@@ -42,7 +42,7 @@ class PretrainingReader:
         order: BatchOrder,
         features: PretrainingFeatures,
         batch_size: int,
-        packing: PackedRecords | None,
+        packing: Packing | None,
         bad_records: BadRecords,
     ):
         self._records = records

@@ -117,8 +117,8 @@ def write_pretraining_records(
         run(creation.write_pairs, creation.pair_tasks(work), "making pairs")
         if not any(map(pair_files.num_pairs, work.pair_files())):
             raise _NothingToWriteError(
-                f"{text.num_documents} documents with {text.num_tokens} tokens give 0 instances: "
-                "an instance needs two tokens. Give more text."
+                f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
+                "instances: an instance needs two tokens. Give more text."
             )
         # An old manifest must not describe new files if this program ends between the two.
         path = manifests.manifest_path(output_files[0])

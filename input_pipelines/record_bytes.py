@@ -1,7 +1,7 @@
 """Turns pairs of segments into serialized examples: with masks, or packed without masks.
 
-`pretraining_records` describes the features of the former, `packed_records` of the latter. This
-module does not import TensorFlow.
+`pretraining_records` describes the features of examples with masks, `packed_records` the features
+of packed examples. This module does not import TensorFlow.
 """
 
 import numpy as np
@@ -13,6 +13,7 @@ from input_pipelines.example_bytes import bytes_feature, float_feature, int64_fe
 from input_pipelines.instances import CreationSettings, Pairs
 from input_pipelines.masked_examples import MaskedExamples
 from input_pipelines.masking import Masking
+from input_pipelines.tokenized_text import id_type
 
 # The tables of so many examples stay in the processor's cache.
 _AT_ONCE = 256
@@ -60,7 +61,7 @@ class PackedRecords:
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+        self._dtype = id_type(tokenizer.vocab_size)
 
     def serialized(self, pairs: Pairs) -> list[bytes]:
         """Returns the records of pairs."""

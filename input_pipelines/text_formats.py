@@ -132,9 +132,9 @@ def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
     for number, line in enumerate(lines(file, path), 1):
         stripped = line.strip()
         if not begin:
-            found = _DOC.match(stripped)
-            if found:
-                title = _TITLE.search(found[1])
+            beginning = _DOC.match(stripped)
+            if beginning:
+                title = _TITLE.search(beginning[1])
                 begin, title, text = number, title and html.unescape(title[1]), []
             elif stripped:
                 raise ValueError(

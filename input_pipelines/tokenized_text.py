@@ -1,7 +1,7 @@
 """Tokenized parts of a text, in files; any of their documents can be loaded together.
 
 A part is two files: `<path>.ids` has the ids, `<path>.npz` has the lengths of sentences and of
-documents, the counts of the ids and a hash of the text. The latter is written last.
+documents, the counts of the ids and a hash of the text. `<path>.npz` is written last.
 """
 
 import array

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
 from input_pipelines.bad_records import BadRecords
-from input_pipelines.packed_records import PackedRecords, open_packing
+from input_pipelines.packed_records import Packing, open_packing
 from input_pipelines.pretraining_features import check_range, parsed
 from input_pipelines.record_reader import RecordError, RecordFiles, find_record_files
 
@@ -88,8 +88,8 @@ def frequencies(record_sets: Sequence[tuple[Sequence[str], float | None]]) -> np
         listed = manifests.read_manifests_of(files)
         if len(listed) < len(files):
             return None
-        counts = [_checked_counts(path, each) for path, each in dict(listed.values()).items()]
-        if any(each is None or each.shape != counts[0].shape for each in counts):
+        counts = [_checked_counts(*entry) for entry in dict(listed.values()).items()]
+        if any(of_set is None or of_set.shape != counts[0].shape for of_set in counts):
             return None
         counts_of_sets.append(np.sum(counts, axis=0, dtype=np.float64))
     if len({counts.shape for counts in counts_of_sets}) != 1:
@@ -125,7 +125,7 @@ def _checked_counts(path, manifest):
 
 
 def _masked(
-    records: RecordFiles, packing: PackedRecords | None, numbers: np.ndarray, vocab_size: int
+    records: RecordFiles, packing: Packing | None, numbers: np.ndarray, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (ids of the masked tokens, their weights) of records, int64 and float64."""
     examples = records.read_all(numbers)

@@ -105,7 +105,7 @@ class WorkerPool:
             process.join()
             raise WorkerError(
                 f"the worker that was {what} has ended (exit code {process.exitcode}). If it was "
-                "killed for want of memory, use fewer workers, then run the same command again: "
+                "killed because memory ran out, use fewer workers, then run the command again: "
                 "it resumes."
             ) from None
         if succeeded:

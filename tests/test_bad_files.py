@@ -230,7 +230,7 @@ BAD_FILES = {
         (b'<doc id="1">\nw1\n', ": ends within the document that begins in line 1. Extract the"),
         (b"", ": every line is empty. Give text with one sentence a line and an empty line betw"),
         (b"\xff", ": byte 0 is not UTF-8 (invalid start byte). Convert the file to UTF-8 (for i"),
-        (b"a", "1 documents with 1 tokens give 0 instances: an instance needs two tokens. Give"),
+        (b"a", "the text (documents: 1, tokens: 1) gives 0 instances: an instance needs two tok"),
     ],
     ("records", "vocab.txt"): [
         (b"", ": its 0 lines lack [PAD], [UNK], [CLS], [SEP], [MASK]. A BERT vocabulary must ha"),

@@ -217,7 +217,7 @@ def test_unfit_flags(values, text_file, tmp_path, vocab_file, changed, error, me
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ([], "1 documents with 1 tokens give 0 instances"),
+        ([], "the text (documents: 1, tokens: 1) gives 0 instances"),
         (["--max_seq_length=3"], "--max_seq_length is 3"),
         (["--max_seq_length=many"], "flag --max_seq_length=many: "),
         (["--vocab_file=none.txt"], "[Errno 2] No such file or directory: 'none.txt'"),

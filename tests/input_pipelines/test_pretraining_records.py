@@ -123,6 +123,6 @@ def test_unfit_output_files(tmp_path, documents, tokenizer, vocab_file, names, m
 
 
 def test_no_instances_is_an_error(tmp_path, tokenizer, vocab_file):
-    with pytest.raises(ValueError, match="1 documents with 1 tokens give 0 instances"):
+    with pytest.raises(ValueError, match=r"the text \(documents: 1, tokens: 1\) gives 0 instances"):
         write([["w0"]], tokenizer, vocab_file, [str(tmp_path / "x.tfrecord")])
     assert os.listdir(tmp_path) == []
