@@ -8,6 +8,8 @@ import time
 import tensorflow.compat.v1 as tf
 import toy
 
+from bert_estimator.tpu.verbs import snapshot
+
 MOST_GROWTH = 0.02
 
 
@@ -23,6 +25,8 @@ class Use:
 
 def rounds(master, folder, going_on):
     """Trains, evaluates and predicts in turn while `going_on(number of calls)`.
+
+    Checkpoints are written in the background in every second round, however small they are.
 
     Returns:
       A list of `Use`, one for each round.
@@ -45,7 +49,12 @@ def rounds(master, folder, going_on):
             folder, model_fn, master=master, save_checkpoints_steps=10, keep_checkpoint_max=2,
             predict_batch_size=toy.BATCH_SIZE,
         )  # fmt: skip
-        estimator.train(toy.input_fn, steps=10)
+        least = snapshot.LEAST_BYTES
+        snapshot.LEAST_BYTES = 0 if len(uses) % 2 else least
+        try:
+            estimator.train(toy.input_fn, steps=10)
+        finally:
+            snapshot.LEAST_BYTES = least
         estimator.evaluate(input_fn, steps=2)
         predictions = estimator.predict(input_fn)
         for _ in range(8):
@@ -56,16 +65,21 @@ def rounds(master, folder, going_on):
     return uses
 
 
+def least_of_quarters(uses, name):
+    """Returns the least value of "memory", "threads" or "files" in each quarter of the rounds."""
+    values, quarter = [getattr(use, name) for use in uses], len(uses) // 4
+    starts = (0, quarter, 2 * quarter, len(values) - quarter)
+    return [min(values[start : start + quarter]) for start in starts]
+
+
 def problems_of(uses):
     """Returns what has grown from the second quarter to the last, as texts.
 
     The first quarter fills the caches of TensorFlow and of the allocator.
     """
-    quarter = len(uses) // 4
     found = []
     for name in ("memory", "threads", "files"):
-        values = [getattr(use, name) for use in uses]
-        before, after = min(values[quarter : 2 * quarter]), min(values[-quarter:])
+        _, before, _, after = least_of_quarters(uses, name)
         if after > before * (1 + MOST_GROWTH):
             found.append(f"{name} grew from {before} to {after}")
     return found
@@ -79,12 +93,12 @@ def run(secs, folder):
         path = folder / f"soak-{master or 'session'}"
         uses = rounds(master, path, lambda calls, end=end: calls < 48 or time.monotonic() < end)
         found = problems_of(uses)
-        first, last = uses[len(uses) // 4], uses[-1]
+        memory = [f"{value / 2**20:.1f}" for value in least_of_quarters(uses, "memory")]
         print(
-            f"soak, {master or 'session'}: {3 * len(uses)} calls; memory {first.memory >> 20} to "
-            f"{last.memory >> 20} MiB, threads {first.threads} to {last.threads} "
-            f"({threading.active_count()} of Python), files {first.files} to {last.files}. "
-            f"{'; '.join(found) or 'Flat.'}"
+            f"soak, {master or 'session'}: {3 * len(uses)} calls in {secs / 120:.0f} minutes. The "
+            f"least of each quarter: memory {' '.join(memory)} MiB, threads "
+            f"{least_of_quarters(uses, 'threads')} ({threading.active_count()} of Python), files "
+            f"{least_of_quarters(uses, 'files')}. {'; '.join(found) or 'Flat.'}"
         )
         sys.stdout.flush()
         problems += found
