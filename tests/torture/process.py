@@ -154,6 +154,8 @@ class Run:
 def _be_run(scenario, data, output_dir, log, blow, cluster, news):
     """Runs the command as the forked process; does not return."""
     code = 70
+    signals = signal.SIGINT, signal.SIGTERM
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until the command begins
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, 1)
@@ -166,6 +168,9 @@ def _be_run(scenario, data, output_dir, log, blow, cluster, news):
         for place, function in PLACES.items():
             _watch_place(place, function, blow, news)
         try:
+            if signal.SIGINT in signal.sigpending():
+                os._exit(128 + signal.SIGINT)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             code = scenario.main(data, output_dir)
         except SystemExit as end:
             code = end.code

@@ -148,12 +148,15 @@ class Trial:
         """Sends SIGTERM or SIGINT; the run must save, and end with the signal's own exit code."""
         generator = self._generator
         which = generator.choice([signal.SIGTERM, signal.SIGINT])
-        blow, at_secs = None, generator.uniform(0, 1.1 * whole.secs)
+        blow, at_secs, way = None, LONGEST_SECS, generator.random()
         self._notes.append(which.name)
-        if whole.spans and generator.random() < 0.4:
+        if way < 0.4 and whole.spans:
             blow = self._inside(whole, which)
-            at_secs = LONGEST_SECS
+        elif way < 0.8:  # The machine may be faster or slower than during the whole run.
+            blow = Blow(which, event=generator.randint(1, max(1, whole.events)))
+            self._notes.append(f"at file event {blow.event} of {whole.events}")
         else:
+            at_secs = generator.uniform(0, 1.1 * whole.secs)
             self._notes.append(f"after {at_secs:.2f} of {whole.secs:.2f} s")
         (run,) = self._start(f"signalled-{number}", blow=blow)
         end = time.monotonic() + at_secs
