@@ -48,8 +48,8 @@ def write(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
 
 
 def is_written(path: str) -> bool:
-    """Returns whether a file is complete."""
-    return os.path.exists(path + ".npz")
+    """Returns whether a file is complete: a kill while it is removed may leave one of its files."""
+    return all(os.path.exists(path + suffix) for suffix in (".pairs", ".npz"))
 
 
 def num_pairs(path: str) -> int:

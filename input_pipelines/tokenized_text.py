@@ -67,8 +67,8 @@ def write_part(
 
 
 def is_written(path: str) -> bool:
-    """Returns whether a part is complete."""
-    return os.path.exists(path + ".npz")
+    """Returns whether a part is complete: a kill while it is removed may leave one of its files."""
+    return all(os.path.exists(path + suffix) for suffix in (".ids", ".npz"))
 
 
 class TokenizedText:

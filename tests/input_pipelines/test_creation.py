@@ -171,6 +171,25 @@ def test_a_killed_creation_resumes_to_the_same_bytes(tmp_path, create):
     assert_resumes(tmp_path, create, files=2, every=17)
 
 
+@pytest.mark.parametrize("kept", [".pairs", ".ids", ".npz", ".json"])
+def test_a_kill_while_the_finished_work_is_removed(tmp_path, create, monkeypatch, kept):
+    """The files of the work are removed in any order. The same command makes the same records."""
+
+    def kill(*args, **kwargs):
+        raise kills.Killed
+
+    expected = create(tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        patch.setattr(creation.shutil, "rmtree", kill)
+        create(tmp_path / "killed")
+    files = [path for path in (tmp_path / "killed" / ".0.tfrecord.work").rglob("*.*")]
+    removed = [path for path in files if path.suffix != kept]
+    assert 0 < len(removed) < len(files)
+    for path in removed:
+        path.unlink()
+    assert create(tmp_path / "killed") == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "bucket_tokens"), [(1, 60), (2, 60), (1, 720), (2, 360)])
 def test_every_kill_resumes_to_the_same_bytes(tmp_path, create, monkeypatch, files, bucket_tokens):
