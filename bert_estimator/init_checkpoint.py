@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
-from bert_estimator.interchange import weights_table
+from bert_estimator.interchange import loading, weights_table
 from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.source import ELECTRA
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
@@ -59,17 +58,11 @@ def scaffold_fn(
 
         def load(scaffold, session):
             del scaffold
-            bad = []
-            for name in (name for name, _, what in rows if what == RESTORED):
-                try:
-                    value = source.read(name)
-                except ValueError as error:
-                    raise ArgumentError("init_checkpoint", str(error)) from None
-                if not np.all(np.isfinite(value)):
-                    bad.append(name)
-                # The value goes where the initial one would.
-                initializer = variables[name].initializer
-                session.run(initializer, {initializer.inputs[1]: value})
+            restored = [variables[name] for name, _, what in rows if what == RESTORED]
+            try:
+                bad = loading.load(source.read, restored, session)
+            except ValueError as error:
+                raise ArgumentError("init_checkpoint", str(error)) from None
             if bad:
                 raise ArgumentError(
                     "init_checkpoint",

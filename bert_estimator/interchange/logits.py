@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import loading
 from bert_estimator.interchange.network_variables import (
     ANSWER,
     CLASSIFIER,
@@ -71,9 +72,7 @@ def compute(
         if f"{NEXT_SENTENCE}/output_bias" in weights:
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
         variables = [v for v in tf.global_variables() if v.op.name in weights]
-        # The weights are fed in place of the initial values.
-        feed = {v.initializer.inputs[1]: weights[v.op.name] for v in variables}
-        session.run([v.initializer for v in variables], feed)
+        loading.load(weights.__getitem__, variables, session)
         values = session.run(outputs)
     if CLASSIFIER in weights:
         hidden = values.get("pooled_output", values["sequence_output"])

@@ -119,16 +119,24 @@ def write(
     """
     del tokenizer
     network_files.write(folder, source)
-    names, architecture = sorted(weights), architectures.of(source)
+    architecture = architectures.of(source)
+    values = {
+        architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
+    }
+    save(os.path.join(folder, BASENAME), values)
+
+
+def save(prefix: str, values: Mapping[str, np.ndarray]) -> None:
+    """Writes a checkpoint of arrays by name; `prefix` is its path, without .index."""
     with tf.Graph().as_default(), tf.Session() as session:
-        values = [tf.placeholder(tf.float32, weights[name].shape) for name in names]
-        save = tf.raw_ops.SaveV2(
-            prefix=os.path.join(folder, BASENAME),
-            tensor_names=[architectures.to_tf1(name, architecture) for name in names],
-            shape_and_slices=[""] * len(names),
-            tensors=values,
+        tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
+        operation = tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=tensors,
         )
-        session.run(save, dict(zip(values, (np.float32(weights[n]) for n in names), strict=True)))
+        session.run(operation, dict(zip(tensors, values.values(), strict=True)))
 
 
 def _check_no_pattern(path):

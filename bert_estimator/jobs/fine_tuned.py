@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files, storage
 from bert_estimator.command_line import flags
-from bert_estimator.interchange import Source
+from bert_estimator.interchange import Source, tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
 
 # What a network learns in training; other lengths than in training are allowed.
@@ -40,15 +40,7 @@ def checkpoint_of(source: Source) -> str | None:
         return None
     prefix = os.path.join(storage.temporary_folder(), "model.ckpt-0")
     values = {**{name: source.read(name) for name in source.shapes}, _STEP: np.int64(0)}
-    with tf.Graph().as_default(), tf.Session() as session:
-        tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
-        save = tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(values),
-            shape_and_slices=[""] * len(values),
-            tensors=tensors,
-        )
-        session.run(save, dict(zip(tensors, values.values(), strict=True)))
+    tf1_checkpoint.save(prefix, values)
     return prefix
 
 

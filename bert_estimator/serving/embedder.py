@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, modeling
 from bert_estimator.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import network_variables
+from bert_estimator.interchange import loading, network_variables
 from bert_estimator.serving import texts as texts_lib
 from bert_estimator.serving.texts import Text
 from input_pipelines.features import Features
@@ -201,17 +201,13 @@ class Embedder:
         """Loads the weights in place of the initial values."""
         with self._session.graph.as_default():
             variables = tf.global_variables()
-        for variable in variables:
-            if variable.op.name in self._source.shapes:
-                value = self._source.read(variable.op.name)
-                if not np.all(np.isfinite(value)):
-                    raise ValueError(
-                        f"{self._source.path}: the weights of {variable.op.name} are not finite"
-                    )
-                initializer = variable.initializer
-                self._session.run(initializer, {initializer.inputs[1]: value})
-            else:  # a pooler that the file does not have, and that is not used
-                self._session.run(variable.initializer)
+        stored = [v for v in variables if v.op.name in self._source.shapes]
+        others = [v.initializer for v in variables if v.op.name not in self._source.shapes]
+        bad = loading.load(self._source.read, stored, self._session)
+        if bad:
+            raise ValueError(f"{self._source.path}: these weights are not finite: {', '.join(bad)}")
+        # A pooler that the file does not have is not used.
+        self._session.run(others)
 
 
 def _pool(pooling: str, layer: tf.Tensor, input_mask: tf.Tensor) -> tf.Tensor:
