@@ -12,7 +12,17 @@ import time
 import locked
 import numpy as np
 import pytest
-from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, SQUAD, end, start, with_slow, write_data
+from scripts import (
+    CLASSIFIER,
+    PRETRAINING,
+    SCRIPTS,
+    SHORT_TAGGER,
+    SQUAD,
+    end,
+    start,
+    with_slow,
+    write_data,
+)
 from tiny_run import (
     bert_config,
     metrics_of,
@@ -27,9 +37,11 @@ from bert_estimator.tpu.verbs import checkpoints
 PROMPTLY_SECS = 30  # on a busy machine; nothing here takes a second
 
 
-@pytest.fixture(scope="module", params=with_slow(SQUAD))
+@pytest.fixture(
+    scope="module", params=[*with_slow(SQUAD), pytest.param("tagging", marks=pytest.mark.slow)]
+)
 def script(request):
-    return SCRIPTS[request.param]
+    return SHORT_TAGGER if request.param == "tagging" else SCRIPTS[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +247,13 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
             {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True},
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            SHORT_TAGGER,
+            {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["pretraining-tpu", "pretraining-local", "classifier", "squad"],
+    ids=["pretraining-tpu", "pretraining-local", "classifier", "squad", "tagging"],
 )
 def test_a_killed_run_resumed_equals_an_uninterrupted_one(data, tmp_path, script, changes):
     own = shutil.copytree(data[script.name], tmp_path / "data")

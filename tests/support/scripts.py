@@ -71,6 +71,26 @@ def write_classifier_data(path):
     for name, number, seed in (("train", 64, 1), ("dev", 21, 2)):
         write_pairs(path / f"{name}.tsv", pairs(number, seed))
         write_tagged(path / f"{name}.conll", number, seed)
+    write_short_tagged(path / "short.conll", 1)
+
+
+def write_short_tagged(path, seed, huge=None):
+    """Writes 64 sentences of five words as CoNLL, each with one window: 8 steps an epoch.
+
+    The sentence whose number is `huge` has the only w28.
+    """
+    generator = np.random.default_rng(seed)
+    lines = []
+    for number in range(64):
+        chosen = generator.integers(28, size=5)
+        chosen[2] = 28 if number == huge else chosen[2]
+        lines += [f"w{word} NN {'B-LOW' if word < 8 else 'O'}\n" for word in chosen] + ["\n"]
+    path.write_text("".join(lines))
+
+
+def short_tagging_flags(data, output_dir, **changes):
+    files = {"train_file": data / "short.conll", "eval_file": data / "short.conll"}
+    return tagging_flags(data, output_dir, **{**files, **changes})
 
 
 def huge_label(path):
@@ -91,16 +111,24 @@ def write_squad_data(path):
         write_questions(path / f"{name}.json", questions(number, seed))
 
 
-def huge_embedding(path):
-    """Starts from weights of which the embedding of w28 is beyond float32 when it is summed.
-
-    A question of step 7 has w28; the others do not.
-    """
-    from bert_estimator.interchange import Source, network_variables, tf1_checkpoint
-
+def huge_question(path):
+    """A question of step 7 has w28, whose embedding is huge; the others do not have it."""
     asked = questions(64, 1)
     asked[examples_of_step(7, 64)[3]][1]["question"] = "w28 what"
     write_questions(path / "huge.json", asked)
+    return {"train_file": path / "huge.json", "init_checkpoint": huge_embedding(path)}
+
+
+def huge_sentence(path):
+    """A sentence of step 7 has w28, whose embedding is huge; the others do not have it."""
+    write_short_tagged(path / "huge.conll", 1, huge=examples_of_step(7, 64)[3])
+    return {"train_file": path / "huge.conll", "init_checkpoint": huge_embedding(path)}
+
+
+def huge_embedding(path):
+    """Writes weights of which the embedding of w28 is beyond float32 when it is summed."""
+    from bert_estimator.interchange import Source, network_variables, tf1_checkpoint
+
     config = BertConfig.from_json_file(str(path / "bert_config.json"))
     random = np.random.default_rng(0)
     weights = {
@@ -113,7 +141,7 @@ def huge_embedding(path):
         tf1_checkpoint.write(
             str(path / "huge"), Source("here", "tf1", {}, weights.get, config=config), weights
         )
-    return {"train_file": path / "huge.json", "init_checkpoint": path / "huge"}
+    return path / "huge"
 
 
 def other_records(path):
@@ -122,6 +150,10 @@ def other_records(path):
 
 def other_pairs(path):
     write_pairs(path / "train.tsv", pairs(64, 4))
+
+
+def other_tags(path):
+    write_short_tagged(path / "short.conll", 4)
 
 
 def other_questions(path):
@@ -196,7 +228,7 @@ SQUAD = Script(
     write_squad_data,
     squad_flags,
     lambda number: {"num_train_epochs": number / 8},
-    huge_embedding,
+    huge_question,
     "train_file",
     "Windows.batch",
     {
@@ -206,6 +238,15 @@ SQUAD = Script(
     "nan",
     other_questions,
 )  # fmt: skip
+# The tagger for stopped runs, with eight steps an epoch as the other scripts have.
+SHORT_TAGGER = dataclasses.replace(
+    TAGGER,
+    flags=short_tagging_flags,
+    spoil=huge_sentence,
+    reads="TagFeatures.batch",
+    bad_loss="nan",
+    change_data=other_tags,
+)
 SCRIPTS = {script.module.__name__: script for script in (PRETRAINING, CLASSIFIER, SQUAD)}
 
 
@@ -236,6 +277,7 @@ from bert_estimator.command_line import console
 from bert_estimator.command_line.run_directory import RunDirectory
 from input_pipelines.features import Features
 from input_pipelines.record_reader import RecordFiles
+from input_pipelines.tag_features import TagFeatures
 from input_pipelines.windows import Windows
 
 def fail(*args):
