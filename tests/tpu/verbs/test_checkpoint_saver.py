@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
+from google.protobuf import text_format
 from kills import Killed
 from tensorflow.python.lib.io import file_io
 from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn, weight_at
@@ -166,6 +167,25 @@ def test_a_complete_checkpoint_has_its_graph(tmp_path, monkeypatch):
     for step in (0, 2):
         with tf.Graph().as_default():
             tf.train.import_meta_graph(f"{tmp_path}/model.ckpt-{step}.meta")
+
+
+def test_the_graph_is_written_as_a_file_and_for_tensorboard(tmp_path):
+    estimator = make_estimator(tmp_path, save_checkpoints_steps=2, checkpoint_save_graph_def=True)
+    estimator.train(input_fn, steps=2)
+    tf.summary.FileWriterCache.clear()
+    as_file, meta_graph = tf.GraphDef(), tf.MetaGraphDef()
+    text_format.Parse((tmp_path / "graph.pbtxt").read_text(), as_file)
+    files = tmp_path.glob("events.out.tfevents.*")
+    written = [event for file in files for event in tf.train.summary_iterator(str(file))]
+    # `tf.summary.FileWriterCache` writes the graph, too, as it is at its first use.
+    *_, for_tensorboard = [event.graph_def for event in written if event.graph_def]
+    assert tf.GraphDef.FromString(for_tensorboard) == as_file
+    *_, meta = [event.meta_graph_def for event in written if event.meta_graph_def]
+    meta_graph.ParseFromString(meta)
+    assert meta_graph.graph_def == as_file
+    assert meta_graph.saver_def.filename_tensor_name
+    assert {node.op for node in as_file.node} > {"VarHandleOp", "AssignAddVariableOp"}
+    assert any("_output_shapes" in node.attr for node in as_file.node)
 
 
 TRAINING = """
