@@ -72,6 +72,7 @@ BAD_ARGUMENTS = {
      ("--output_dir=/dev/null/a", ": is a file, or below one; choose another directory"),
      ("--output_dir=abc://a/b", "--output_dir: abc://a/b: this TensorFlow does not know abc://"),
      ("--output_dir=ram://a[/b", "--output_dir=ram://a[/b: has the character [, with which"),
+     ("--take_over", "--take_over=True: is for a remote --output_dir; leave it out: a killed"),
      ("--vocab_file=abc://a/b", "--vocab_file: abc://a/b: this TensorFlow does not know abc:"),
      ("--init_checkpoint=ram://a/b", "--init_checkpoint=ram://a/b: ram://a/b is not there"),
      ("--output_dir=/proc/a", ": cannot be made: No such file or directory"),

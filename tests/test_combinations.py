@@ -6,6 +6,7 @@ exception that nothing catches, so what is on disk stays as it is.
 
 import itertools
 import json
+import threading
 
 import numpy as np
 import pairwise
@@ -23,6 +24,7 @@ from tiny_run import (
     write_questions,
 )
 
+from bert_estimator import storage
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
@@ -69,13 +71,14 @@ FEATURES = {
     },
     "layers": {"own": {}, "shared": {}},
     "checkpoints": dict.fromkeys(["waiting", "in background"]),
+    "storage": {"here": {}, "remote": {}},
     "killed": dict.fromkeys(["while logging", "while saving", "in an evaluation"]),
 }
 
 
 TABLE = pairwise.table(FEATURES)
 # The other rows take minutes together.
-QUICK = [23]
+QUICK = [9]
 
 
 def test_every_pair_of_features_is_in_the_table():
@@ -226,17 +229,25 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
     if row["checkpoints"] == "in background":
         monkeypatch.setattr(snapshot, "LEAST_BYTES", 0)
     script, data = FEATURES["script"][row["script"]], data_of(row["vocabulary"])
+    is_remote = row["storage"] == "remote"
+    output_dir = f"ram:/{tmp_path}/killed" if is_remote else tmp_path / "killed"
     assert run(script, flags_of(row, data, tmp_path / "whole")) == 0
     with monkeypatch.context() as patched:
         kill(patched, row["killed"])
         try:
-            run(script, flags_of(row, data, tmp_path / "killed"))
+            run(script, flags_of(row, data, output_dir))
         except Killed:
-            pass
+            for thread in threading.enumerate():
+                if thread.name == "storage":  # An upload may be at any place when all is killed.
+                    thread.join()
         else:  # fine-tuning that evaluates at its end alone has no second evaluation
             assert (row["killed"], row["on the way"]) == ("in an evaluation", "nothing")
             assert script is not PRETRAINING
-    assert run(script, flags_of(row, data, tmp_path / "killed")) == 0
+    # This process still runs, and so it may still be the remote directory's owner.
+    again = [*flags_of(row, data, output_dir), *["--take_over"] * is_remote]
+    assert run(script, again) == 0
+    for name in storage.files(output_dir) if is_remote else ():
+        storage.download(f"{output_dir}/{name}", str(tmp_path / "killed" / name))
 
     expected = variables_of(tmp_path / "whole", LAST)
     found = variables_of(tmp_path / "killed", LAST)

@@ -289,6 +289,13 @@ class JobConfig:
                 "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
             )
         flags.check(
+            self.mirror is not None or not self.take_over,
+            "take_over",
+            self.take_over,
+            "is for a remote --output_dir; leave it out: a killed process of this machine holds "
+            "nothing",
+        )
+        flags.check(
             self.use_tpu or not self.tpu_name,
             "tpu_name",
             self.tpu_name,

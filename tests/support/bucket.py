@@ -85,12 +85,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200, "Connection established")
         self.end_headers()
         self.wfile.flush()
-        with contextlib.suppress(OSError):  # a client that was killed
-            self.connection = self.server.bucket.context.wrap_socket(
-                self.connection, server_side=True
-            )
-            self.rfile, self.wfile = self.connection.makefile("rb"), _Writer(self.connection)
-            self.close_connection = False
+        context = self.server.bucket.context
+        with (
+            contextlib.suppress(OSError),  # a client that was killed
+            context.wrap_socket(self.connection, server_side=True) as connection,
+            connection.makefile("rb") as self.rfile,
+        ):
+            self.wfile, self.close_connection = _Writer(connection), False
             while not self.close_connection:
                 self.handle_one_request()
         self.close_connection = True
