@@ -61,6 +61,8 @@ RUN_ELSEWHERE = {
     f"{VENV} pip install -e . && python run_pretraining.py": "benchmarks/main_job.py",
     "python run_classifier.py --use_tpu --precision=bfloat16": "benchmarks/classifier.py",
     "python run_classifier.py --init_checkpoint=albert_base": "tests/test_shared_layers.py",
+    "python run_classifier.py --init_checkpoint=bert_en_uncased": "tests/interchange/test_hub.py",
+    "python -m bert_estimator.interchange RUN TARGET --to=hub": "tests/interchange/test_hub.py",
     "python run_squad.py --use_tpu --precision=bfloat16": "tests/test_run_squad.py",
     "python run_classifier.py --task_kind=tagging": "tests/test_tagging_runs.py",
     "pip install -e '.[tpu]' && python run_pretraining.py --use_tpu --tpu_name=rehearse:4": (
