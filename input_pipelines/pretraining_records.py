@@ -66,7 +66,7 @@ def write_pretraining_records(
 
     A file gets its name when it is complete, and the manifest is written last. The same arguments
     give the same bytes, whatever the number of workers. Unfinished work is in a directory beside
-    the first file, `.<name>.work`; a worker takes up to 0.9 GB of memory, whatever the text's size.
+    the first file, `.<name>.work`; a worker takes 0.4 to 0.6 GB of memory, whatever the text is.
     If the documents are parts of files, the same call resumes what a killed one has left.
 
     Args:

@@ -14,7 +14,7 @@ from tiny_run import words
 from bert_estimator import entities, json_files
 from bert_estimator.command_line import config_file, flags
 from bert_estimator.jobs import question_answering_config
-from bert_estimator.jobs.config import read_command_line
+from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
 from input_pipelines import answers, documents, squad_files, squad_metrics, tag_files, text_files

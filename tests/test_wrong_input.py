@@ -155,7 +155,7 @@ BAD_INPUT = [
      ["--input_file: {data}/token_counts.train.tfrecord.npy: has changed since the records were"]),
     ("directory", PRETRAINING, lambda path: os.mkdir(path / "empty"),
      {"input_file": "{data}/empty"},
-     ["--input_file: no file matches '", "/empty'. Give a comma-separated list of record files"]),
+     ["--input_file: the directory '", "/empty' does not hold any file of training records."]),
     ("vocabulary", PRETRAINING, small_vocabulary, {},
      ["--input_file: {data}/train.tfrecord: vocab_size is 45", "but 20 was given"]),
     ("vocabulary", CLASSIFIER, small_vocabulary, {},

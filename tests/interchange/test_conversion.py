@@ -245,7 +245,7 @@ def test_of_a_run_the_checkpoint_that_it_delivers_is_converted(
 def test_a_choice_where_there_is_nothing_to_choose_is_refused(tmp_path, capsys):
     make_run(tmp_path / "run", fixtures.TF1 / "vocab.txt")
     assert main(tmp_path / "run", tmp_path / "new", "--checkpoint=best") == 2
-    message = f"interchange: {tmp_path}/run: holds no best checkpoint (best/best.json). run_class"
+    message = f"interchange: {tmp_path}/run: does not hold a best checkpoint (best/best.json). run"
     assert message in capsys.readouterr().err
     for source in (fixtures.DATA / "hf_encoder", tmp_path / "run" / "model.ckpt-7"):
         assert main(source, tmp_path / "new", "--checkpoint=newest") == 2
