@@ -208,7 +208,7 @@ def test_a_run_that_is_killed_at_any_upload_resumes_on_a_fresh_machine(
         process = start_on(
             bucket, name, flags(name, data, f"gs://{prefix}"[:-1]), tmp_path / f"machine-{number}"
         )
-        writes, last = [], generator.randrange(1, 60)
+        writes, last = [], generator.randrange(1, 25)
 
         def kill(written, process=process, writes=writes, last=last, is_on=number < 5):
             if written.startswith(prefix):

@@ -11,8 +11,9 @@ An object is there as a whole or not at all, and is uploaded before the objects 
 
 1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
    the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
-2. A checkpoint's data, its index, and then the state file `checkpoint`.
-3. The best checkpoint and then `best/best.json`, as they are written after their checkpoint here.
+2. The best checkpoint and then `best/best.json`. A resumed run forgets the evaluations of later
+   steps, but would not repeat those of steps before its checkpoint.
+3. A checkpoint's data, its index, and then the state file `checkpoint`.
 4. Only then files are removed that are gone here, such as old checkpoints.
 
 So after a kill at any instant the remote directory holds what a local directory may hold after a
@@ -307,14 +308,14 @@ def _rank(name):
     match = _CHECKPOINT.fullmatch(base)
     if base == "saved_model.pb":
         return 8
-    if base == "best.json":
+    if base == "checkpoint" and "best" not in folders:
         return 7
-    if "best" in folders:
-        return 6 if match and match[1] == "index" else 5
-    if base == "checkpoint":
+    if base == "best.json":
         return 4
+    if "best" in folders:
+        return 3 if match and match[1] == "index" else 2
     if match:
-        return 3 if match[1] == "index" else 2
+        return 6 if match[1] == "index" else 5
     return 1
 
 

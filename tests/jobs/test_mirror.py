@@ -74,12 +74,12 @@ def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
     assert not [name for name in uploads if "temp-" in name or "lock" in name or "tmp" in name]
     places = [
         ["metrics.jsonl", exported[1]],
-        [checkpoint(2)[0], checkpoint(2)[2]],
-        [checkpoint(2)[1]],
-        ["checkpoint"],
         [best[0], best[2], "best/task.json"],
         [best[1]],
         ["best/best.json"],
+        [checkpoint(2)[0], checkpoint(2)[2]],
+        [checkpoint(2)[1]],
+        ["checkpoint"],
         [exported[0]],
     ]
     order = iter(uploads)
