@@ -12,7 +12,7 @@ An object is there as a whole or not at all, and is uploaded before the objects 
 1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
    the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
 2. The best checkpoint and then `best/best.json`. A resumed run forgets the evaluations of later
-   steps, but would not repeat those of steps before its checkpoint.
+   steps, but it would not repeat the evaluations of steps before its checkpoint.
 3. A checkpoint's data, its index, and then the state file `checkpoint`.
 4. Only then files are removed that are gone here, such as old checkpoints.
 
