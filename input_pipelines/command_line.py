@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
@@ -15,6 +14,7 @@ from bert_estimator import (
     atomic_file,
     disk_errors,
     errors,
+    help_page,
     native_log,
     paths,
     storage,
@@ -23,7 +23,6 @@ from bert_estimator import (
 from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
-_INDENT = 28
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 _PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
@@ -54,17 +53,12 @@ def help_text(description: str, names: Iterable[str]) -> str:
       description: what the command does.
       names: names of flags of absl.
     """
-    lines = [description.replace("```\n", "").strip()]
     of_command = [flags.FLAGS[name] for name in names]
-    for heading, required in (("Flags that are needed", True), ("Flags", False)):
-        lines += ["", f"{heading}:"]
-        for flag in of_command:
-            if _is_required(flag) == required:
-                lines += _lines(flag)
-    lines += ["", "Further flags:"]
-    lines += _wrapped("--flagfile=FILE", "Take the flags of this file, one on each line.")
-    lines += _wrapped("--version", "Print the version.")
-    return "\n".join(lines)
+    groups = {
+        heading: [_entry(flag) for flag in of_command if _is_required(flag) == required]
+        for heading, required in (("Flags that are needed", True), ("Flags", False))
+    }
+    return help_page.text(description.replace("```\n", "").strip(), groups)
 
 
 def _is_required(flag):
@@ -72,24 +66,15 @@ def _is_required(flag):
     return any(not validator.checker(None) for validator in flag.validators)
 
 
-def _lines(flag):
+def _entry(flag):
     explained = re.sub(r"^<\S+>: ", "", flag.help)  # absl puts the choices before the help
     if flag.default not in (None, "", False):
         explained += f" (default: {str(flag.default_as_str).strip(chr(39))})"
     if flag.flag_type() == "bool":
-        return _wrapped(f"--[no]{flag.name}", explained)
+        return f"--[no]{flag.name}", explained
     choices = getattr(flag.parser, "enum_values", None)
     value = "|".join(choices) if choices else _VALUES.get(flag.flag_type(), "TEXT")
-    return _wrapped(f"--{flag.name}={value}", explained)
-
-
-def _wrapped(form, explained):
-    """Returns the lines of a flag: its form at the left, its help at the right."""
-    lines = textwrap.wrap(explained, 100 - _INDENT, break_on_hyphens=False)
-    start = f"  {form}"
-    if len(start) < _INDENT - 1:
-        start += " " * (_INDENT - len(start)) + lines.pop(0)
-    return [start, *(" " * _INDENT + line for line in lines)]
+    return f"--{flag.name}={value}", explained
 
 
 def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[str]) -> int:

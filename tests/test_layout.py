@@ -75,6 +75,7 @@ LEAVES = [
     "bert_estimator.disk_errors",
     "bert_estimator.entities",
     "bert_estimator.errors",
+    "bert_estimator.help_page",
     "bert_estimator.json_files",
     "bert_estimator.native_log",
     "bert_estimator.paths",

@@ -2,9 +2,9 @@
 
 import textwrap
 
+from bert_estimator import help_page
 from bert_estimator.command_line import flags
 
-_INDENT = 28
 _OF_DEFAULTS = (
     "A flag that is not given has its default, if no recipe and no plan of the text that every "
     "Python carries says otherwise; config.json in --output_dir says which value came from where."
@@ -42,36 +42,22 @@ def text(config_class: type, description: str) -> str:
       description: what the script does.
     """
     fields = {field.name: field for field in flags.of(config_class)}
-    lines = [description.strip(), "", *textwrap.wrap(_OF_DEFAULTS, 100)]
-    for heading, names in GROUPS.items():
-        of_group = [fields[name] for name in names.split() if name in fields]
-        if of_group:
-            lines += ["", f"{heading}:"]
-        for field in of_group:
-            lines += _lines(field)
-    lines += ["", "Further flags:"]
-    lines += _wrapped("--flagfile=FILE", "Take the flags of this file, one on each line.")
-    lines += _wrapped("--version", "Print the version.")
-    return "\n".join(lines)
+    groups = {
+        heading: [_entry(fields[name]) for name in names.split() if name in fields]
+        for heading, names in GROUPS.items()
+    }
+    wrapped = textwrap.wrap(_OF_DEFAULTS, 100)
+    return help_page.text("\n".join([description.strip(), "", *wrapped]), groups)
 
 
-def _lines(field):
+def _entry(field):
     kind = flags.kind_of(field)
     form = f"--[no]{field.name}" if kind is bool else f"--{field.name}={_VALUES[kind]}"
     explained = field.metadata["help"]
     if field.default not in (None, "") and not (kind is bool and not field.default):
         default = str(field.default).lower() if kind is bool else field.default
         explained += f" (default: {default})"
-    return _wrapped(form, explained)
+    return form, explained
 
 
 _VALUES = {int: "N", float: "X", str: "TEXT"}
-
-
-def _wrapped(form, explained):
-    """Returns the lines of a flag: its form at the left, its help at the right."""
-    lines = textwrap.wrap(explained, 100 - _INDENT, break_on_hyphens=False)
-    start = f"  {form}"
-    if len(start) < _INDENT - 1:
-        start += " " * (_INDENT - len(start)) + lines.pop(0)
-    return [start, *(" " * _INDENT + line for line in lines)]
