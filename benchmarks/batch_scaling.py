@@ -181,6 +181,7 @@ class Study:
                 max_predictions_per_seq=PREDICTIONS[length],
                 dupe_factor=5,
                 seed=1,
+                masking="static",
             )
             config_file = os.path.join(self._directory, "bert_config.json")
             with open(config_file, "w", encoding="utf-8") as writer:

@@ -100,7 +100,7 @@ class MeasuredPool(WorkerPool):
         for process in self._workers.values():
             with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
                 (line,) = (line for line in file if line.startswith("VmHWM:"))
-            self.megabytes = max(self.megabytes, int(line.split()[1]) / 1024)
+            self.megabytes = max(self.megabytes, int(line.split()[1]) * 1024 / 1e6)
         super().__exit__(*arguments)
 
 

@@ -116,6 +116,7 @@ def pretraining_job(
         max_predictions_per_seq=20,
         dupe_factor=1,
         seed=1,
+        masking="dynamic",
     )
     input_fn = pretraining_input.input_fn_builder(
         data.train_files, arguments.length, 20, is_training=True, precision=arguments.precision

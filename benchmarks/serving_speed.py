@@ -28,7 +28,7 @@ _SHARE_OF_PIPELINE = 10
 
 _COMMON = """
 import json, sys, time
-model, path, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+model, path, number, batches = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 texts = json.load(open(path))
 
 def measured(answer, number, batch, after_tenth=lambda: None):
@@ -52,7 +52,7 @@ import tensorflow as tf
 def resident():
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024
+    return int(line.split()[1]) * 1024 / 1e6
 
 signature = tf.saved_model.load(model).signatures["serving_default"]
 
@@ -61,7 +61,7 @@ def answer(part):
     return found["label"].numpy(), found["probabilities"].numpy()
 
 result = {str(batch): measured(answer, max(1, number // batch), batch, resident)
-          for batch in (1, 32)}
+          for batch in batches}
 result["probabilities"] = answer(texts[:64])[1].max(axis=-1).tolist()
 result["labels"] = [label.decode() for label in answer(texts[:64])[0]]
 assert not [name for name in sys.modules if name.startswith("bert_estimator")]
@@ -79,7 +79,7 @@ pipe = transformers.pipeline("text-classification", model, device="cpu")
 def answer(part):
     return pipe(part, batch_size=len(part), truncation=True)
 
-result = {str(batch): measured(answer, max(1, number // batch), batch) for batch in (1, 32)}
+result = {str(batch): measured(answer, max(1, number // batch), batch) for batch in batches}
 found = answer(texts[:64])
 result["probabilities"] = [each["score"] for each in found]
 result["labels"] = [each["label"] for each in found]
@@ -97,7 +97,7 @@ def texts_of(number: int) -> list[str]:
 def run_in(python: str, code: str, model: str, texts_file: str, number: int) -> dict:
     """Returns what the code prints in a process of a Python, from a directory without this
     project."""
-    arguments = [python, "-c", code, model, texts_file, str(number)]
+    arguments = [python, "-c", code, model, texts_file, str(number), json.dumps(BATCHES)]
     folder = os.path.dirname(texts_file)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     out = subprocess.run(arguments, check=True, cwd=folder, env=env, stdout=subprocess.PIPE)
@@ -118,7 +118,8 @@ def measure(run: str, number: int) -> dict:
     model = exported_model.find(os.path.abspath(run))
     task = exported_model.read_task(model)
     if task.kind != "classification" or task.is_pair:
-        raise SystemExit(f"{run}: is for {task.kind}; give a run that classifies single texts")
+        texts = "pairs of texts" if task.is_pair else "texts"
+        raise SystemExit(f"{run}: is for {task.kind} of {texts}; give a run that classifies texts")
     with tempfile.TemporaryDirectory() as folder:
         texts_file = os.path.join(folder, "texts.json")
         with open(texts_file, "w", encoding="utf-8") as writer:
@@ -158,12 +159,12 @@ def main(argv: list[str] | None = None) -> None:
     result = measure(arguments.run, arguments.requests)
     for name in ("tensorflow", "transformers"):
         for batch in BATCHES:
-            figures = result.get(name, {}).get(str(batch))
-            if figures:
-                rate, memory = figures["requests_per_sec"], figures["megabytes"]
+            measured = result.get(name, {}).get(str(batch))
+            if measured:
+                rate, memory = measured["requests_per_sec"], measured["megabytes"]
                 grown = f"; memory grew by {growth(memory):.1f} MB" if memory[0] else ""
                 print(
-                    f"{name}: {figures['requests']} requests of {batch}: {rate:.1f} requests/s, "
+                    f"{name}: {measured['requests']} requests of {batch}: {rate:.1f} requests/s, "
                     f"{rate * batch:.1f} texts/s{grown}"
                 )
     print(json.dumps(result))

@@ -199,7 +199,7 @@ def write_data(directory: str, records: str, length: int, predictions: int, batc
     from input_pipelines import default_data, pretraining_input
 
     data = default_data.make(
-        os.path.join(directory, "data"), 2000, length, predictions, dupe_factor=1, seed=1
+        os.path.join(directory, "data"), 2000, length, predictions, 1, seed=1, masking="static"
     )
     # The records leave their manifest, which says that the vocabulary has 2000 pieces.
     os.rename(data.train_files[0], records)

@@ -168,14 +168,16 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
 
     Args:
       flag: the flag that names the output.
-      path: the output, a file of this machine.
+      path: the output.
       input_files: the files that the command reads.
 
     Raises:
       ValueError: the output, or what it is called until it is complete, is among the input.
     """
+    # Two names of one remote file are equal as URLs, and not as names of its copies.
+    path = storage.shown(path)
     places = {os.path.realpath(path), os.path.realpath(path + atomic_file.ENDING)}
-    for input_file in input_files:
+    for input_file in map(storage.shown, input_files):
         if os.path.realpath(input_file) in places:
             raise ValueError(
                 f"--{flag}={path}: would replace {input_file}, which this command reads. Write to "

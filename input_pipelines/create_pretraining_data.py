@@ -8,7 +8,8 @@ python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
     --output_file=data/train.tfrecord --num_shards=8 --vocab_file=vocab.txt
 ```
 
-A killed command resumes when it is given again. The same text, flags and number of files give the
+A killed command resumes when it is given again on the same machine, or on any machine that sees
+the same directory. The same text, flags and number of files give the
 same bytes.
 """
 
@@ -156,7 +157,9 @@ def create(values: flags.FlagValues) -> str:
                     f"--output_file={target}: must be a directory that all machines of --runner see"
                 )
             with command_line.naming("output_file"):
-                target, there = stack.enter_context(remote_output.written_here(target))
+                target, there = stack.enter_context(
+                    remote_output.records_written_here(target, values.num_shards)
+                )
         return _create(values, target, there)
 
 
@@ -253,8 +256,8 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             files,
             settings,
             description,
-            values.masking,
-            pool,
+            masking=values.masking,
+            pool=pool,
             progress=what,
         )
 

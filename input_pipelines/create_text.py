@@ -6,13 +6,14 @@ python -m input_pipelines.create_text --input_file=dumps --output_file=corpus.tx
 ```
 """
 
+import contextlib
 import os
 
 from absl import flags
 
 from bert_estimator import atomic_file
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, text_flags, words
+from input_pipelines import command_line, document_filter, remote_output, text_flags, words
 from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
@@ -53,7 +54,14 @@ def create(values: flags.FlagValues) -> str:
       OSError: the output cannot be written.
       lock.InUseError: another process writes it.
     """
-    path = values.output_file
+    with contextlib.ExitStack() as stack:
+        with command_line.naming("output_file"):
+            path = stack.enter_context(remote_output.file_written_here(values.output_file))
+        return _create(values, path)
+
+
+def _create(values, path):
+    """Does what `create` does, for an output on this machine."""
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise FileNotFoundError(
             f"--output_file: the directory of {path!r} does not exist. Create it first."

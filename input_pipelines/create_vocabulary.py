@@ -6,13 +6,14 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 ```
 """
 
+import contextlib
 import os
 
 from absl import flags
 
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, text_flags
+from input_pipelines import command_line, document_filter, remote_output, text_flags
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
 
@@ -51,12 +52,20 @@ def create(values: flags.FlagValues) -> str:
       OSError: the vocabulary cannot be written.
       lock.InUseError: another process writes it.
     """
-    if not os.path.isdir(os.path.dirname(values.vocab_file) or "."):
+    with contextlib.ExitStack() as stack:
+        with command_line.naming("vocab_file"):
+            path = stack.enter_context(remote_output.file_written_here(values.vocab_file))
+        return _create(values, path)
+
+
+def _create(values, path):
+    """Does what `create` does, for a vocabulary on this machine."""
+    if not os.path.isdir(os.path.dirname(path) or "."):
         raise FileNotFoundError(
-            f"--vocab_file: the directory of {values.vocab_file!r} does not exist. Create it first."
+            f"--vocab_file: the directory of {path!r} does not exist. Create it first."
         )
-    if os.path.isdir(values.vocab_file) or not values.vocab_file:
-        raise ValueError(f"--vocab_file={values.vocab_file}: is not a file's name")
+    if os.path.isdir(path) or not path:
+        raise ValueError(f"--vocab_file={path}: is not a file's name")
     if not 0 < values.vocab_size <= _LARGEST:
         rule = f"must be from 1 to {_LARGEST}"
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
@@ -65,27 +74,27 @@ def create(values: flags.FlagValues) -> str:
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
-    command_line.check_output("vocab_file", values.vocab_file, files)
+    command_line.check_output("vocab_file", path, files)
     documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
-    is_model = values.vocab_file.endswith(".model")
+    is_model = path.endswith(".model")
     if is_model != (values.model_type != "wordpiece"):
         raise ValueError(
-            f"--vocab_file={values.vocab_file}: --model_type is {values.model_type}. Give the name "
+            f"--vocab_file={path}: --model_type is {values.model_type}. Give the name "
             "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
     size, do_lower_case = values.vocab_size, values.do_lower_case
     share = 1.0
-    with lock.held_for(values.vocab_file):
+    with lock.held_for(path):
         if is_model:
             kind = values.model_type
-            share = train_sentencepiece(sentences, values.vocab_file, size, kind, do_lower_case)
+            share = train_sentencepiece(sentences, path, size, kind, do_lower_case)
         else:
-            write_vocab(train_vocabulary(sentences, size, do_lower_case), values.vocab_file)
+            write_vocab(train_vocabulary(sentences, size, do_lower_case), path)
     left_out = document_filter.in_words(chosen.left_out)
     left_out = left_out and f" Left out: {left_out}."
     part = f", from a random {100 * share:.2g} % of the sentences" if share < 1 else ""
-    return f"{values.vocab_size} tokens in {values.vocab_file}{part}.{left_out}"
+    return f"{values.vocab_size} tokens in {path}{part}.{left_out}"
 
 
 def main(argv: list[str]) -> int:

@@ -1,6 +1,7 @@
 """The embedded default data: corpus, vocabulary and records, made in a directory."""
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -51,8 +52,9 @@ def make(
     max_predictions_per_seq: int,
     dupe_factor: int,
     seed: int,
+    *,
+    masking: str,
     do_whole_word_mask: bool = False,
-    masking: str = "static",
     may_replace: bool = True,
 ) -> DefaultData:
     """Makes the data in `output_dir`, unless complete data with the same settings is there already.
@@ -67,8 +69,8 @@ def make(
       max_predictions_per_seq: largest number of masked tokens of an example.
       dupe_factor: number of passes over the training text; the held-out text gets one pass.
       seed: seed of all random choices.
-      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
       masking: one of `pretraining_records.MASKINGS`.
+      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
       may_replace: whether data with other settings is replaced; if not, it is an error.
 
     Raises:
@@ -170,18 +172,12 @@ def _build(directory: str, vocab_size: int, creation: CreationSettings, masking:
         "python_version": corpus.python_version,
         "embedded_sha256": corpus.sha256,
     }
-    train = write_pretraining_records(
-        corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation, description, masking
+    write = functools.partial(
+        write_pretraining_records, corpus_description=description, masking=masking
     )
-    held_out = write_pretraining_records(
-        corpus.held_out,
-        tokenizer,
-        paths.vocab_file,
-        paths.held_out_files,
-        dataclasses.replace(creation, dupe_factor=1),
-        description,
-        masking,
-    )
+    train = write(corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation)
+    creation = dataclasses.replace(creation, dupe_factor=1)
+    held_out = write(corpus.held_out, tokenizer, paths.vocab_file, paths.held_out_files, creation)
     return (
         f"{train.num_records} training and {held_out.num_records} held-out examples from "
         f"{train.corpus['tokens']} and {held_out.corpus['tokens']} tokens"

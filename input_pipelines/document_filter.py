@@ -1,6 +1,6 @@
-"""Documents that are left out: short ones, ones of few letters, ones in other languages.
+"""Leaves out short documents, documents of few letters, and documents in other languages.
 
-Languages are told by `py3langid`, from the beginning of a document. It errs now and then, mostly in
+`py3langid` detects languages, from the beginning of a document. It errs now and then, mostly in
 texts of a few words.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from input_pipelines import words
 
 _CHARACTERS = 2000
-"""A language is told from so many characters, which takes less time than to tokenize a document."""
+"""The number of characters that a language is detected from: quicker than tokenizing a document."""
 
 _SHORT, _FEW_LETTERS, _OTHER_LANGUAGES = "short", "of too few letters", "in other languages"
 
@@ -85,7 +85,7 @@ def check_language(language: str) -> None:
 
 @functools.cache
 def _identifier():
-    """Returns what tells languages; it takes a tenth of a gigabyte."""
+    """Returns the detector of languages; it takes a tenth of a gigabyte."""
     try:
         from py3langid import langid
     except ImportError:

@@ -58,7 +58,8 @@ def write_pretraining_records(
     output_files: Sequence[str],
     settings: CreationSettings,
     corpus_description: Mapping[str, Any] | None = None,
-    masking: str = "static",
+    *,
+    masking: str,
     pool: WorkerPool | BeamPool | None = None,
     progress: str | None = None,
 ) -> manifests.Manifest:

@@ -112,9 +112,10 @@ def _system(path) -> Any:
     import fsspec
 
     try:
-        return fsspec.core.url_to_fs(path)[0]
+        fsspec.get_filesystem_class(fsspec.utils.get_protocol(path))
     except (ImportError, ValueError):  # The protocol's module is missing, or it is unknown.
         return None
+    return fsspec.core.url_to_fs(path)[0]
 
 
 @contextlib.contextmanager

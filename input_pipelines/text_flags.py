@@ -1,4 +1,4 @@
-"""The flags of the commands that read text, which say how."""
+"""The flags of the commands that read text: which formats, which documents, which language."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def define() -> None:
     flags.DEFINE_string(
         "language",
         defaults.language,
-        "Leave out documents in other languages than this, such as en; py3langid tells them. By "
+        "Leave out documents in other languages than this, such as en; py3langid detects them. By "
         "default, take all languages.",
     )
 

@@ -2,8 +2,8 @@
 
 Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON lines: an object a
 line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
-Any other file is told by its first line: `<doc ` begins WikiExtractor's output, an object of JSON
-begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
+Any other file is recognized by its first line: `<doc ` begins WikiExtractor's output, an object of
+JSON begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
 text.
 """
 

@@ -1,5 +1,6 @@
 """Lines by time, from a thread, while a block runs."""
 
+import contextlib
 import threading
 
 import pytest
@@ -62,43 +63,51 @@ def test_how_long_it_has_taken_so_far(monkeypatch):
     assert line() == "Building the model: 1:23 so far."
 
 
-def test_no_command_is_silent_for_long(monkeypatch):
+@pytest.fixture
+def silence(monkeypatch):
+    """Gives the time of a fake clock, and the function that a `never_silent` block looks with."""
+    now, looks = [1000.0], []
+
+    @contextlib.contextmanager
+    def every(secs, line, say):
+        looks.append(line)
+        yield
+
+    monkeypatch.setattr(ticker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ticker, "every", every)
+    with ticker.never_silent("Starting", lambda text: None):
+        yield now, looks[0]
+
+
+def test_no_command_is_silent_for_long(silence):
     """The outermost block speaks for whoever says nothing: while TensorFlow is loaded, say."""
-    monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.01)
+    now, look = silence
+    for secs, said in ((9, None), (10, "Starting: 0:10 so far."), (19, None),
+                       (20, "Starting: 0:20 so far.")):  # fmt: skip
+        now[0] = 1000.0 + secs
+        assert look() == said
+    now[0] = 1021.0
+    ticker.heard()
+    for secs, said in ((30, None), (31, "Still at work: 0:31 so far."), (40, None)):
+        now[0] = 1000.0 + secs
+        assert look() == said
+
+
+def test_whoever_is_heard_is_not_silent(silence):
+    now, look = silence
+    for _ in range(50):
+        now[0] += 9
+        assert look() is None
+        ticker.heard()
+
+
+def test_a_silent_block_has_a_thread_of_its_own(monkeypatch):
+    monkeypatch.setattr(ticker, "LONGEST_SILENCE_SECS", 0.0)
     monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)
-    said, spoke = [], threading.Event()
-
-    def say(text):
-        said.append(text)
-        spoke.set()
-
-    with ticker.never_silent("Starting", say):
-        for first in ("Starting: 0:00 so far.", "Still at work: 0:00 so far."):
-            spoke.clear()
-            before = len(said)
-            assert spoke.wait(60)
-            assert set(said[before:]) == {first}
-            ticker.heard()
+    spoke = threading.Event()
+    with ticker.never_silent("Starting", lambda text: spoke.set()):
+        assert spoke.wait(60)
     assert not [thread for thread in threading.enumerate() if thread.name == "ticker"]
-
-
-def test_whoever_is_heard_is_not_silent(monkeypatch):
-    monkeypatch.setattr(ticker, "_LOOK_EVERY_SECS", 0.001)
-    looked, said = threading.Event(), []
-    now = iter(range(0, 10**9, 9))  # 9 seconds pass between two looks
-
-    def monotonic():
-        if len(calls) > 50:
-            looked.set()
-        calls.append(None)
-        ticker._heard[0] = time = next(now)  # and a line is written just before each look
-        return time
-
-    calls = []
-    monkeypatch.setattr(ticker.time, "monotonic", monotonic)
-    with ticker.never_silent("Starting", said.append):
-        assert looked.wait(60)
-    assert said == []
 
 
 def test_a_ticker_counts_the_silence_before_it(monkeypatch):

@@ -11,16 +11,29 @@ from benchmarks import data_scale
 GOOD = {
     "differ_from_one_worker": [],
     "kills": 3,
-    "one_worker_megabytes": 700,
     "worker_megabytes": 400,
     "main_process_megabytes": 700,
 }
 
 
-def test_memory_of_a_command_and_of_its_processes():
+def test_memory_of_a_command_and_of_its_processes(tmp_path, monkeypatch):
+    peak_megabytes, ready, seen = data_scale.peak_megabytes, tmp_path / "ready", tmp_path / "seen"
+
+    def noted(pid):
+        is_child = ready.exists() and ready.read_text() == f"{pid}."
+        megabytes = peak_megabytes(pid)
+        if is_child:
+            seen.touch()  # It may end now.
+        return megabytes
+
+    monkeypatch.setattr(data_scale, "peak_megabytes", noted)
+    child = (
+        "import os, pathlib, time; y = bytearray(100_000_000); "
+        f"pathlib.Path({str(ready)!r}).write_text(f'{{os.getpid()}}.')\n"
+        f"while not os.path.exists({str(seen)!r}): time.sleep(0.01)"
+    )
     code = (
-        "import subprocess, sys, time; x = bytearray(300_000_000); "
-        "child = 'import time; y = bytearray(100_000_000); time.sleep(1)'; "
+        f"import subprocess, sys; x = bytearray(300_000_000); child = {child!r}; "
         "sys.exit(subprocess.call([sys.executable, '-c', child]))"
     )
     run = data_scale.Run([sys.executable, "-c", code])

@@ -37,7 +37,7 @@ def record_files(tmp_path, documents, tokenizer, vocab_file):
     """Writes two files with a manifest; F = 16, P = 4, vocabulary 50."""
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
-    write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
+    write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
     return files
 
 

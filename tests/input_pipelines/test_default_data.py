@@ -40,7 +40,7 @@ def make(directory, **changes):
         "dupe_factor": 2,
         "seed": 1,
     }
-    return default_data.make(str(directory), **{**settings, **changes})
+    return default_data.make(str(directory), **{**settings, "masking": "static", **changes})
 
 
 def contents(directory):
@@ -137,7 +137,7 @@ def test_damaged_data_is_made_again(tmp_path, name, damage):
 
 
 def test_a_build_that_fails_leaves_nothing_that_passes_for_whole(tmp_path, monkeypatch):
-    def fail(*args):
+    def fail(*args, **kwargs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

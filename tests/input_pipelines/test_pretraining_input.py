@@ -19,7 +19,7 @@ from input_pipelines.record_reader import RecordFiles, record_offsets
 def record_files(tmp_path, documents, tokenizer, vocab_file):
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1)
-    write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
+    write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
     return files
 
 

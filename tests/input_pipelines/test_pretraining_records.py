@@ -24,7 +24,9 @@ def features_of(record):
 
 
 def write(documents, tokenizer, vocab_file, files, settings=SETTINGS):
-    return write_pretraining_records(documents, tokenizer, vocab_file, files, settings)
+    return write_pretraining_records(
+        documents, tokenizer, vocab_file, files, settings, masking="static"
+    )
 
 
 def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):

@@ -152,6 +152,17 @@ def test_a_protocol_that_nobody_knows():
         find_files(["foo://x/y"])
 
 
+def test_an_error_of_a_known_file_system(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    def fail(path):
+        raise ValueError("the bucket's region is unknown")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", fail)
+    with pytest.raises(ValueError, match="the bucket's region is unknown"):
+        find_files(["memory://x/y"])
+
+
 def test_without_fsspec_it_is_tensorflow(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files.remote_files, "_system", lambda path: None)
     path = tmp_path / "d" / "a.txt"

@@ -232,6 +232,7 @@ def test_a_pretraining_run_fills_masks(tmp_path, pipeline):
         vocab_file,
         [str(tmp_path / "train.tfrecord")],
         CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2),
+        masking="static",
     )
     flags = pretraining_flags(tmp_path, tmp_path / "run", use_tpu=None, num_train_steps=4)
     assert run_pretraining.main(["run_pretraining.py", *flags, "--do_train"]) == 0

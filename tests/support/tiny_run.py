@@ -53,6 +53,7 @@ def write_records(
             max_predictions_per_seq=max_predictions_per_seq,
             dupe_factor=3,
         ),
+        masking="static",
     )
 
 
