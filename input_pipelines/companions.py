@@ -42,7 +42,7 @@ def is_companion(path: str) -> bool:
 def is_text(path: str) -> bool:
     """Returns whether a file may be a user's text: not records, nor what lies beside them.
 
-    What a killed command has left of its output is not text either. A name that begins as that of
+    What a killed command has left of its output is not text either. A name that begins like names of
     held-out records does not count, since a text may be called `heldout.txt`.
     """
     name = os.path.basename(path)
