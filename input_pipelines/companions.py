@@ -42,8 +42,8 @@ def is_companion(path: str) -> bool:
 def is_text(path: str) -> bool:
     """Returns whether a file may be a user's text: not records, nor what lies beside them.
 
-    What a killed command has left of its output is not text either. A name that begins like names of
-    held-out records does not count, since a text may be called `heldout.txt`.
+    What a killed command has left of its output is not text either. The names of held-out
+    records do not count, since a text may be called `heldout.txt`, too.
     """
     name = os.path.basename(path)
     return not (RECORDS in name or name.endswith(atomic_file.ENDING) or _is_about_records(path))
