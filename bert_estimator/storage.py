@@ -135,6 +135,10 @@ def files(url: str) -> dict[str, tuple[int, int]]:
     Returns:
       Path relative to the directory -> (size in bytes, time of the last change in nanoseconds);
       empty if there is no directory.
+
+    Raises:
+      StorageError: the file system cannot be used.
+      ValueError: a name would lead out of the directory.
     """
 
     # `walk` and `isdir` take a directory for a missing one if the file system does not answer.
@@ -142,6 +146,8 @@ def files(url: str) -> dict[str, tuple[int, int]]:
         for name in _gfile().listdir(folder):
             name = name.rstrip("/")
             path = f"{folder}/{name}"
+            if name in (".", ".."):  # Objects may have any names.
+                raise ValueError(f"{path}: is not a name that a file here may have; rename it")
             if not name or name.endswith(UNFINISHED):
                 continue
             try:
@@ -213,7 +219,7 @@ def show(path: str, url: str) -> None:
 def shown(text: Any) -> str:
     """Returns a text for the user: paths of local copies become the URLs that they stand for."""
     text = str(text)
-    for path, url in _shown.items():
+    for path, url in list(_shown.items()):  # Another thread may add to it.
         text = text.replace(path, url)
     return text
 

@@ -107,6 +107,16 @@ def test_a_file_that_vanishes_while_it_is_listed_is_left_out(url, monkeypatch):
     assert len(storage.files(url)) == 1
 
 
+@pytest.mark.parametrize("name", ["..", "../", "."])
+def test_a_name_that_leads_out_of_the_directory_is_refused(url, monkeypatch, name):
+    """Objects may have any names, such as `run/../evil`."""
+    storage.write(b"a", f"{url}/a")
+    listdir = tf.io.gfile.listdir
+    monkeypatch.setattr(tf.io.gfile, "listdir", lambda path: [*listdir(path), name])
+    with pytest.raises(ValueError, match=r"run/\.+: is not a name that a file here may have"):
+        storage.files(url)
+
+
 def test_an_unknown_scheme_is_named_with_the_known_ones():
     with pytest.raises(storage.StorageError) as raised:
         storage.check("abc://bucket/run")

@@ -21,39 +21,40 @@ kill. The upload is of a snapshot, made while training waits, so that it is of o
 files are linked, which are never changed in place, and small ones copied. Training goes on while
 the snapshot is uploaded, and waits for it if the next checkpoint is due.
 
-The object `owner.json` stands for a lock: it names the process that trains. It is read before
-every upload, so that a process whose run was taken over stops. Two processes that start in the same
-instant may both believe that they own the run, until the first upload of one of them.
+`owner.json` is read before every file that is uploaded, so that a process whose run was taken over
+stops; see `owner`. When a process has claimed the run, it copies what the owner before has written
+since the command began.
 """
 
 import atexit
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 
-from bert_estimator import json_files, paths, storage
+from bert_estimator import paths, storage
 from bert_estimator.command_line import flags
+from bert_estimator.jobs import owner
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.program import hosts
 
-OWNER = "owner.json"
-
 # They are only written by a run; nothing of them is read when it is resumed.
-_NOT_COPIED = re.compile(rf"{OWNER}|(.*/)?events\.out\.tfevents[^/]*|(.*/)?export/.*")
+_NOT_COPIED = re.compile(
+    rf"{re.escape(owner.FILE)}|(.*/)?events\.out\.tfevents[^/]*|(.*/)?export/.*"
+)
 _NOT_UPLOADED = re.compile(r"(.*/)?(\.[^/]*lock|[^/]*\.tmp)|(.*/)?temp-[^/]*/.*")
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.(.*)")
 _KEPT = "kept"  # This file says that a local directory holds what was not uploaded.
 # After so many uploads in a row that failed, training ends.
 _MOST_FAILURES = 3
+# What another process writes meanwhile is listed at most so often, until nothing has changed.
+_MOST_LISTINGS = 5
 
 _open: set[str] = set()  # the local directories of this process
 
@@ -78,42 +79,52 @@ class Mirror:
         self.url = url.rstrip("/")
         prefix = f"bert_estimator_{hashlib.sha256(self.url.encode()).hexdigest()[:12]}_"
         _remove_abandoned(prefix)
-        self._folder = tempfile.mkdtemp(prefix=prefix)
         self._lock = contextlib.ExitStack()
-        self._lock.enter_context(lock.held(self._folder))
+        self._folder = _locked_folder(prefix, self._lock)
         _open.add(self._folder)
         atexit.register(self._remove)
         self.path = os.path.join(self._folder, "run")
         storage.show(self.path, self.url)
         self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
         self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
-        self._host, self._token = flags.find_hosts(), None
+        self._host, self._owner = flags.find_hosts(), owner.Owner(self.url)
         self._thread, self._error, self._num_failures = None, None, 0
         with flags.named("output_dir"):
             storage.check(self.url)  # A wrong name is reported at once: this is tried only once.
             self._download()
 
     def _download(self):
-        """Copies what the remote directory holds and this machine does not."""
+        """Copies what the remote directory holds; removes here what it does not hold any more."""
         os.makedirs(self.path, exist_ok=True)
-        listed = storage.files(self.url)
-        changed = [
-            name
-            for name, stat in listed.items()
-            if not _NOT_COPIED.fullmatch(name) and self._remote.get(name) != stat
-        ]
-        if changed:
-            megabytes = sum(listed[name][0] for name in changed) / 1e6
-            _log(f"Copying {len(changed)} files ({megabytes:.0f} MB) from {self.url}.")
-        for name in sorted(changed, key=_rank):
+        for _ in range(_MOST_LISTINGS):
+            listed = storage.files(self.url)
+            is_written = owner.FILE in listed and not self._owner.is_this_process
+            listed = {n: stat for n, stat in listed.items() if not _NOT_COPIED.fullmatch(n)}
+            changed = [name for name, stat in listed.items() if self._remote.get(name) != stat]
+            gone = set(self._remote) - set(listed)
+            self._copy({name: listed[name] for name in sorted(changed, key=_rank)})
+            for name in gone:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(self.path, name))
+                del self._remote[name]
+                self._uploaded.pop(name, None)
+            if not is_written or not (changed or gone):
+                return
+
+    def _copy(self, stats):
+        """Copies files, which are given with what the listing says of each."""
+        if stats:
+            megabytes = sum(size for size, _ in stats.values()) / 1e6
+            _log(f"Copying {len(stats)} files ({megabytes:.0f} MB) from {self.url}.")
+        for name, stat in stats.items():
             path = os.path.join(self.path, name)
             try:
                 storage.download(f"{self.url}/{name}", path)
             except storage.StorageError:
                 if storage.check(f"{self.url}/{name}"):
                     raise
-                continue  # Whoever trains there meanwhile has removed it.
-            self._uploaded[name], self._remote[name] = _signature(path), listed[name]
+                continue  # The process that trains there meanwhile has removed it.
+            self._uploaded[name], self._remote[name] = _signature(path), stat
 
     @contextlib.contextmanager
     def followed(self, owns: bool, takes_over: bool) -> Iterator[None]:
@@ -131,7 +142,9 @@ class Mirror:
             where.
         """
         if owns and self._host.is_chief:
-            self._claim(takes_over)
+            self._owner.claim(takes_over)
+            # The owner before may have uploaded more since this command began.
+            self._download()
         try:
             yield
         except (Exception, KeyboardInterrupt, SystemExit):
@@ -141,35 +154,6 @@ class Mirror:
                 _warn(str(another))
             raise
         self._finish()
-
-    def _claim(self, takes_over):
-        owner = self._owner()
-        if owner and not takes_over and not lock.has_ended(owner):
-            raise lock.InUseError(
-                f"{lock.refusal(self.url, owner)} If that process has ended, as after a crash of "
-                "its machine, add --take_over."
-            )
-        self._token = secrets.token_hex(8)
-        description = json_files.parse(lock.description_of_this_process(), OWNER)
-        text = json.dumps({**description, "token": self._token}, indent=1)
-        storage.write(text.encode(), f"{self.url}/{OWNER}")
-        self._check_owner()
-
-    def _owner(self):
-        """Returns the object in owner.json; it is empty if there is no owner."""
-        data = storage.read(f"{self.url}/{OWNER}")
-        try:
-            return json_files.parse(data or b"{}", f"{self.url}/{OWNER}")
-        except json_files.JsonError:
-            return {"pid": "unknown"}
-
-    def _check_owner(self):
-        owner = self._owner()
-        if self._token is not None and owner.get("token") != self._token:
-            raise lock.InUseError(
-                f"{self.url} was taken over by {lock.named(owner)}: this process does not upload "
-                "anything more."
-            )
 
     def upload(self) -> None:
         """Uploads in a thread what has changed; waits first until the last upload has ended.
@@ -194,12 +178,17 @@ class Mirror:
             raise self._error
 
     def share(self) -> None:
-        """Gives all hosts what the chief has written; each host calls this."""
+        """Gives all hosts what the chief has written; each host calls this.
+
+        Raises:
+          lock.InUseError: another process has taken the run over.
+          StorageError: the upload or the download failed.
+        """
         if self._host.number == 1:
             return
         if self._host.is_chief:
-            self.upload()
             self.wait()
+            self._upload(*self._snapshot())  # If it fails, the others must not go on without it.
         hosts.gather(0)
         if not self._host.is_chief:
             self._download()
@@ -246,13 +235,14 @@ class Mirror:
         """Uploads the files of a snapshot, and removes the files that are gone."""
         start, num_bytes = time.perf_counter(), 0
         try:
-            self._check_owner()
             for name in sorted(changed, key=_rank):
+                self._owner.check()
                 path = os.path.join(folder, name)
                 storage.upload(path, f"{self.url}/{name}")
                 num_bytes += os.path.getsize(path)
                 self._uploaded[name] = changed[name]
             for name in gone:
+                self._owner.check()
                 storage.remove(f"{self.url}/{name}")
                 del self._uploaded[name]
         finally:
@@ -264,36 +254,55 @@ class Mirror:
     def _finish(self):
         """Uploads what is left, gives the run free, and removes the local directory."""
         try:
-            with contextlib.suppress(storage.StorageError):
-                self.wait()
-            snapshot = self._snapshot()
-            if self._token is None and self._host.is_chief:
-                snapshot = self._without_anothers(*snapshot)
-            self._upload(*snapshot)
-            if self._token is not None:
-                storage.remove(f"{self.url}/{OWNER}")
+            self._upload_rest()
+        except lock.InUseError:
+            raise
         except storage.StorageError as error:
-            with open(os.path.join(self._folder, _KEPT), "w", encoding="utf-8"):
-                pass
-            raise storage.StorageError(
-                f"{error}. What was not uploaded is kept on this machine, below {self._folder}. "
-                f"Copy it to the remote directory, the file checkpoint last, before the run is "
-                "resumed"
-            ) from None
+            raise storage.StorageError(f"{error}. {self._keep()}") from None
+        except (Exception, KeyboardInterrupt, SystemExit):
+            _warn(f"{self._keep()}.")
+            raise
         self._remove()
 
+    def _upload_rest(self):
+        with contextlib.suppress(storage.StorageError):
+            self.wait()
+        snapshot = self._snapshot()
+        if self._host.is_chief and not self._owner.is_this_process:
+            snapshot = self._without_anothers(*snapshot)
+        self._owner.check()
+        self._upload(*snapshot)
+        self._owner.release()
+
+    def _keep(self):
+        """Has the local directory stay when the process ends; returns a sentence that says so."""
+        with open(os.path.join(self._folder, _KEPT), "w", encoding="utf-8"):
+            pass
+        return (
+            f"What was not uploaded is kept on this machine, below {self._folder}. Copy it to the "
+            "remote directory, the file checkpoint last, before the run is resumed"
+        )
+
     def _without_anothers(self, folder, changed, gone):
-        """Leaves out what is there already, if another process trains there meanwhile."""
-        owner = self._owner()
-        if not owner or lock.has_ended(owner):
-            return folder, changed, gone
-        left_out = sorted(set(changed) & set(self._uploaded))
-        if left_out:
-            _warn(
-                f"{self.url} is being written by {lock.named(owner)}: {', '.join(left_out)} "
-                "stay there as that process writes them."
-            )
-        return folder, {n: s for n, s in changed.items() if n not in left_out}, []
+        """Leaves out the files that another process writes, or has written since they were copied.
+
+        A process that trains writes all files that were there when this command began.
+        """
+        other = self._owner.other()
+        stats = storage.files(self.url)
+        others = {
+            name
+            for name in {*changed, *gone} & set(stats)
+            if other or stats[name] != self._remote.get(name)
+        }
+        if left_out := sorted(others & set(changed)):
+            who = lock.named(other) if other else "another process"
+            _warn(f"{', '.join(left_out)} stay in {self.url} as {who} has written them meanwhile.")
+        return (
+            folder,
+            {name: signature for name, signature in changed.items() if name not in others},
+            [name for name in gone if name not in others],
+        )
 
     def _remove(self):
         """Removes the local directory, unless it holds what was not uploaded."""
@@ -322,6 +331,16 @@ def _rank(name):
 def _signature(path):
     stat = os.stat(path)
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _locked_folder(prefix, stack):
+    """Makes a local directory, and locks it until the stack is closed; returns its path."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=prefix)
+        # Until it is locked, a process that starts meanwhile takes it for abandoned.
+        with contextlib.suppress(lock.InUseError, FileNotFoundError):
+            stack.enter_context(lock.held(folder))
+            return folder
 
 
 def _remove_abandoned(prefix):

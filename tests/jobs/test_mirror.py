@@ -1,9 +1,12 @@
 """The mirror of a run in remote storage: what is uploaded, when, and by whom."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
+import pathlib
+import shutil
 import tempfile
 
 import pytest
@@ -11,7 +14,8 @@ import pytest
 from bert_estimator import storage
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import mirror as mirror_lib
-from bert_estimator.jobs.mirror import OWNER, Mirror
+from bert_estimator.jobs.mirror import Mirror
+from bert_estimator.jobs.owner import FILE as OWNER
 from bert_estimator.tpu import lock
 
 
@@ -208,9 +212,89 @@ def test_an_evaluation_leaves_alone_what_a_training_writes(url, uploads, caplog)
         with evaluation.followed(owns=False, takes_over=False):
             write(evaluation, "metrics.jsonl", "test_results.tsv")
     assert uploads == ["test_results.tsv"]
-    assert "metrics.jsonl stay there as that process writes them" in caplog.text
+    described = f"metrics.jsonl stay in {url} as process {os.getpid()} on "
+    assert described in caplog.text and " has written them meanwhile." in caplog.text
+
+
+def test_an_evaluation_leaves_alone_what_a_training_has_written_since_it_began(
+    url, uploads, caplog
+):
+    for name in ("metrics.jsonl", "eval_results.txt", "removed"):
+        storage.write(b"before", f"{url}/{name}")
+    evaluation = Mirror(url)
+    storage.write(b"a training that has ended", f"{url}/metrics.jsonl")
     with evaluation.followed(owns=False, takes_over=False):
-        write(evaluation, "metrics.jsonl")
+        write(evaluation, "metrics.jsonl", "eval_results.txt", "test_results.tsv")
+        os.remove(os.path.join(evaluation.path, "removed"))
+    assert sorted(uploads) == ["eval_results.txt", "test_results.tsv"]
+    assert storage.read(f"{url}/metrics.jsonl") == b"a training that has ended"
+    assert names_in(url) == {"metrics.jsonl", *uploads}
+    assert f"metrics.jsonl stay in {url} as another process has written them" in caplog.text
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_run_goes_on_from_what_its_owner_wrote_after_the_command_began(url, takes_over):
+    first = Mirror(url)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(first.followed(owns=True, takes_over=False))
+        write(first, "metrics.jsonl", "checkpoint", "config.json", *checkpoint(2))
+        first.upload()
+        first.wait()
+        second = Mirror(url)
+        for name in checkpoint(2):
+            os.remove(os.path.join(first.path, name))
+        write(first, "metrics.jsonl", "checkpoint", *checkpoint(4), text="later")
+        first.upload()
+        first.wait()
+        if not takes_over:
+            stack.close()
+        with second.followed(owns=True, takes_over=takes_over):
+            names = {"metrics.jsonl", "checkpoint", *checkpoint(4)}
+            assert set(os.listdir(second.path)) == {*names, "config.json"}
+            for name in names:
+                assert pathlib.Path(second.path, name).read_text() == "later"
+            write(second, "checkpoint", *checkpoint(6))
+            for name in checkpoint(4):
+                os.remove(os.path.join(second.path, name))
+        assert names_in(url) == {"metrics.jsonl", "checkpoint", "config.json", *checkpoint(6)}
+        if takes_over:
+            with pytest.raises(lock.InUseError):
+                stack.close()
+
+
+def test_what_changes_while_it_is_copied_is_copied_again(url, monkeypatch):
+    """A training replaces its checkpoint while another command copies the run."""
+    owner(url, host="another")
+    for name in ("checkpoint", *checkpoint(2)):
+        storage.write(b"2", f"{url}/{name}")
+    download, copied = storage.download, []
+
+    def replacing(source, path):
+        if not copied:
+            for name in checkpoint(2):
+                storage.remove(f"{url}/{name}")
+            for name in ("checkpoint", *checkpoint(4)):
+                storage.write(b"44", f"{url}/{name}")
+        copied.append(source)
+        download(source, path)
+
+    monkeypatch.setattr(storage, "download", replacing)
+    evaluation = Mirror(url)
+    assert set(os.listdir(evaluation.path)) == {"checkpoint", *checkpoint(4)}
+
+
+def test_an_owner_that_changes_within_an_upload_ends_it_with_the_next_file(url, monkeypatch):
+    mirror, upload, names = Mirror(url), storage.upload, []
+
+    def stolen_after(path, target):
+        upload(path, target)
+        names.append(target)
+        owner(url, host="another")
+
+    monkeypatch.setattr(storage, "upload", stolen_after)
+    with pytest.raises(lock.InUseError), mirror.followed(owns=True, takes_over=False):
+        write(mirror, "checkpoint", *checkpoint(2))
+    assert names == [f"{url}/{checkpoint(2)[0]}"]
 
 
 def fail_uploads(monkeypatch, times):
@@ -266,6 +350,38 @@ def test_what_the_last_upload_leaves_is_kept_and_named(url, monkeypatch, local):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_whatever_ends_the_last_upload_what_it_leaves_is_kept(
+    url, monkeypatch, local, caplog, error
+):
+    def fail(*_):
+        raise error
+
+    mirror = Mirror(url)
+    with pytest.raises(type(error)), mirror.followed(owns=True, takes_over=False):
+        write(mirror, "metrics.jsonl")
+        monkeypatch.setattr(shutil, "copyfile", fail)
+    mirror._remove()  # as at the end of the process
+    assert f"What was not uploaded is kept on this machine, below {local}" in caplog.text
+    (kept,) = os.listdir(local)
+    assert (local / kept / "run" / "metrics.jsonl").exists()
+
+
+def test_a_process_that_starts_meanwhile_may_remove_the_empty_directory(url, local, monkeypatch):
+    """It takes a directory without a lock for abandoned, and locks it before it removes it."""
+    held, refused = lock.held, []
+
+    def of_another(folder):
+        if not refused:
+            refused.append(folder)
+            raise lock.InUseError
+        return held(folder)
+
+    monkeypatch.setattr(lock, "held", of_another)
+    mirror = Mirror(url)
+    assert not mirror.path.startswith(refused[0]) and os.path.isdir(mirror.path)
+
+
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
 def test_after_an_error_too_it_uploads_what_there_is(url, error):
     mirror = Mirror(url)
@@ -301,6 +417,10 @@ def test_hosts_share_what_the_chief_has_written(url, monkeypatch, uploads):
     chief.share()
     worker.share()
     assert set(os.listdir(worker.path)) == set(uploads) == {"checkpoint", *checkpoint(2)}
+    write(chief, "checkpoint", *checkpoint(4))
+    fail_uploads(monkeypatch, 1)
+    with pytest.raises(storage.StorageError, match="gone"):
+        chief.share()
 
 
 def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused():
