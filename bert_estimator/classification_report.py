@@ -1,11 +1,12 @@
 """What an evaluation says of each label: precision, recall, confusions, calibration.
 
 `counts` are metrics of an evaluation, summed batch by batch; `lines` is the report made of them.
+`report_summaries` shows it in TensorBoard.
 
-Letters: N examples, L labels, K bins of probability.
+Letters: N examples (words, for tagging), L labels, K bins of probability, T thresholds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -13,10 +14,11 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.metrics import Metric, Total, confusion
 
 NUM_BINS = 10
+NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own curves
 
-CONFUSION, CALIBRATION = NAMES = ("confusion", "calibration")
-# Kinds of heads whose labels have probabilities, a text each.
-KINDS = ("classification", "multi_label")
+CONFUSION, CALIBRATION, THRESHOLDS = NAMES = ("confusion", "calibration", "thresholds")
+# Kinds of heads whose labels have probabilities.
+KINDS = ("classification", "multi_label", "tagging")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
@@ -27,7 +29,7 @@ def counts(
 
     Args:
       kind: one of KINDS.
-      label_ids: int32 [N] for classification, int32 [N, L] for multi_label.
+      label_ids: int32 [N, L] for multi_label, else int32 [N].
       logits: float32 [N, L].
       weights: float32 [N], 0 for padding.
 
@@ -35,28 +37,35 @@ def counts(
       A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
       [L, 2, 2] for multi_label, by whether the label holds and is predicted; "calibration" [K, 3],
       by the probability of what is predicted: number, sum of the probabilities, and number of
-      right predictions. For multi_label every label of an example is a prediction.
+      right predictions (for multi_label every label of an example is a prediction); "thresholds"
+      [T, L, 2], the numbers of examples without and with the label, by the last threshold that the
+      label's probability reaches.
     """
-    if kind == "classification":
+    num_labels = logits.shape.as_list()[1]
+    if kind != "multi_label":
         predicted = tf.argmax(logits, -1, output_type=tf.int32)
-        probability = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        probabilities = tf.nn.softmax(logits)
         right = tf.equal(predicted, label_ids)
+        holds = tf.one_hot(label_ids, num_labels, on_value=True, off_value=False)
         return {
             CONFUSION: confusion(label_ids, logits, weights),
-            CALIBRATION: _calibration(probability, right, weights),
+            CALIBRATION: _calibration(tf.reduce_max(probabilities, axis=-1), right, weights),
+            THRESHOLDS: _thresholds(probabilities, holds, weights),
         }
     holds, predicted = label_ids > 0, logits > 0
-    weights = tf.tile(weights[:, tf.newaxis], [1, logits.shape.as_list()[1]])
+    thresholds = _thresholds(tf.sigmoid(logits), holds, weights)
+    weights = tf.tile(weights[:, tf.newaxis], [1, num_labels])
     pairs = [
         [tf.logical_and(tf.equal(holds, a), tf.equal(predicted, b)) for b in (False, True)]
         for a in (False, True)
     ]
     batch = [[tf.reduce_sum(tf.cast(x, tf.float64) * tf.cast(weights, tf.float64), 0)
               for x in row] for row in pairs]  # fmt: skip
-    total = Total([logits.shape.as_list()[1], 2, 2])
+    total = Total([num_labels, 2, 2])
     return {
         CONFUSION: (total.value, total.add(tf.transpose(tf.stack(batch), [2, 0, 1]))),
         CALIBRATION: _calibration(tf.sigmoid(tf.abs(logits)), tf.equal(holds, predicted), weights),
+        THRESHOLDS: thresholds,
     }
 
 
@@ -70,9 +79,20 @@ def _calibration(probability, right, weights):
     return total.value, total.add(tf.math.unsorted_segment_sum(columns * weights, bins, NUM_BINS))
 
 
-def lines(
-    kind: str, labels: Sequence[str], confusions: np.ndarray, calibration: np.ndarray
-) -> Iterator[str]:
+def _thresholds(probabilities, holds, weights):
+    """Returns the metric of examples by their label's probability: [T, L, 2]."""
+    num_labels = probabilities.shape.as_list()[1]
+    threshold = tf.cast(probabilities * (NUM_THRESHOLDS - 1), tf.int32)
+    threshold = tf.clip_by_value(threshold, 0, NUM_THRESHOLDS - 1)  # NaN is below 0
+    place = (threshold * num_labels + tf.range(num_labels)) * 2 + tf.cast(holds, tf.int32)
+    weights = tf.cast(weights[:, tf.newaxis], tf.float64) * tf.ones_like(place, tf.float64)
+    shape = [NUM_THRESHOLDS, num_labels, 2]
+    sums = tf.math.unsorted_segment_sum(weights, place, NUM_THRESHOLDS * num_labels * 2)
+    total = Total(shape)
+    return total.value, total.add(tf.reshape(sums, shape))
+
+
+def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Yields the lines of a report: three tables, whose cells are separated by tabs.
 
     Tabs, ends of lines and backslashes within labels are escaped, as `cell` says.
@@ -80,9 +100,10 @@ def lines(
     Args:
       kind: one of KINDS.
       labels: the labels' names.
-      confusions, calibration: the values of `counts`.
+      counted: the values of `counts`.
     """
-    is_single = kind == "classification"
+    confusions, calibration = counted[CONFUSION], counted[CALIBRATION]
+    is_single = kind != "multi_label"
     labels = [cell(label) for label in labels]
     if is_single:
         right, said = np.diag(confusions), confusions.sum(axis=0)

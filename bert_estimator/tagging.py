@@ -17,7 +17,14 @@ import dataclasses
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import classification, entities, metrics, modeling, update
+from bert_estimator import (
+    classification,
+    classification_report,
+    entities,
+    metrics,
+    modeling,
+    update,
+)
 
 ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 
@@ -70,8 +77,11 @@ class TaggingHead(classification.Head):
                 self.labels, label_ids, predictions, weights, continues_sentence
             )
             results.update((name, scores[name]) for name in scores if name in self.metrics)
+        results = {name: results[name] for name in self.metrics}
+        if self.reports:
+            results |= classification_report.counts(self.kind, *by_word)
         return {
-            **{name: results[name] for name in self.metrics},
+            **results,
             "mean_loss": classification.mean_loss(losses, weights),
         }
 

@@ -26,8 +26,9 @@ def counts_of(kind, labels, logits, weights, batch=7):
 def examples(kind, number=50, num_labels=3):
     generator = np.random.default_rng(4)
     logits = generator.normal(0, 2, [number, num_labels]).astype(np.float32)
-    shape = [number] if kind == "classification" else [number, num_labels]
-    labels = generator.integers(num_labels if kind == "classification" else 2, size=shape)
+    is_multi = kind == "multi_label"
+    shape = [number, num_labels] if is_multi else [number]
+    labels = generator.integers(2 if is_multi else num_labels, size=shape)
     return labels.astype(np.int32), logits, (np.arange(number) < number - 4).astype(np.float32)
 
 
@@ -52,7 +53,7 @@ def test_labels_that_exclude_each_other():
     probability = (probability / probability.sum(axis=-1, keepdims=True)).max(axis=-1)
     check_calibration(found["calibration"], probability, predicted == labels)
     names = ["a", "b c", "ü"]
-    by_label, confusions, _ = tables_of(report.lines("classification", names, *found.values()))
+    by_label, confusions, _ = tables_of(report.lines("classification", names, found))
     expected = sklearn.metrics.precision_recall_fscore_support(labels, predicted)
     for place, name in enumerate(names):
         assert by_label[name] == [
@@ -77,7 +78,7 @@ def test_labels_that_do_not():
         np.maximum(sigmoid, 1 - sigmoid).ravel(),
         (predicted == labels).ravel(),
     )
-    by_label, confusions, _ = tables_of(report.lines("multi_label", "abc", *found.values()))
+    by_label, confusions, _ = tables_of(report.lines("multi_label", "abc", found))
     expected = sklearn.metrics.precision_recall_fscore_support(labels, predicted)
     assert by_label["b"] == [*(f"{column[1]:.4f}" for column in expected[:3]), f"{expected[3][1]}"]
     (neither, only), (missed, both) = found["confusion"][1]
@@ -102,7 +103,7 @@ def test_a_label_that_never_occurs_and_certainty():
     logits = np.array([[200.0, 0.0, 0.0]] * 3, np.float32)
     labels = np.array([0, 0, 1], np.int32)
     found = counts_of("classification", labels, logits, np.ones(3, np.float32))
-    lines = list(report.lines("classification", "abc", *found.values()))
+    lines = list(report.lines("classification", "abc", found))
     assert lines[1:4] == [
         "a\t0.6667\t1.0000\t0.8000\t2",
         "b\t0.0000\t0.0000\t0.0000\t1",
@@ -116,7 +117,7 @@ def test_labels_with_tabs_and_ends_of_lines_stay_in_their_cells(kind):
     """JSONL and CSV files may have such labels, and so the header of predictions."""
     names = ["a\tb", "a\nb\r", "a\\tb"]
     found = counts_of(kind, *examples(kind))
-    lines = list(report.lines(kind, names, *found.values()))
+    lines = list(report.lines(kind, names, found))
     assert all("\n" not in line and "\r" not in line for line in lines)
     by_label, confusions, _ = tables_of(lines)
     cells = [r"a\tb", r"a\nb\r", r"a\\tb"]

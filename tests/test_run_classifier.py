@@ -9,7 +9,16 @@ import fixtures
 import forked
 import numpy as np
 import pytest
-from tiny_run import bert_config, metrics_of, pairs, steps_of, variables_of, words, write_pairs
+from tiny_run import (
+    bert_config,
+    metrics_of,
+    pairs,
+    reports_of,
+    steps_of,
+    variables_of,
+    words,
+    write_pairs,
+)
 from tiny_run import classifier_flags as command
 
 import run_classifier
@@ -269,6 +278,20 @@ def check_report(output_dir, results, truth):
     assert "confusion" not in (output_dir / "metrics.jsonl").read_text()
 
 
+def check_pictures(eval_dir, confusions):
+    """Checks what TensorBoard shows of one checkpoint, evaluated on one core and on eight."""
+    (step, one), (same_step, eight) = reports_of(eval_dir)
+    assert step == same_step and one.keys() == eight.keys()
+    cells = [line.encode().split(b"\t") for line in confusions.split("\n")]
+    for values in (one, eight):
+        assert values["report/confusion"][1:].tolist() == cells[1:]
+        # At threshold 0 everything is said; 21 examples of two labels.
+        curves = np.array([values[f"precision_recall/{label}"] for label in ("high", "low")])
+        assert curves[:, :2, 0].sum(axis=1).tolist() == [21, 21]
+        assert curves[:, 0, 0].sum() == 21
+        assert curves[0, 0, 100] == float(cells[1][1])  # said if at least as likely as not
+
+
 @pytest.mark.usefixtures("xla_runtime")
 def test_eight_cores_predict_what_one_does(data, tmp_path):
     output_dir = tmp_path / "run"
@@ -281,6 +304,7 @@ def test_eight_cores_predict_what_one_does(data, tmp_path):
     cores = ["--tpu_name=rehearse:8", "--predict_batch_size=8", "--do_predict"]
     assert main([*flags, *cores, "--do_eval", "--eval_batch_size=8"]) == 0
     assert (output_dir / "eval_report.tsv").read_text().split("\n\n")[1] == confusions
+    check_pictures(output_dir / "eval", confusions)
     eight = (output_dir / "test_results.tsv").read_text().splitlines()
     found, expected = (
         np.array([line.split("\t") for line in lines], float) for lines in (eight, one)
@@ -367,6 +391,9 @@ def test_numbers_and_several_labels(data, tmp_path, kind):
     assert ("pearson = " if kind == "regression" else "micro_f1 = ") in found
     report = tmp_path / "run" / "eval_report.tsv"
     assert report.exists() == (kind == "multi_label")
+    curves = [tag for _, tags in reports_of(tmp_path / "run" / "eval") for tag in tags]
+    curves = {tag for tag in curves if tag.startswith("precision_recall/")}
+    assert curves == {f"precision_recall/{label}" for label in labels if report.exists()}
 
 
 def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
@@ -383,6 +410,7 @@ def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
     assert (tmp_path / "run" / "eval_matched").is_dir()
     for name in ("matched", "mismatched"):
         assert (tmp_path / "run" / f"eval_report_{name}.tsv").exists()
+        assert len(reports_of(tmp_path / "run" / f"eval_{name}")) == 1
 
 
 def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):

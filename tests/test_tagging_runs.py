@@ -7,7 +7,15 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tiny_run import bert_config, steps_of, tagging_flags, variables_of, words, write_tagged
+from tiny_run import (
+    bert_config,
+    reports_of,
+    steps_of,
+    tagging_flags,
+    variables_of,
+    words,
+    write_tagged,
+)
 
 import run_classifier
 from bert_estimator import entities
@@ -153,6 +161,24 @@ def test_training_and_evaluation_share_charts(trained):
     assert tags[0] & tags[1] == {"loss", "accuracy"}
     assert {"learning_rate", "gradient_norm"} <= tags[0]
     assert {"entity_f1", "mean_loss"} <= tags[1]
+
+
+def test_each_evaluation_shows_what_words_were_taken_for(trained):
+    """There is one at each checkpoint, and the best checkpoint's once more."""
+    best = json.loads((trained / "best" / "best.json").read_text())
+    found = reports_of(trained / "eval")
+    steps = [each["step"] for each in best["evaluations"]]
+    assert [step for step, _ in found[:-1]] == steps and found[-1][0] in steps
+    table = (trained / "eval_report.tsv").read_text().split("\n\n")[1]
+    cells = [line.split("\t")[1:] for line in table.split("\n")[1:]]
+    _, last = found[-1]
+    assert last["report/confusion"][1:, 1:].astype(str).tolist() == cells
+    matrix = np.array(cells, float)
+    results = (trained / "eval_results.txt").read_text()
+    accuracy = re.search(r"^accuracy = (.*)$", results, re.MULTILINE)[1]
+    assert np.trace(matrix) / matrix.sum() == pytest.approx(float(accuracy), abs=1e-6)
+    number = {last[f"precision_recall/{tag}"][:2, 0].sum() for tag in TAGS}
+    assert number == {matrix.sum()}
 
 
 def test_the_command_tags_lines(trained, tmp_path, capsys):

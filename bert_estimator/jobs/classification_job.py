@@ -5,10 +5,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import tensorflow.compat.v1 as tf
+
 from bert_estimator import (
     classification,
     classification_report,
     fine_tuning,
+    report_summaries,
     storage,
     tagging,
     tpu,
@@ -60,11 +63,12 @@ class Classification(FineTuning):
             config.class_weights,
             f"must be a number for each of the labels {', '.join(task.labels)}",
         )
-        of_head = (task.kind, num_labels, task.metrics, weights or None)
+        reports = task.kind in classification_report.KINDS
+        of_head = (task.kind, num_labels, task.metrics, weights or None, reports)
         head = (
             tagging.TaggingHead(*of_head, labels=task.labels)
             if task.kind == "tagging"
-            else classification.Head(*of_head, reports=task.kind in classification_report.KINDS)
+            else classification.Head(*of_head)
         )
         return classification.model_fn_builder(network, head, rule)
 
@@ -106,7 +110,9 @@ class Classification(FineTuning):
         for name, features in self._data.task.evaluate.items():
             metrics = self.evaluate_on(features, checkpoint, name or None)
             if self._data.task.kind in classification_report.KINDS:
-                self._reports[name] = [metrics.pop(key) for key in classification_report.NAMES]
+                counted = {key: metrics.pop(key) for key in classification_report.NAMES}
+                self._reports[name] = counted
+                self._write_summaries(name or None, metrics["global_step"], counted)
             if not results:
                 first = self._data.task.metrics[0]
                 results = {first: metrics[first], **metrics}
@@ -116,15 +122,24 @@ class Classification(FineTuning):
             results.update({f"{name}_{key}": value for key, value in metrics.items()})
         return results
 
+    def _write_summaries(self, name, step, counted):
+        """Writes the report of an evaluation beside its other events."""
+        task = self._data.task
+        values = report_summaries.summaries(task.kind, task.labels, counted)
+        with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
+            writer = tf.summary.FileWriterCache.get(self._run.estimator.eval_dir(name))
+        writer.add_summary(tf.Summary(value=values), step)
+        writer.flush()
+
     def evaluate(self) -> dict[str, float]:
         """Evaluates as every script does; and writes eval_report.tsv, which tells more of each
         label, as `classification_report.lines` says, for each file of the task."""
         results = super().evaluate()
         task = self._data.task
-        for name, counts in self._reports.items():
+        for name, counted in self._reports.items():
             file = f"eval_report{name and '_' + name}.tsv"
             path = os.path.join(self._config.output_dir, file)
-            write_lines(path, classification_report.lines(task.kind, task.labels, *counts))
+            write_lines(path, classification_report.lines(task.kind, task.labels, counted))
             shown = storage.shown(path)
             print(f"Precision and recall of each label, confusions and calibration: {shown}")
         return results

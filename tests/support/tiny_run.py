@@ -238,6 +238,21 @@ def metrics_of(output_dir):
         return [json.loads(line) for line in reader]
 
 
+def reports_of(eval_dir):
+    """Returns what event files show of labels: a list of (step, {tag: array}), as written."""
+    found = []
+    for path in sorted(tf.io.gfile.glob(os.path.join(eval_dir, "events.*"))):
+        for event in tf.train.summary_iterator(path):
+            values = {
+                value.tag: tf.make_ndarray(value.tensor)
+                for value in event.summary.value
+                if value.tag.startswith(("report/", "precision_recall/"))
+            }
+            if values:
+                found.append((event.step, values))
+    return found
+
+
 def variables_of(output_dir, step):
     """Returns all variables of a checkpoint: weights, slots, the step."""
     reader = tf.train.load_checkpoint(os.path.join(output_dir, f"model.ckpt-{step}"))

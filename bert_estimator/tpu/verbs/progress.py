@@ -199,7 +199,11 @@ class Progress:
     def _write_rates(self, record):
         if self._writer is None:
             return
-        tags = {"global_step/sec": "steps_per_sec", "examples/sec": "examples_per_sec"}
+        tags = {
+            "global_step/sec": "steps_per_sec",
+            "examples/sec": "examples_per_sec",
+            "input_wait": "input_wait",
+        }
         values = [
             tf.Summary.Value(tag=tag, simple_value=record[key])
             for tag, key in tags.items()

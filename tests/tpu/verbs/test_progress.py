@@ -75,6 +75,7 @@ def test_a_record_has_rates_waiting_and_time_left(make, clock, records, tmp_path
     ]
     assert scalars(tmp_path, "global_step/sec") == [(100, 5.0), (200, 10.0)]
     assert scalars(tmp_path, "examples/sec") == [(100, 160.0), (200, 320.0)]
+    assert scalars(tmp_path, "input_wait") == [(100, 0.25), (200, pytest.approx(0.05))]
 
 
 @pytest.mark.parametrize(
