@@ -83,7 +83,12 @@ class OpenedRun:
 
 @contextlib.contextmanager
 def opened_run(
-    job, step_class: type, input_fn: Callable, checkpoint: str | None, make_hooks: Callable
+    job,
+    step_class: type,
+    input_fn: Callable,
+    checkpoint: str | None,
+    make_hooks: Callable,
+    finishing: Callable = contextlib.nullcontext,
 ) -> Iterator[OpenedRun]:
     """Builds a job's step and opens a session, which is closed at the end, even after an error.
 
@@ -95,6 +100,8 @@ def opened_run(
         initial values, or the values of the job's warm start.
       make_hooks: function of the built step that returns the list of hooks, in the order of their
         visits. It may still add operations to the graph, which is then finalized.
+      finishing: function that returns a context manager, called when the hooks are made. It
+        surrounds all that the hooks do in the session, and is left before the session is closed.
 
     Yields:
       An `OpenedRun`. The graph is the default graph at the `yield` only, not inside of the block:
@@ -127,6 +134,7 @@ def opened_run(
             session.run(init_ops)
             coordinator = _start_coordinator(session)
             at_end.callback(coordinator.request_stop)
+            at_end.enter_context(finishing())
             driver.after_create_session(session, coordinator)
         yield OpenedRun(job, built, session, driver, flush_ops)
 

@@ -61,9 +61,15 @@ def train(
     with (
         hosts.explaining_errors(),
         signalled as interrupts,
-        opened_run(job, step_class, input_fn, restored, observers.make_hooks) as run,
+        opened_run(
+            job,
+            step_class,
+            input_fn,
+            restored,
+            observers.make_hooks,
+            observers.finishing_checkpoint,
+        ) as run,
         run.graph.as_default(),
-        observers.finishing_checkpoint(),
         observers.progress() as progress,
     ):
         # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.

@@ -233,6 +233,21 @@ def test_if_training_fails_the_checkpoint_is_completed(tmp_path, opened_by_waiti
     assert values_at(tmp_path, 0) == [0] * 3
 
 
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_an_error_before_the_first_loop_waits_for_the_write(tmp_path, opened_by_waiting, error):
+    """The first checkpoint is begun when the session is created; other hooks come after that."""
+
+    class Fails(tf.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            assert checkpoint_steps(tmp_path) == []
+            raise error
+
+    with pytest.raises(type(error)):
+        train(tmp_path, save_every=10, hooks=[Fails()])
+    assert checkpoint_steps(tmp_path) == [0]
+    assert not [t for t in threading.enumerate() if t.name == "checkpoint writer"]
+
+
 @pytest.mark.parametrize("error", [ValueError("mine"), tf.train.NanLossDuringTrainingError()])
 def test_if_training_and_the_write_fail_both_errors_are_told(
     tmp_path, monkeypatch, caplog, opened_by_waiting, error
