@@ -167,17 +167,20 @@ def files(url: str) -> dict[str, tuple[int, int]]:
 def local(path: str) -> str:
     """Returns the path of a file on this machine: the path itself, or a copy of a remote file.
 
-    A file is copied once in a process. The copy has the name of the file, and lasts as long as the
-    process.
+    A file is copied once in a process, unless it changes. The copy has the name of the file, and
+    lasts as long as the process.
 
     Raises:
       StorageError: the file is not there, or the file system cannot be used.
     """
-    return _copied(path) if is_remote(path) else path
+    if not is_remote(path):
+        return path
+    stat = _retried(lambda: _gfile().stat(path), path)
+    return _copied(path, stat.length, stat.mtime_nsec)
 
 
 @functools.cache
-def _copied(url):
+def _copied(url, *_):
     copy = os.path.join(temporary_folder(), os.path.basename(url))
     download(url, copy)
     _shown[copy] = url

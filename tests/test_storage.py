@@ -137,6 +137,11 @@ def test_local_copies_have_the_names_that_the_user_gave(url, tmp_path):
     path = storage.local(f"{url}/vocab.txt")
     assert os.path.basename(path) == "vocab.txt" and pathlib.Path(path).read_text() == "a\n"
     assert storage.local(f"{url}/vocab.txt") == path
+    storage.write(b"changed\n", f"{url}/vocab.txt")
+    changed = storage.local(f"{url}/vocab.txt")
+    assert pathlib.Path(changed).read_text() == "changed\n"
+    with pytest.raises(storage.StorageError, match=r"c\.txt: is not there"):
+        storage.local(f"{url}/c.txt")
     assert storage.shown(f"{path}:1: no") == f"{url}/vocab.txt:1: no"
     folder = storage.local_directory(url, lambda name: "deep" in name)
     assert os.listdir(folder) == ["deep"] and storage.shown(f"{folder}/deep") == f"{url}/deep"

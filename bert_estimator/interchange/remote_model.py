@@ -1,5 +1,6 @@
 """Models in remote storage: what opening one needs is copied to this machine first."""
 
+import functools
 import os
 import re
 
@@ -15,7 +16,8 @@ _STEP = re.compile(r"(.*model\.ckpt-)(\d+)\.index")
 def fetched(url: str, choice: str | None) -> str:
     """Copies a model's files to a directory that lasts as long as the process.
 
-    Of a run, only the checkpoint that `choice` asks for is copied.
+    Of a run, only the checkpoint that `choice` asks for is copied. A model that has been copied
+    before in this process is only copied again if a file of its directory has changed.
 
     Args:
       url, choice: `path` and `choice` of `open_source`.
@@ -28,18 +30,33 @@ def fetched(url: str, choice: str | None) -> str:
     """
     if storage.check(f"{url}.index"):
         folder, _, name = url.rpartition("/")
-        copy = storage.local_directory(
-            folder,
-            lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
-        )
-        return os.path.join(copy, name)
+        return os.path.join(_copy_of_prefix(folder, name, _state(folder)), name)
     if url.endswith(".zip"):
         return storage.local(url)
-    if "saved_model.pb" in storage.files(url):  # TF Hub's
+    return _copy_of_directory(url, choice, _state(url))
+
+
+def _state(url):
+    """Returns what a directory holds, as something that can be compared: names, sizes, times."""
+    return frozenset(storage.files(url).items())
+
+
+@functools.cache
+def _copy_of_prefix(folder, name, _):
+    return storage.local_directory(
+        folder,
+        lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
+    )
+
+
+@functools.cache
+def _copy_of_directory(url, choice, state):
+    files = [name for name, _ in state]
+    if "saved_model.pb" in files:  # TF Hub's
         return storage.local_directory(url)
     copy = storage.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
     wanted = _prefix(copy, choice)
-    for file in storage.files(url):
+    for file in files:
         if _DATA.fullmatch(file) and _is_read(file) and (wanted is None or _is_of(wanted, file)):
             storage.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
     return copy

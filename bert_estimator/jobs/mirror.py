@@ -142,9 +142,7 @@ class Mirror:
             where.
         """
         if owns and self._host.is_chief:
-            self._owner.claim(takes_over)
-            # The owner before may have uploaded more since this command began.
-            self._download()
+            self._claim(takes_over)
         try:
             yield
         except (Exception, KeyboardInterrupt, SystemExit):
@@ -154,6 +152,15 @@ class Mirror:
                 _warn(str(another))
             raise
         self._finish()
+
+    def _claim(self, takes_over):
+        self._owner.claim(takes_over)
+        try:
+            self._download()  # The owner before may have uploaded more since this command began.
+        except (Exception, KeyboardInterrupt, SystemExit):
+            with contextlib.suppress(storage.StorageError):
+                self._owner.release()
+            raise
 
     def upload(self) -> None:
         """Uploads in a thread what has changed; waits first until the last upload has ended.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import storage
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.checks import positive_int
@@ -193,8 +194,11 @@ class TPUEstimator(Estimator):
         several = hosts.find()
         if several.number > 1:
             self._check_several(mode, master, num_replicas, several)
-            # It stays when the verb has ended: a host may be lost between two verbs.
-            hosts.advise(lambda: checkpoints.last_written(self._config.model_dir))
+            model_dir = self._config.model_dir
+            # The chief alone has all checkpoints of a directory that is a copy of a remote one.
+            if several.is_chief or storage.shown(model_dir) == model_dir:
+                # It stays when the verb has ended: a host may be lost between two verbs.
+                hosts.advise(lambda: storage.shown(checkpoints.last_written(model_dir)))
         model_fn = self._model_fn
         if tpu_rules and self._batch_axis is not None:
             model_fn = axes.moved_back(model_fn, self._batch_axis)

@@ -262,6 +262,19 @@ def test_a_run_goes_on_from_what_its_owner_wrote_after_the_command_began(url, ta
                 stack.close()
 
 
+def test_a_copy_that_fails_after_the_claim_gives_the_run_free(url, monkeypatch):
+    mirror = Mirror(url)
+    storage.write(b"a", f"{url}/a")
+
+    def fail(*_):
+        raise storage.StorageError("no answer")
+
+    monkeypatch.setattr(storage, "download", fail)
+    with pytest.raises(storage.StorageError, match="no answer"), mirror.followed(True, False):
+        pytest.fail("the block runs without a whole copy")
+    assert names_in(url) == {"a"}
+
+
 def test_what_changes_while_it_is_copied_is_copied_again(url, monkeypatch):
     """A training replaces its checkpoint while another command copies the run."""
     owner(url, host="another")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from toy import batches, checkpoint_steps, input_fn, make_estimator, make_model_fn
 
-from bert_estimator import tpu
+from bert_estimator import storage, tpu
 from bert_estimator.tpu.program import hosts
 
 INPUT_MODES = tpu.InputPipelineConfig
@@ -302,3 +302,19 @@ def test_a_lost_host_s_message_names_the_checkpoint_of_the_last_verb(tmp_path, m
     monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1")))
     make_estimator(tmp_path)._job("train", ("rehearse:2", 2))
     assert watch.advice() == f"The last checkpoint, {tmp_path}/model.ckpt-2, was written before."
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_lost_host_s_message_does_not_take_a_copy_for_the_remote_run(
+    tmp_path, monkeypatch, is_chief
+):
+    """A host but the chief has the checkpoints of a remote run from which the command began."""
+    advice = []
+    make_estimator(tmp_path).train(input_fn, steps=2)
+    monkeypatch.setattr(storage, "_shown", {str(tmp_path): "gs://bucket/run"})
+    monkeypatch.setattr(hosts, "advise", advice.append)
+    monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1"), int(not is_chief)))
+    make_estimator(tmp_path)._job("train", ("rehearse:2", 2))
+    assert [sentence() for sentence in advice] == [
+        "The last checkpoint, gs://bucket/run/model.ckpt-2, was written before."
+    ] * is_chief
