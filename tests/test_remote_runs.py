@@ -80,14 +80,17 @@ def run(name, flags):
     return code
 
 
-def kill_at(monkeypatch, number):
-    """Has the process end at an upload or removal of this number, from 0; nothing follows it."""
+def kill_at(monkeypatch, number=None):
+    """Has the process end at an upload or removal of this number, from 0; nothing follows it.
+
+    Returns the list of uploads and removals, which grows; without a number nothing is killed.
+    """
     calls = []
 
     def killed_before(function):
         def call(*args):
             calls.append(args)
-            if len(calls) > number:
+            if number is not None and len(calls) > number:
                 raise Killed
             function(*args)
 
@@ -146,21 +149,43 @@ def copied(url, folder):
     return folder
 
 
-# To step 4 about 25 files are uploaded, and with evaluations to step 8 about 110.
-@pytest.mark.parametrize(
-    ("name", "last", "number"),
-    [
-        ("pretraining", 4, 19),
-        *(
-            pytest.param(name, 8, number, marks=pytest.mark.slow)
-            for name in SCRIPTS
-            for number in (3, 11, 17, 22, 31, 38, 45, 52, 66)
-        ),
-    ],
-)
+@pytest.fixture(scope="module")
+def num_writes(data_of):
+    """Returns how many uploads and removals a run to step 8 has, by runs that are not killed."""
+    counted = {}
+
+    def of(name, tmp_path):
+        if name not in counted:
+            url = f"ram:/{tmp_path}/not_killed"
+            with pytest.MonkeyPatch.context() as patched:
+                calls = kill_at(patched)
+                assert run(name, flags(name, data_of(name), url)) == 0
+                counted[name] = len(calls)
+            check_same(copied(url, tmp_path / "not_killed"), data_of(name) / "whole")
+        return counted[name]
+
+    return of
+
+
 def test_a_run_that_was_killed_between_uploads_ends_as_a_whole_one(
-    data_of, tmp_path, monkeypatch, capsys, name, last, number
+    data_of, tmp_path, monkeypatch, capsys
 ):
+    check_killed("pretraining", 4, 19, data_of, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("percent", [3, 10, 17, 26, 38, 52, 66, 82, 98])
+def test_a_run_that_was_killed_anywhere_ends_as_a_whole_one(
+    data_of, num_writes, tmp_path, monkeypatch, capsys, name, percent
+):
+    """How many uploads a run has depends on how often another checkpoint becomes the best one."""
+    number = num_writes(name, tmp_path) * percent // 100
+    check_killed(name, 8, number, data_of, tmp_path, monkeypatch, capsys)
+
+
+def check_killed(name, last, number, data_of, tmp_path, monkeypatch, capsys):
+    """Kills a run at an upload of this number, and checks what becomes of it when it is resumed."""
     data, url = data_of(name, last), f"ram:/{tmp_path}/run"
     with monkeypatch.context() as patched:
         calls = kill_at(patched, number)
