@@ -162,14 +162,15 @@ def _read_model(path: str) -> saved_model_pb2.SavedModel:
 
 def _open_tf2(prefix, model, path):
     """Returns (shapes, function that reads a weight, `_Facts`) of a module of TensorFlow 2."""
-    reader = tf.train.load_checkpoint(prefix)
+    reader = tf1_checkpoint.open_reader(prefix, path)
     stored_shapes = reader.get_variable_to_shape_map()
+    what = "the list of its weights"
     try:
         objects = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-            reader.get_tensor(_OBJECTS)
+            tf1_checkpoint.tensor(reader, _OBJECTS, what, path)
         )
-    except (DecodeError, tf.errors.OpError, RuntimeError) as error:
-        raise ValueError(f"{path}: the names of its weights cannot be read: {error}") from None
+    except DecodeError as error:
+        raise ValueError(f"{path}: {what} cannot be read: {error}") from None
     attributes = [attribute for node in objects.nodes for attribute in node.attributes]
     keys = {}
     for attribute in attributes:
@@ -184,14 +185,15 @@ def _open_tf2(prefix, model, path):
     shapes = {name: _flat(name, stored_shapes[key]) for name, key in sorted(keys.items())}
 
     def read(name):
-        try:
-            return np.reshape(reader.get_tensor(keys[name]), shapes[name])
-        except (tf.errors.OpError, LookupError, RuntimeError) as error:
-            raise ValueError(f"{path}: {name} cannot be read: {error}") from None
+        value = tf1_checkpoint.tensor(reader, keys.get(name, name), name, path)
+        return np.reshape(value, shapes[name])
 
     query = stored_shapes.get(keys.get(_QUERY), [])
-    lower = _child(objects.nodes, "do_lower_case")
-    lower = lower and reader.get_tensor(lower.attributes[0].checkpoint_key)
+    child = _child(objects.nodes, "do_lower_case")
+    lower = None
+    if child is not None and child.attributes:
+        key = child.attributes[0].checkpoint_key
+        lower = tf1_checkpoint.tensor(reader, key, "do_lower_case", path)
     graph = model.meta_graphs[0]
     asset = _child(graph.object_graph_def.nodes, "vocab_file")
     is_asset = asset is not None and asset.WhichOneof("kind") == "asset"
@@ -282,9 +284,17 @@ def _origin(nodes, tensor):
 def _constant(nodes, tensor):
     """Returns the value of a constant as a numpy array, or None if the tensor is not constant."""
     node = _origin(nodes, tensor)
-    return (
-        None if node is None or node.op != "Const" else tf.make_ndarray(node.attr["value"].tensor)
-    )
+    return None if node is None else _value(node)
+
+
+def _value(node):
+    """Returns the value of a node as a numpy array, or None if the node is not a constant."""
+    if node.op != "Const":
+        return None
+    try:
+        return tf.make_ndarray(node.attr["value"].tensor)
+    except (TypeError, ValueError):  # a damaged value, or of a type that arrays do not have
+        return None
 
 
 def _heads(nodes):
@@ -312,9 +322,9 @@ def _activation(nodes):
     if operations & {"Erf", "Erfc"}:
         return "gelu_erf"
     for node in nodes:
-        if node.op == "Const" and node.attr["dtype"].type == tf.float32.as_datatype_enum:
-            value = tf.make_ndarray(node.attr["value"].tensor)
-            if value.size == 1 and abs(value.item() - _TANH_FORM) < 1e-6:
+        if node.attr["dtype"].type == tf.float32.as_datatype_enum:
+            value = _value(node)
+            if value is not None and value.size == 1 and abs(value.item() - _TANH_FORM) < 1e-6:
                 return "gelu"
     return "relu" if "Relu" in operations else None
 

@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -73,11 +74,7 @@ def open_prefix(prefix: str, path: str) -> Source:
     Raises:
       ValueError: the checkpoint or a file beside it is damaged.
     """
-    _check_no_pattern(prefix)
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
+    reader = open_reader(prefix, path)
     stored = {}
     for name in sorted(reader.get_variable_to_shape_map()):
         stored[architectures.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
@@ -85,22 +82,44 @@ def open_prefix(prefix: str, path: str) -> Source:
     shapes = {name: stored_shapes[theirs] for name, theirs in stored.items()}
     weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
 
-    def read(name):
-        try:
-            return reader.get_tensor(stored[name])
-        except (tf.errors.OpError, LookupError, RuntimeError) as error:
-            raise ValueError(f"{path}: {name} cannot be read: {error}") from None
-
     return Source(
         path=path,
         format=TF1,
         shapes=weights,
-        read=read,
+        read=lambda name: tensor(reader, stored.get(name, name), name, path),
         checkpoint=prefix,
         left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
         architecture=architectures.of_tf1(stored_shapes),
         **network_files.read(os.path.dirname(prefix)),
     )
+
+
+def open_reader(prefix: str, path: str) -> Any:
+    """Opens a checkpoint's files; the arguments and errors are as for `open_prefix`."""
+    _check_no_pattern(prefix)
+    try:
+        return tf.train.load_checkpoint(prefix)
+    # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
+    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
+
+
+def tensor(reader: Any, key: str, name: str, path: str) -> Any:
+    """Reads a tensor of a checkpoint.
+
+    Args:
+      reader: what `open_reader` returned.
+      key: the tensor's name in the checkpoint.
+      name: what the tensor is called in errors.
+      path: what the user called the checkpoint.
+
+    Raises:
+      ValueError: the checkpoint is damaged.
+    """
+    try:
+        return reader.get_tensor(key)
+    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{path}: {name} cannot be read: {error}") from None
 
 
 def write(

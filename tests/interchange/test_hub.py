@@ -221,6 +221,30 @@ def test_what_cannot_be_read_says_why(tmp_path, modules, layout, change, message
         open_source(str(module))
 
 
+@pytest.mark.parametrize("length", [0, 100, 9000])
+def test_a_short_file_of_weights_is_an_error_of_the_module(tmp_path, modules, length):
+    """TensorFlow raises IndexError for a short read."""
+    module = shutil.copytree(modules["tf2"], tmp_path / "module")
+    data = module / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"module: .* cannot be read: "):
+        source = open_source(str(module))
+        for name in source.shapes:
+            source.read(name)
+
+
+def test_a_damaged_constant_of_the_graph_does_not_count(tmp_path, modules):
+    module = shutil.copytree(modules["tf1"], tmp_path / "module")
+    graph = hub._read_model(str(module / "saved_model.pb"))
+    for meta_graph in graph.meta_graphs:
+        for node in meta_graph.graph_def.node:
+            if node.op == "Const":
+                node.attr["value"].tensor.dtype = 0
+    (module / "saved_model.pb").write_bytes(graph.SerializeToString())
+    with pytest.raises(ValueError, match="do not show num_attention_heads, hidden_act of a BERT"):
+        open_source(str(module))
+
+
 def test_a_module_that_is_not_berts(tmp_path):
     other = tf2.Module()
     other.table = tf2.Variable(np.ones([3, 2], np.float32), name="embeddings/table")
