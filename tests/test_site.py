@@ -20,6 +20,13 @@ def test_the_menu_has_every_page():
     assert sorted(menu) == sorted(pages - {"README.md"} | {"index.md"})
 
 
+def test_what_follows_an_empty_line_is_not_indented_a_little():
+    """On GitHub it would belong to the item of a list before it; on the site it ends the list."""
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"\n\n {1,3}\S.*", text), page
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mkdocs") is None, reason="needs mkdocs: pip install -e '.[docs]'")
 def test_the_site_is_built(tmp_path):
