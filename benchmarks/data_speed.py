@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
 from input_pipelines import embedded_corpus
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.text_parts import split_files
 from input_pipelines.worker_pool import WorkerPool
 

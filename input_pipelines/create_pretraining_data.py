@@ -26,8 +26,8 @@ from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, document_filter, remote_output, shards, text_flags
 from input_pipelines.beam_pool import BeamPool
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.documents import find_files, no_text, total_bytes
-from input_pipelines.instances import CreationSettings
 from input_pipelines.text_parts import split_files
 from input_pipelines.worker_pool import WorkerPool, available_cores
 

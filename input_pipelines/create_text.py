@@ -14,11 +14,10 @@ from absl import flags
 from bert_estimator import atomic_file
 from bert_estimator.tpu import lock
 from input_pipelines import command_line, document_filter, remote_output, text_flags, words
-from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
 from input_pipelines.documents import find_files, read_documents, total_bytes
 from input_pipelines.progress import Progress
 
-_DUPLICATES = {"no": None, "exact": ExactDuplicates, "near": NearDuplicates}
+_DUPLICATES = ("no", "exact", "near")
 
 
 def define_flags() -> None:
@@ -39,7 +38,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "deduplicate",
         "exact",
-        list(_DUPLICATES),
+        _DUPLICATES,
         "Leave out documents with the same words as a document before them (exact), or with most "
         "of its sequences of 5 words (near).",
     )
@@ -76,14 +75,17 @@ def _create(values, path):
     command_line.check_output("output_file", path, files)
     documents = read_documents(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
-        number, size, repeated = _write(documents, file, _DUPLICATES[values.deduplicate])
+        number, size, repeated = _write(documents, file, values.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
     return f"{number} documents ({size} words) in {path}. Left out: {left_out}."
 
 
 def _write(documents, file, kind):
     """Writes the documents that are new; returns numbers: of them, their words, and the others."""
-    duplicates = kind and kind()
+    # Imported only now, since NumPy takes a third of the time of --help.
+    from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
+
+    duplicates = {"no": lambda: None, "exact": ExactDuplicates, "near": NearDuplicates}[kind]()
     number = size = repeated = 0
     for document in documents:
         if duplicates and not duplicates.is_new(document):

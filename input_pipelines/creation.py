@@ -26,7 +26,8 @@ import numpy as np
 from bert_estimator import atomic_file, json_files
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
 from input_pipelines import pair_files, tfrecord_file, tokenized_text
-from input_pipelines.instances import CreationSettings, Pairs, make_pairs
+from input_pipelines.creation_settings import CreationSettings
+from input_pipelines.instances import Pairs, make_pairs
 from input_pipelines.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.splitmix import keys
 from input_pipelines.text_parts import TextPart

@@ -15,7 +15,7 @@ from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_
 from bert_estimator.tpu import lock
 from input_pipelines import embedded_corpus
 from input_pipelines import manifest as manifests
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import (
     MASKINGS,
     check_masking,

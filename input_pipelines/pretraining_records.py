@@ -30,9 +30,9 @@ from bert_estimator.tokenization import Tokenizer
 from input_pipelines import creation, pair_files, shards, tokenized_text
 from input_pipelines import manifest as manifests
 from input_pipelines.beam_pool import BeamPool
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.document_filter import in_words
 from input_pipelines.documents import no_text
-from input_pipelines.instances import CreationSettings
 from input_pipelines.progress import Progress
 from input_pipelines.text_parts import TextPart
 from input_pipelines.tokenized_text import TokenizedText

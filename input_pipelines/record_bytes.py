@@ -8,9 +8,10 @@ import numpy as np
 
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines import example_bytes
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.dynamic_masking import DynamicMasking
 from input_pipelines.example_bytes import bytes_feature, float_feature, int64_feature
-from input_pipelines.instances import CreationSettings, Pairs
+from input_pipelines.instances import Pairs
 from input_pipelines.masked_examples import MaskedExamples
 from input_pipelines.masking import Masking
 from input_pipelines.tokenized_text import id_type

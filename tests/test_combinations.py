@@ -35,7 +35,7 @@ from bert_estimator.tokenization import (
 from bert_estimator.tpu import TPUEstimator
 from bert_estimator.tpu.verbs import snapshot
 from input_pipelines import held_out
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
 REWRITES_GRAPHS = False  # see tests/conftest.py

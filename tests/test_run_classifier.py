@@ -75,10 +75,13 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
     [
         (["--task_nam=mrpc"], "--task_nam: no such flag; did you mean --task_name?"),
         (["--task_name=mrcp", "--data_dir=.", *OWN], "--task_name=mrcp: must be one of cola, sst-"),
+        (["--task_name=word_ordr"], "--task_name=word_ordr: must be one of cola, sst-"),
+        (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
+        (["--data_dir=glue"], "--task_name: is needed with --data_dir: one of cola, sst-"),
         (["--task_name=MRPC", *OWN], "--data_dir: is needed: it holds the task's files"),
         (
             ["--task_name=mrpc"],
-            "--vocab_file: is needed, unless the task is embedded or --init_c",
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
         ),
         (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
         (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),

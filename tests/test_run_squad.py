@@ -30,7 +30,7 @@ OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
         (["--doc_strid=3"], "--doc_strid: no such flag; did you mean --doc_stride?"),
         (
             ["--train_file={here}"],
-            "--vocab_file: is needed, unless the task is embedded or --init_c",
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
         ),
         (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
         (

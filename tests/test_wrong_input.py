@@ -12,7 +12,7 @@ from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu.verbs import checkpoints
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import record_offsets
 

@@ -162,7 +162,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise FlagError(f"--{name}={value}: must be one of {', '.join(choices)}{hint}")
+        check(False, name, value, f"must be one of {', '.join(choices)}{hint}")
 
 
 def check_file(name: str, path: str | None) -> None:

@@ -96,6 +96,7 @@ class ClassificationConfig(FineTuningConfig):
         Raises:
           FlagError: it names the flag, what is allowed, and what to do.
         """
+        self._check_choices()
         self._check_flags_that_are_read()
         super().check()
         flags.check(
@@ -104,7 +105,6 @@ class ClassificationConfig(FineTuningConfig):
             self.max_seq_length,
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         )
-        flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
         flags.check(
             not self.prediction_header or self.task_kind != "tagging",
             "prediction_header",
@@ -113,7 +113,6 @@ class ClassificationConfig(FineTuningConfig):
             "leave it out",
         )
         if self.export_inputs is not None:
-            flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
             rule = "is for --do_export; add it, or leave this out"
             flags.check(self.do_export, "export_inputs", self.export_inputs, rule)
         weights = self.class_weights.split(",") if self.class_weights else ("1",)
@@ -125,6 +124,17 @@ class ClassificationConfig(FineTuningConfig):
             "must be numbers, not below 0 and not all 0, with commas between them",
         )
         self.check_network_and_directory()
+
+    def _check_choices(self):
+        """Checks what is chosen by name; other checks would misread a misspelt name."""
+        flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
+        if self.export_inputs is not None:
+            flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
+        names = (*TASK_NAMES, *_EMBEDDED)
+        if self.task_name:
+            flags.check_choice("task_name", self.task_name, names)
+        rule = f"is needed with --data_dir: one of {', '.join(TASK_NAMES)}"
+        flags.check(self.task_name or not self.data_dir, "task_name", None, rule)
 
     def _check_flags_that_are_read(self):
         """Raises FlagError if a flag is given that the task does not read."""
@@ -145,8 +155,7 @@ class ClassificationConfig(FineTuningConfig):
 
     def check_data_flags(self) -> None:
         """Checks that --task_name and --data_dir name the task's files, or a flag names each."""
-        if self.task_name or self.data_dir:
-            flags.check_choice("task_name", self.task_name, (*TASK_NAMES, *_EMBEDDED))
+        if self.task_name:
             flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
             is_directory = storage.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
             flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")

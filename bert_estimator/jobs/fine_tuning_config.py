@@ -86,9 +86,7 @@ class FineTuningConfig(JobConfig):
         if not self.embedded:
             for name in ("vocab_file", "bert_config_file"):
                 value = getattr(self, name)
-                rule = (
-                    "is needed, unless the task is embedded or --init_checkpoint has one beside it"
-                )
+                rule = "is needed, unless there is one beside --init_checkpoint"
                 flags.check(value or self.init_checkpoint, name, None, rule)
             self.check_data_flags()
         if flags.find_hosts().number > 1:

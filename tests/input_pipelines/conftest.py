@@ -1,7 +1,7 @@
 import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
 WORDS = [f"w{i}" for i in range(40)]

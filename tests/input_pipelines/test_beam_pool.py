@@ -6,7 +6,7 @@ import pytest
 
 from input_pipelines import beam_pool, create_pretraining_data, creation
 from input_pipelines.beam_pool import BeamPool
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.text_parts import split_files
 from input_pipelines.worker_pool import WorkerError

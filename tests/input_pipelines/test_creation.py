@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
 from input_pipelines import creation, pretraining_records
 from input_pipelines import manifest as manifests
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles, find_record_files
 from input_pipelines.text_parts import split_files

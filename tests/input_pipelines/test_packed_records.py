@@ -8,8 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
 from input_pipelines import packed_records, record_bytes
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import CreationSettings, Pairs, spans_of_document
+from input_pipelines.instances import Pairs, spans_of_document
 from input_pipelines.packed_records import open_packing
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordError, RecordFiles

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from input_pipelines import pair_files
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import CreationSettings, Pairs, make_pairs
+from input_pipelines.instances import Pairs, make_pairs
 
 
 def rows_of(pairs):

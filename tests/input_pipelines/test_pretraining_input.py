@@ -8,7 +8,7 @@ from batches import batches, context
 from tiny_run import copy_records
 
 from input_pipelines import manifest
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.order import record_order
 from input_pipelines.pretraining_input import cast_features, input_fn_builder
 from input_pipelines.pretraining_records import write_pretraining_records

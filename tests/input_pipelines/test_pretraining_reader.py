@@ -13,7 +13,7 @@ from tiny_run import copy_records
 
 from input_pipelines import manifest as manifests
 from input_pipelines import pretraining_reader
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_input import input_fn_builder
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles, record_offsets

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.instances import CreationSettings, Pairs
+from input_pipelines.creation_settings import CreationSettings
+from input_pipelines.instances import Pairs
 from input_pipelines.record_bytes import PackedRecords, StaticRecords
 
 CLS, SEP, MASK = 2, 3, 4

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.instances import CreationSettings
+from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles
 
