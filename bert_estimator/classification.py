@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification_report, modeling, tpu, update
 from bert_estimator.fine_tuning import Network
-from bert_estimator.metrics import METRICS, Metric
+from bert_estimator.metrics import METRICS, Examples, Metric
 from bert_estimator.precision import scope, to_float32
 
 _DROPOUT = 0.1
@@ -83,9 +83,10 @@ class Head:
         return self._metric_fn, tensors
 
     def _metric_fn(self, logits, label_ids, losses, weights):
-        results = {name: METRICS[name](label_ids, logits, weights) for name in self.metrics}
+        examples = Examples(label_ids, logits, weights)
+        results = {name: METRICS[name](examples) for name in self.metrics}
         if self.reports:
-            results |= classification_report.counts(self.kind, label_ids, logits, weights)
+            results |= classification_report.counts(self.kind, examples)
         return {**results, "mean_loss": mean_loss(losses, weights)}
 
 

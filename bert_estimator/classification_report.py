@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.metrics import Metric, Total, confusion
+from bert_estimator.metrics import Examples, Metric, Total
 
 NUM_BINS = 10
 NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own curves
@@ -22,16 +22,12 @@ KINDS = ("classification", "multi_label", "tagging")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
-def counts(
-    kind: str, label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor
-) -> dict[str, Metric]:
+def counts(kind: str, examples: Examples) -> dict[str, Metric]:
     """Computes what a report is made of.
 
     Args:
       kind: one of KINDS.
-      label_ids: int32 [N, L] for multi_label, else int32 [N].
-      logits: float32 [N, L].
-      weights: float32 [N], 0 for padding.
+      examples: the batch.
 
     Returns:
       A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
@@ -41,6 +37,7 @@ def counts(
       [T, L, 2], the numbers of examples without and with the label, by the last threshold that the
       label's probability reaches.
     """
+    label_ids, logits, weights = examples.label_ids, examples.logits, examples.weights
     num_labels = logits.shape.as_list()[1]
     if kind != "multi_label":
         predicted = tf.argmax(logits, -1, output_type=tf.int32)
@@ -48,7 +45,7 @@ def counts(
         right = tf.equal(predicted, label_ids)
         holds = tf.one_hot(label_ids, num_labels, on_value=True, off_value=False)
         return {
-            CONFUSION: confusion(label_ids, logits, weights),
+            CONFUSION: examples.confusion,
             CALIBRATION: _calibration(tf.reduce_max(probabilities, axis=-1), right, weights),
             THRESHOLDS: _thresholds(probabilities, holds, weights),
         }

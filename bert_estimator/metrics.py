@@ -1,11 +1,14 @@
 """Streaming metrics of classification and regression: GLUE's official metrics, and some more.
 
-Each metric is a function of one batch that returns (value, update operation), like the functions of
-`tf.metrics`, for `eval_metrics`. Counts are float64, so that they stay exact for any number of
-examples.
+Each metric is a function of a batch of `Examples` that returns (value, update operation), like the
+functions of `tf.metrics`, for `eval_metrics`. Counts are float64, so that they stay exact for any
+number of examples.
 
 Letters of the shapes: N examples in a batch, L labels.
 """
+
+import dataclasses
+import functools
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -13,27 +16,55 @@ import tensorflow.compat.v1 as tf
 Metric = tuple[tf.Tensor, tf.Operation]  # (value, update operation)
 
 
-def accuracy(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+@dataclasses.dataclass(eq=False)
+class Examples:
+    """Holds what metrics are computed from: a batch of an evaluation.
+
+    Attributes:
+      label_ids: int32 [N] for classification and tagging, int32 [N, L] for multi_label, and float32
+        [N] for regression.
+      logits: float32 [N, L].
+      weights: float32 [N], 0 for padding.
+    """
+
+    label_ids: tf.Tensor
+    logits: tf.Tensor
+    weights: tf.Tensor
+
+    @functools.cached_property
+    def confusion(self) -> Metric:
+        """Counts examples by label and predicted label, float64 [L, L]; the metrics share it."""
+        num_labels = self.logits.shape.as_list()[-1]
+        predictions = tf.argmax(self.logits, -1, output_type=tf.int32)
+        weights = tf.cast(self.weights, tf.float64)
+        total = Total([num_labels, num_labels])
+        batch = tf.math.confusion_matrix(
+            self.label_ids, predictions, num_labels, tf.float64, weights=weights
+        )
+        return total.value, total.add(batch)
+
+
+def accuracy(examples: Examples) -> Metric:
     """Computes the share of the examples whose label has the largest logit."""
-    matrix, update = confusion(label_ids, logits, weights)
+    matrix, update = examples.confusion
     return _ratio(tf.linalg.trace(matrix), tf.reduce_sum(matrix)), update
 
 
-def f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def f1(examples: Examples) -> Metric:
     """Computes F1 of label 1 of two labels (MRPC, QQP); 0 if it neither occurs nor is predicted."""
-    matrix, update = confusion(label_ids, logits, weights)
+    matrix, update = examples.confusion
     return _f1_of_each_label(matrix)[1], update
 
 
-def macro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def macro_f1(examples: Examples) -> Metric:
     """Computes the mean F1 over the labels."""
-    matrix, update = confusion(label_ids, logits, weights)
+    matrix, update = examples.confusion
     return tf.reduce_mean(_f1_of_each_label(matrix)), update
 
 
-def matthews(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def matthews(examples: Examples) -> Metric:
     """Computes Matthews' correlation (CoLA; Gorodkin, 2004, for more labels); 0 if undefined."""
-    matrix, update = confusion(label_ids, logits, weights)
+    matrix, update = examples.confusion
     total, correct = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
     labels, predictions = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
     covariance = correct * total - tf.reduce_sum(labels * predictions)
@@ -41,33 +72,33 @@ def matthews(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Met
     return _ratio(covariance, tf.sqrt(variances)), update
 
 
-def exact_match(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def exact_match(examples: Examples) -> Metric:
     """Computes the share of the examples whose predicted labels are exactly their labels."""
-    right = tf.reduce_all(tf.equal(logits > 0, label_ids > 0), axis=-1)
-    return tf.metrics.mean(tf.cast(right, tf.float32), weights)
+    right = tf.reduce_all(tf.equal(examples.logits > 0, examples.label_ids > 0), axis=-1)
+    return tf.metrics.mean(tf.cast(right, tf.float32), examples.weights)
 
 
-def micro_f1(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def micro_f1(examples: Examples) -> Metric:
     """Computes F1 over the decisions on all labels of all examples (multi-label)."""
-    predicted, holds = tf.cast(logits > 0, tf.float64), tf.cast(label_ids > 0, tf.float64)
-    weights = tf.cast(weights, tf.float64)[:, tf.newaxis]
+    predicted = tf.cast(examples.logits > 0, tf.float64)
+    holds = tf.cast(examples.label_ids > 0, tf.float64)
+    weights = tf.cast(examples.weights, tf.float64)[:, tf.newaxis]
     counts = [tf.reduce_sum(x * weights) for x in (predicted * holds, predicted + holds)]
     both, either = tf.unstack((total := Total([2])).value)
     return _ratio(2 * both, either), total.add(tf.stack(counts))
 
 
-def pearson(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def pearson(examples: Examples) -> Metric:
     """Computes Pearson's correlation of prediction and label; NaN if one of them is constant."""
-    return _of_all_pairs(_pearson, label_ids, logits, weights)
+    return _of_all_pairs(_pearson, examples)
 
 
-def spearman(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
+def spearman(examples: Examples) -> Metric:
     """Computes Spearman's correlation: Pearson's correlation of the ranks; ties share a rank."""
-    return _of_all_pairs(_spearman, label_ids, logits, weights)
+    return _of_all_pairs(_spearman, examples)
 
 
-# Kind of head -> name -> function of (label_ids, logits [N, L], weights [N]). The label_ids are
-# int32 [N] for classification, int32 [N, L] for multi_label, and float32 [N] for regression.
+# Kind of head -> name -> function of `Examples`.
 METRICS_OF_KIND = {
     "classification": {
         "accuracy": accuracy,
@@ -100,17 +131,6 @@ class Total:
         return self._variable.assign_add(amount, read_value=False)
 
 
-def confusion(label_ids: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> Metric:
-    """Counts the examples by label and predicted label: float64 [L, L]."""
-    num_labels = logits.shape.as_list()[-1]
-    predictions = tf.argmax(logits, -1, output_type=tf.int32)
-    total = Total([num_labels, num_labels])
-    batch = tf.math.confusion_matrix(
-        label_ids, predictions, num_labels, tf.float64, weights=tf.cast(weights, tf.float64)
-    )
-    return total.value, total.add(batch)
-
-
 def _f1_of_each_label(matrix):
     """Returns the F1 of each label, float32 [L]: 2 true positives / (labelled + predicted)."""
     return _ratio(
@@ -122,11 +142,11 @@ def _ratio(a, b):
     return tf.cast(tf.math.divide_no_nan(a, b), tf.float32)
 
 
-def _of_all_pairs(function, label_ids, logits, weights):
+def _of_all_pairs(function, examples):
     """Computes a numpy function of all (prediction, label) pairs, which the ranks need."""
     pairs = local_variable(tf.zeros([0, 2], tf.float64), [None, 2])
-    batch = tf.stack([tf.cast(logits[:, 0], tf.float64), tf.cast(label_ids, tf.float64)], axis=1)
-    batch = tf.boolean_mask(batch, weights > 0)
+    columns = [tf.cast(x, tf.float64) for x in (examples.logits[:, 0], examples.label_ids)]
+    batch = tf.boolean_mask(tf.stack(columns, axis=1), examples.weights > 0)
     value = tf.numpy_function(lambda x: np.float32(function(x)), [pairs.read_value()], tf.float32)
     value.set_shape([])
     return value, pairs.assign(tf.concat([pairs.read_value(), batch], 0), read_value=False)

@@ -61,13 +61,13 @@ class TaggingHead(classification.Head):
         return metric_fn, {**tensors, "continues_sentence": features["continues_sentence"]}
 
     def _metric_fn(self, logits, label_ids, losses, weights, continues_sentence):
-        by_word = [
+        words = metrics.Examples(
             tf.reshape(label_ids, [-1]),
             tf.reshape(logits, [-1, self.num_labels]),
             tf.reshape(weights, [-1]),
-        ]
+        )
         results = {
-            name: metrics.METRICS[name](*by_word)
+            name: metrics.METRICS[name](words)
             for name in self.metrics
             if name not in ENTITY_METRICS
         }
@@ -79,7 +79,7 @@ class TaggingHead(classification.Head):
             results.update((name, scores[name]) for name in scores if name in self.metrics)
         results = {name: results[name] for name in self.metrics}
         if self.reports:
-            results |= classification_report.counts(self.kind, *by_word)
+            results |= classification_report.counts(self.kind, words)
         return {
             **results,
             "mean_loss": classification.mean_loss(losses, weights),

@@ -94,6 +94,15 @@ def test_evaluation(kind):
         assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
 
 
+def test_an_evaluation_keeps_the_confusion_matrix_once():
+    head = classification.Head("classification", 3, METRICS["classification"], reports=True)
+    with tf.Graph().as_default():
+        tensors = tf.zeros([4, 3]), tf.zeros([4], tf.int32), tf.zeros([4]), tf.ones([4])
+        found = head._metric_fn(*tensors)
+        assert {"accuracy", "confusion"} <= set(found)
+        assert [v.shape.as_list() for v in tf.local_variables()].count([3, 3]) == 1
+
+
 @pytest.mark.parametrize("kind", LABELS)
 def test_predictions(kind):
     with tf.Graph().as_default(), tf.Session() as session:

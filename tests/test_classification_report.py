@@ -6,6 +6,7 @@ import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification_report as report
+from bert_estimator.metrics import Examples
 
 
 def counts_of(kind, labels, logits, weights, batch=7):
@@ -15,7 +16,7 @@ def counts_of(kind, labels, logits, weights, batch=7):
             tf.placeholder(value.dtype, [None, *value.shape[1:]])
             for value in (labels, logits, weights)
         ]
-        metrics = report.counts(kind, *feeds)
+        metrics = report.counts(kind, Examples(*feeds))
         session.run(tf.local_variables_initializer())
         for first in range(0, len(labels), batch):
             values = [value[first : first + batch] for value in (labels, logits, weights)]

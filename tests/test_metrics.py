@@ -26,7 +26,7 @@ def streamed(name, label_ids, logits):
             tf.placeholder(tf.float32, [BATCH, *logits.shape[1:]]),
             tf.placeholder(tf.float32, [BATCH]),
         ]
-        value, update = metrics.METRICS[name](*holders)
+        value, update = metrics.METRICS[name](metrics.Examples(*holders))
         session.run(tf.local_variables_initializer())
         for first in range(0, num_examples + padding, BATCH):
             rows = slice(first, first + BATCH)
@@ -99,6 +99,7 @@ def test_a_correlation_with_a_constant_is_not_a_number():
 def test_a_million_examples_are_counted_exactly():
     """The total is float64; float32 counts would stop at 2^24."""
     with tf.Graph().as_default():
-        metrics.accuracy(tf.constant([1]), tf.constant([[0.0, 1.0]]), tf.constant([1.0]))
+        examples = metrics.Examples(tf.constant([1]), tf.constant([[0.0, 1.0]]), tf.constant([1.0]))
+        metrics.accuracy(examples)
         (variable,) = tf.local_variables()
         assert variable.dtype.base_dtype == tf.float64
