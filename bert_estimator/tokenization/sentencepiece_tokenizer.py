@@ -2,7 +2,8 @@
 
 Text is cleaned up, lower-cased if the model is uncased, and split by the model (unigram or
 byte-pair). A piece that ends in a digit and a comma is split again, so that the pieces of "2,000,"
-occur in other numbers too.
+occur in other numbers too. The model gives the characters that it does not know as they are; they
+are the unknown token, also if they spell a special token.
 """
 
 import bisect
@@ -50,12 +51,15 @@ class SentencePieceTokenizer:
         )
         self.pad_id = self._special(model_file, _PAD_PIECES)
         self.unk_id = self._model.unk_id()
+        ids = range(self.vocab_size)
+        self._controls = {self._model.id_to_piece(i) for i in ids if self._model.is_control(i)}
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into pieces."""
         pieces: list[str] = []
         for piece in self._model.encode(preprocess(text, self.do_lower_case), out_type=str):
-            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+            piece = self._without_control(piece)
+            if self._is_number_with_comma(piece):
                 pieces += self._without_comma(piece)
             else:
                 pieces.append(piece)
@@ -68,7 +72,7 @@ class SentencePieceTokenizer:
         for piece, start, end in self._surfaces(offsets.joined(chars)):
             while start < end and chars[start].string.isspace():  # the mark of a space
                 start += 1
-            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+            if self._is_number_with_comma(piece):
                 tokens += self._number_and_comma(piece, chars[start:end])
             elif start < end:
                 tokens.append(offsets.merged(piece, chars[start:end]))
@@ -87,7 +91,7 @@ class SentencePieceTokenizer:
         firsts = list(itertools.accumulate((len(char.encode()) for char in text), initial=0))
         return [
             Piece(
-                piece.piece,
+                self._without_control(piece.piece),
                 bisect.bisect_right(firsts, piece.begin) - 1,
                 bisect.bisect_left(firsts, piece.end),
             )
@@ -110,6 +114,19 @@ class SentencePieceTokenizer:
         """Returns the ids of a text's pieces, without special tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
+    def serialized_model(self) -> bytes:
+        """Returns the model as its file has it."""
+        return self._model.serialized_model_proto()
+
+    def split_again(self) -> dict[int, list[int]]:
+        """Returns the ids of the pieces that are split again -> the ids of what they become."""
+        pieces = enumerate(self.convert_ids_to_tokens(range(self.vocab_size)))
+        return {
+            number: self.convert_tokens_to_ids(self._without_comma(piece))
+            for number, piece in pieces
+            if self._is_number_with_comma(piece)
+        }
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of pieces; a piece that the model lacks gets the id of `<unk>`."""
         return [self._model.piece_to_id(token) for token in tokens]
@@ -126,6 +143,19 @@ class SentencePieceTokenizer:
         """
         first = token[0]
         return not (first == WORD_START or is_punctuation(first) or is_cjk(first))
+
+    def _without_control(self, piece: str) -> str:
+        """Returns a piece of a text, or the unknown piece for a text that spells a special one."""
+        return self._model.id_to_piece(self.unk_id) if piece in self._controls else piece
+
+    def _is_number_with_comma(self, piece: str) -> bool:
+        """Returns whether a piece of the model ends in a digit and a comma."""
+        return (
+            len(piece) > 1
+            and piece[-1] == ","
+            and piece[-2].isdigit()
+            and self._model.piece_to_id(piece) != self.unk_id
+        )
 
     def _without_comma(self, piece: str) -> list[str]:
         """Splits "▁9," into pieces of the number, encoded anew, and the comma."""

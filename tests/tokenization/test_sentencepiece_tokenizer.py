@@ -1,11 +1,14 @@
 """Tests SentencePiece as ALBERT uses it; `test_goldens.py` has more strings."""
 
+import pathlib
+
 import pytest
 import sentencepiece
 
 from bert_estimator.tokenization import SentencePieceTokenizer, train_sentencepiece
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 
+GOLDENS = pathlib.Path(__file__).parent / "goldens"
 TEXTS = ["the cat sat on the mat in 2,019 or 1,000 days", "a dog and the cats, 3,5, and 9,"] * 20
 
 
@@ -57,6 +60,45 @@ def test_a_model_without_special_tokens_is_refused(tmp_path):
         ValueError, match=r"plain\.model: does not have the piece \[CLS\]\. Train the"
     ):
         SentencePieceTokenizer(str(tmp_path / "plain.model"))
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_a_text_cannot_spell_a_special_token(tmp_path, do_lower_case):
+    """A model of another script does not know the letters of the special tokens' names."""
+    texts = [f"мама мыла раму {number}" for number in range(10)] * 5
+    path = str(tmp_path / "spm.model")
+    train_sentencepiece(texts, path, 24, do_lower_case=do_lower_case)
+    tokenizer = SentencePieceTokenizer(path, do_lower_case)
+    for text in ("[CLS]", "мама [MASK] раму", "мама<pad>", "[SEP] <unk>", "<s>"):
+        pieces, ids = tokenizer.tokenize(text), tokenizer.encode(text)
+        assert not {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, 0} & set(ids)
+        assert tokenizer.unk_id in ids
+        assert [piece.string for piece in tokenizer.tokenize_with_offsets(text)] == pieces
+
+
+def test_unknown_characters_are_not_split_again(tmp_path):
+    path = str(tmp_path / "spm.model")
+    train_sentencepiece(["abc abd bca"] * 20, path, 12)  # without digits and commas
+    tokenizer = SentencePieceTokenizer(path)
+    assert tokenizer.tokenize("ab 9,9,")[-1] == "9,9,"
+    assert tokenizer.encode("a9,")[-1] == tokenizer.unk_id
+    assert tokenizer.split_again() == {}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_pieces_that_are_split_again(kind):
+    tokenizer = SentencePieceTokenizer(str(GOLDENS / f"{kind}.model"))
+    names = tokenizer.convert_ids_to_tokens
+    again = {names([number])[0]: names(ids) for number, ids in tokenizer.split_again().items()}
+    expected = {
+        "unigram": ("\u25812019,", ["\u2581", *"2019,"]),
+        "bpe": ("2019,", ["201", "9", ","]),
+    }
+    assert expected[kind] in again.items()
+    assert len(again) > 3
+    for piece in again:
+        if piece[0] == "\u2581":
+            assert tokenizer.tokenize(piece[1:]) == again[piece]
 
 
 def test_clean_up():
