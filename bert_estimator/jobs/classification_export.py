@@ -3,10 +3,10 @@
 The signature `serving_default` takes strings; `serving.text_model` and, for tagging,
 `serving.tag_model` list signatures and outputs.
 The graph's tokens are compared with the tokenizer's on every text of the task's files before step
-0, so that a difference is not found after the training.
+0, so that a difference is not found after the training; and for SentencePiece, on probes of the
+model's features.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tokenization, tpu
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.serving import tag_model, text_model
+from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_model, text_model
 from input_pipelines.task_data import TaskData
 
 _DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -38,6 +38,7 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
     what = "words" if task.kind == _TAGGING else "texts"
     try:
+        text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer))
         number = text_model.check_texts(tokenizer, task.texts())
     except text_model.TextDifferenceError as error:
         raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
@@ -59,19 +60,27 @@ def text_parts(
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
     if task.kind == _TAGGING:
         return _tagging_parts(tokenizer, config.max_seq_length, task.labels)
+    made = []
 
     def receiver():
-        texts, ids = text_model.inputs(tokenizer, task.is_pair, config.max_seq_length)
-        return tpu.serving.ServingInputReceiver(ids, texts, {"ids": ids})
+        made[:] = [text_model.inputs(tokenizer, task.is_pair, config.max_seq_length)]
+        return tpu.serving.ServingInputReceiver(made[0].ids, made[0].texts, {"ids": made[0].ids})
 
-    return receiver, functools.partial(_with_named_outputs, task.kind, task.labels)
+    def wrap(model_fn):
+        def with_named_outputs(features, labels, mode, params):
+            spec = model_fn(features, labels, mode, params)
+            outputs = text_model.named_outputs(task.kind, task.labels, spec.predictions)
+            outputs = _export_outputs(task.kind, made[0], outputs)
+            return spec._replace(export_outputs=outputs)
+
+        return with_named_outputs
+
+    return receiver, wrap
 
 
 def _why_not(task):
     """Returns why the exported graph cannot take the task's text, or ""."""
-    if task.vocab_file.endswith(".model"):
-        return "TensorFlow's graphs do not have operations for a SentencePiece vocabulary"
-    return ""
+    return graph_sentencepiece.load_operations() if task.vocab_file.endswith(".model") else ""
 
 
 def _tagging_parts(tokenizer, max_seq_length, tags):
@@ -100,12 +109,31 @@ def _tagging_parts(tokenizer, max_seq_length, tags):
     return receiver, wrap
 
 
-def _with_named_outputs(kind, label_names, model_fn):
-    """Returns a model_fn whose predictions are exported together with their meaning."""
+class _OfExamples:
+    """An export output for requests of `tf.Example`s, whatever else the model takes."""
 
-    def named(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-        outputs = text_model.named_outputs(kind, label_names, spec.predictions)
-        return spec._replace(export_outputs={_DEFAULT: tpu.serving.PredictOutput(outputs)})
+    inputs: text_model.Inputs
 
-    return named
+    def as_signature_def(self, receiver_tensors):
+        """Returns the signature; raises ValueError, which leaves it out, for other receivers."""
+        if receiver_tensors.keys() != self.inputs.texts.keys():
+            raise ValueError("requests to classify and to regress have tf.Examples")
+        return super().as_signature_def({"inputs": self.inputs.examples})
+
+
+class _Classification(_OfExamples, tpu.serving.ClassificationOutput):
+    pass
+
+
+class _Regression(_OfExamples, tpu.serving.RegressionOutput):
+    pass
+
+
+def _export_outputs(kind, inputs, named):
+    """Returns the outputs of all signatures by name, as an `EstimatorSpec` has them."""
+    if kind == "regression":
+        name, requests = "regress", _Regression(named["number"])
+    else:
+        name, requests = "classify", _Classification(named["probabilities"], named["labels"])
+    requests.inputs = inputs
+    return {_DEFAULT: tpu.serving.PredictOutput(named), name: requests}

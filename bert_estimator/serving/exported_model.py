@@ -123,6 +123,11 @@ def open_session(
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
+    from bert_estimator.serving import graph_sentencepiece
+
+    missing = ""  # a model that takes ids does not need it
+    if task.vocab_file.endswith(".model"):
+        missing = graph_sentencepiece.load_operations()
     session = tf.Session(graph=tf.Graph())
     try:
         with session.graph.as_default():
@@ -134,10 +139,10 @@ def open_session(
         length = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
-        reason = str(error).strip().splitlines() or [repr(error)]
-        raise ValueError(
-            f"{export_dir}: the exported model cannot be used: {reason[0]}. Export it again"
-        ) from None
+        reason = (str(error).strip().splitlines() or [repr(error)])[0] + ". Export it again"
+        if missing and "Sentencepiece" in reason:
+            reason = missing
+        raise ValueError(f"{export_dir}: the exported model cannot be used: {reason}") from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
     outputs = {name: tensor.name for name, tensor in signature.outputs.items() if name in _OUTPUTS}
     return session, inputs, outputs, length

@@ -1,14 +1,11 @@
 """WordPiece as operations of a TensorFlow graph: the tokens of `tokenization.FullTokenizer`.
 
 The operations are TensorFlow's own, so an exported model needs neither this project nor
-tensorflow-text. TensorFlow's graphs do not have an operation for Unicode's normal forms; here, they
-are a table of the characters that cleaning, lower-casing, decomposition and the removal of accents
-change. The table is made by Python's `unicodedata`, with which `FullTokenizer` works, too.
+tensorflow-text. Cleaning, lower-casing, decomposition and the removal of accents are a table of the
+characters that they change.
 
-Two rules look at more than one character. A capital sigma at the end of a word becomes a final
-sigma, as `str.lower` says; this is done here. The canonical order of several marks on one letter is
-not: it matters only for the few marks that are not removed with the accents, such as the tone marks
-of old Hangul.
+The canonical order of several marks on one letter is not done here. It matters only for the few
+marks that are not removed with the accents, such as the tone marks of old Hangul.
 
 Letters: T texts, W words of all texts, C characters of all texts, V tokens of the vocabulary.
 """
@@ -20,13 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.serving import graph_characters
 from bert_estimator.tokenization import UNK, FullTokenizer
 from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_punctuation
 
 _KEPT, _DROPPED, _SPACE, _OWN_WORD, _REPLACED = range(5)
-_CODES = 0x110000
-_SURROGATES = range(0xD800, 0xE000)
-_SIGMA = ord("Σ")
 _HASHES = (1 << 63) - 1
 _MOST_CHARACTERS_OF_A_WORD = 200
 
@@ -37,19 +32,15 @@ class _Characters(NamedTuple):
     Attributes:
       starts, kinds: the first code of each range of codes, and what happens to the range's codes.
       codes, replacements: the codes of kind _REPLACED, ascending, and what replaces each.
-      case_starts, cases: the first code of each range, and a letter for the range's codes: "c" has
-        a case, "i" is ignored when cases are looked at, "o" is anything else.
     """
 
     starts: np.ndarray
     kinds: np.ndarray
     codes: np.ndarray
     replacements: list[str]
-    case_starts: np.ndarray
-    cases: np.ndarray
 
 
-class GraphTokenizer:
+class GraphWordPiece:
     """Adds a tokenizer to the current graph.
 
     Args:
@@ -89,35 +80,20 @@ class GraphTokenizer:
         """Returns texts cleaned up, with single words between spaces."""
         table = self._characters
         codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-        kinds = codes.with_values(_in_ranges(codes.flat_values, table.starts, table.kinds))
-        kept = tf.not_equal(kinds, _DROPPED)
-        codes, kinds = tf.ragged.boolean_mask(codes, kept), tf.ragged.boolean_mask(kinds, kept)
-        flat, kind = codes.flat_values, kinds.flat_values
-        characters = tf.strings.unicode_encode(flat[:, tf.newaxis], "UTF-8")
-        place = tf.minimum(tf.searchsorted(table.codes, flat), len(table.codes) - 1)
-        replaced = tf.gather(tf.constant(table.replacements), place)
-        characters = tf.where_v2(tf.equal(kind, _REPLACED), replaced, characters)
+        kinds = graph_characters.in_ranges(codes.flat_values, table.starts, table.kinds)
+        kept = codes.with_values(tf.not_equal(kinds, _DROPPED))
+        kind = tf.boolean_mask(kinds, kept.flat_values)
+        codes = tf.ragged.boolean_mask(codes, kept)
+        flat = codes.flat_values
+        characters = graph_characters.replaced(flat, table.codes, table.replacements)
         if self._tokenizer.do_lower_case:
-            final = tf.cond(
-                tf.reduce_any(tf.equal(flat, _SIGMA)),
-                lambda: self._final_sigmas(codes),
-                lambda: tf.zeros_like(flat, tf.bool),
-            )
+            final = graph_characters.final_sigmas(codes)
             characters = tf.where_v2(final, tf.fill(tf.shape(flat), "ς"), characters)
         characters = tf.where_v2(
             tf.equal(kind, _OWN_WORD), tf.strings.join([" ", characters, " "]), characters
         )
         characters = tf.where_v2(tf.equal(kind, _SPACE), tf.fill(tf.shape(flat), " "), characters)
         return tf.strings.reduce_join(codes.with_values(characters), axis=-1)
-
-    def _final_sigmas(self, codes):
-        """Returns which characters are a capital sigma at the end of a word, bool [C]."""
-        table, flat = self._characters, codes.flat_values
-        cases = _in_ranges(flat, table.case_starts, table.cases)
-        cases = tf.where_v2(tf.equal(flat, _SIGMA), tf.fill(tf.shape(flat), "S"), cases)
-        joined = tf.strings.reduce_join(codes.with_values(cases), axis=-1)
-        marked = tf.strings.regex_replace(joined, "([cS]i*)S(i*(?:o|$))", r"\1F\2")
-        return tf.equal(tf.strings.bytes_split(marked).flat_values, "F")
 
     def _pieces(self, words):
         """Returns the ids of the pieces of words [W], a ragged int32 [W, (pieces)]."""
@@ -194,34 +170,17 @@ class GraphTokenizer:
         return tf.where_v2(is_token, ids, -tf.ones_like(ids))
 
 
-def _in_ranges(codes, starts, values):
-    """Returns the value of the range that each code is in."""
-    return tf.gather(tf.constant(values), tf.searchsorted(starts, codes, side="right") - 1)
-
-
-def _ranges(values):
-    """Returns (first places of the runs of equal values, the values of the runs)."""
-    values = np.array(values)
-    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-    return starts.astype(np.int32), values[starts]
-
-
 @functools.cache
 def _characters(do_lower_case):
     """Returns `_Characters`, made by the functions that `FullTokenizer` calls."""
-    kinds = np.zeros(_CODES, np.int32)
-    cases = np.full(_CODES, "o")
+    kinds = np.zeros(graph_characters.CODES, np.int32)
     codes, replacements = [-1], [""]  # so that the table has an entry in any case
-    for code in range(_CODES):
-        # UTF-8 does not have surrogates. Beyond all CJK blocks, codes without a character are kept.
-        if code in _SURROGATES or (code > 0x30000 and unicodedata.category(chr(code)) in "CnCo"):
-            continue
-        cases[code] = _case(chr(code))
+    for code in graph_characters.assigned():
         kinds[code], replacement = _fate(code, do_lower_case)
         if kinds[code] == _REPLACED:
             codes.append(code)
             replacements.append(replacement)
-    return _Characters(*_ranges(kinds), np.array(codes, np.int32), replacements, *_ranges(cases))
+    return _Characters(*graph_characters.ranges(kinds), np.array(codes, np.int32), replacements)
 
 
 def _fate(code, do_lower_case):
@@ -241,10 +200,3 @@ def _fate(code, do_lower_case):
     if spaced == f" {character} ":
         return _OWN_WORD, spaced
     return (_REPLACED, spaced) if spaced else (_DROPPED, "")
-
-
-def _case(character):
-    """Returns how `str.lower` takes a character beside a sigma."""
-    if (character + "Σ").lower().endswith("ς"):
-        return "c"
-    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"

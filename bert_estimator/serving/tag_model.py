@@ -17,13 +17,11 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.serving import graph_characters, graph_tokenizer
 from bert_estimator.serving.graph_tokenizer import GraphTokenizer
-from bert_estimator.tokenization import FullTokenizer
+from bert_estimator.tokenization import Tokenizer
 
 WINDOWS = "windows"  # the name of the signature that takes ids
-
-# What `str.split` takes for white space, as a class of a regular expression.
-_SPACES = "[" + "".join(f"\\x{{{c:x}}}" for c in range(0x110000) if chr(c).isspace()) + "]"
 
 
 class TaggedText:
@@ -38,11 +36,11 @@ class TaggedText:
       ids: the features by name, which may be fed instead.
     """
 
-    def __init__(self, tokenizer: FullTokenizer, max_seq_length: int):
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         self.texts = {"text_a": tf.placeholder(tf.string, [None], "text_a")}
         self._words = words_of(self.texts["text_a"])
         features, self._places = windows_of(
-            GraphTokenizer(tokenizer), self._words, tokenizer, max_seq_length
+            graph_tokenizer.of(tokenizer), self._words, tokenizer, max_seq_length
         )
         self.ids = {
             name: tf.placeholder_with_default(value, [None, max_seq_length], name)
@@ -70,12 +68,12 @@ class TaggedText:
 
 def words_of(texts: tf.Tensor) -> tf.RaggedTensor:
     """Returns the words of texts [B], which are separated by white space: [B, (words)]."""
-    spaced = tf.strings.regex_replace(texts, _SPACES, " ")
+    spaced = tf.strings.regex_replace(texts, graph_characters.SPACES, " ")
     return tf.strings.split(spaced, result_type="RaggedTensor")
 
 
 def windows_of(
-    in_graph: GraphTokenizer, words: tf.RaggedTensor, tokenizer: FullTokenizer, max_seq_length: int
+    in_graph: GraphTokenizer, words: tf.RaggedTensor, tokenizer: Tokenizer, max_seq_length: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Returns the windows of sentences, as `input_pipelines.tag_features.TagFeatures` makes them.
 

@@ -4,6 +4,7 @@ Signatures of the exported model, by TensorFlow Serving's conventions:
 
     serving_default        strings [B], or two of them for pairs, under `text_a` and `text_b`
     ids:serving_default    `input_ids`, `input_mask`, `segment_ids`, int32 [B, F]
+    classify, regress      `inputs`, strings [B]: serialized `tf.Example`s of the same strings
 
 Outputs are the model's own, `logits` and `probabilities`; and besides
 
@@ -11,15 +12,20 @@ Outputs are the model's own, `logits` and `probabilities`; and besides
     multi_label       `labels` strings [B, L]
     regression        `number` float32 [B]
 
+`classify` gives `classes`, strings [B, L], and `scores`, their probabilities; `regress` gives
+`outputs`, the numbers. A model of regression has `regress`, and other models have `classify`.
+
 Letters: B texts, F sequence length, L labels.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.serving import graph_tokenizer
 from bert_estimator.serving.graph_tokenizer import GraphTokenizer
-from bert_estimator.tokenization import FullTokenizer
+from bert_estimator.tokenization import Tokenizer
 
 _BATCH = 256
 
@@ -28,34 +34,47 @@ class TextDifferenceError(ValueError):
     """The graph's tokens of a text are not the tokenizer's; the message shows the text."""
 
 
-def inputs(
-    tokenizer: FullTokenizer, is_pair: bool, max_seq_length: int
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+class Inputs(NamedTuple):
+    """What a model may be fed; each is computed from the one before it unless it is fed.
+
+    Attributes:
+      examples: serialized `tf.Example`s, strings [B], which have the texts as features.
+      texts: the texts by name, strings [B].
+      ids: the features of the network by name.
+    """
+
+    examples: tf.Tensor
+    texts: dict[str, tf.Tensor]
+    ids: dict[str, tf.Tensor]
+
+
+def inputs(tokenizer: Tokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
     """Adds the inputs of a model to the current graph.
 
     Args:
       tokenizer: the tokenizer of the training.
       is_pair: whether an example is a pair of texts.
       max_seq_length: F.
-
-    Returns:
-      (the placeholders of the texts by name; the features by name, which may be fed instead).
     """
     names = ("text_a", "text_b")[: 2 if is_pair else 1]
-    texts = {name: tf.placeholder(tf.string, [None], name) for name in names}
-    in_graph = GraphTokenizer(tokenizer)
+    examples = tf.placeholder(tf.string, [None], "examples")
+    parsed = tf.io.parse_example(
+        examples, {name: tf.io.FixedLenFeature([], tf.string) for name in names}
+    )
+    texts = {name: tf.placeholder_with_default(parsed[name], [None], name) for name in names}
+    in_graph = graph_tokenizer.of(tokenizer)
     features = features_of(in_graph, list(texts.values()), tokenizer, max_seq_length)
     ids = {
         name: tf.placeholder_with_default(value, [None, max_seq_length], name)
         for name, value in features.items()
     }
-    return texts, ids
+    return Inputs(examples, texts, ids)
 
 
 def features_of(
     in_graph: GraphTokenizer,
     texts: Sequence[tf.Tensor],
-    tokenizer: FullTokenizer,
+    tokenizer: Tokenizer,
     max_seq_length: int,
 ) -> dict[str, tf.Tensor]:
     """Returns the features of texts or pairs, as `input_pipelines.features.Features` makes them.
@@ -116,7 +135,7 @@ def named_outputs(kind: str, labels: Sequence[str], outputs: dict[str, tf.Tensor
     return {**outputs, **named}
 
 
-def check_texts(tokenizer: FullTokenizer, texts: Iterable[str]) -> int:
+def check_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> int:
     """Compares the tokens of texts in the graph with the tokenizer's own.
 
     Returns:
@@ -128,7 +147,7 @@ def check_texts(tokenizer: FullTokenizer, texts: Iterable[str]) -> int:
     number, waiting = 0, []
     with tf.Graph().as_default(), tf.Session() as session:
         placeholder = tf.placeholder(tf.string, [None])
-        ids = GraphTokenizer(tokenizer)(placeholder)
+        ids = graph_tokenizer.of(tokenizer)(placeholder)
 
         def compare():
             encoded = [text.encode(errors="surrogatepass") for text in waiting]

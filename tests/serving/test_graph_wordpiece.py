@@ -8,7 +8,7 @@ import random
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph_tokenizer import GraphTokenizer
+from bert_estimator.serving.graph_wordpiece import GraphWordPiece
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 
 GOLDENS = pathlib.Path(__file__).parent.parent / "tokenization" / "goldens" / "tokens.json"
@@ -25,7 +25,7 @@ def tokenizer(request, tmp_path_factory):
 def in_graph(tokenizer, texts, **options):
     """Returns the ids of texts, as lists."""
     with tf.Graph().as_default(), tf.Session() as session:
-        ids = GraphTokenizer(tokenizer)(tf.constant(texts, tf.string, [len(texts)]), **options)
+        ids = GraphWordPiece(tokenizer)(tf.constant(texts, tf.string, [len(texts)]), **options)
         return session.run(ids).to_list()
 
 

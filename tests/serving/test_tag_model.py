@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from test_graph_tokenizer import NASTY
+from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving import tag_model
-from bert_estimator.serving.graph_tokenizer import GraphTokenizer
+from bert_estimator.serving import graph_tokenizer, tag_model
 from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import FullTokenizer, write_vocab
 from input_pipelines.tag_features import TagFeatures
@@ -28,7 +27,7 @@ def test_windows_are_those_of_training(tmp_path, length):
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     with tf.Graph().as_default(), tf.Session() as session:
         words = tag_model.words_of(tf.constant([text.encode() for text in TEXTS]))
-        in_graph = GraphTokenizer(tokenizer)
+        in_graph = graph_tokenizer.of(tokenizer)
         windows = tag_model.windows_of(in_graph, words, tokenizer, length)
         words, (features, places) = session.run([words, windows])
     expected_words = [words_of(text) for text in TEXTS]

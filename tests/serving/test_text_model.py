@@ -9,15 +9,21 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from test_graph_tokenizer import NASTY
+from test_graph_wordpiece import NASTY
 from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import classification_export
-from bert_estimator.serving import graph_tokenizer, text_model
+from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, text_model
 from bert_estimator.serving.predictor import Predictor
-from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    FullTokenizer,
+    SentencePieceTokenizer,
+    train_sentencepiece,
+    write_vocab,
+)
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
@@ -46,7 +52,7 @@ def test_features_are_those_of_training(tokenizer, is_pair, length):
     expected = Features(examples, tokenizer, length).batch(np.arange(len(examples)))
     columns = [strings, others] if is_pair else [strings]
     with tf.Graph().as_default(), tf.Session() as session:
-        in_graph = graph_tokenizer.GraphTokenizer(tokenizer)
+        in_graph = graph_tokenizer.of(tokenizer)
         texts = [tf.constant([text.encode() for text in column]) for column in columns]
         found = session.run(text_model.features_of(in_graph, texts, tokenizer, length))
     assert set(found) == {"input_ids", "input_mask", "segment_ids"}
@@ -72,15 +78,29 @@ def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
 LOADS_A_SAVED_MODEL = """
 import json, sys
 import tensorflow as tf
+if sys.argv[4:]:
+    import tensorflow_text
 model = tf.saved_model.load(sys.argv[1])
 signature = model.signatures["serving_default"]
 texts = json.load(open(sys.argv[2]))
 found = signature(**{name: tf.constant(column) for name, column in texts.items()})
-found = {name: value.numpy().tolist() for name, value in found.items()}
-for name in {"label", "labels"} & set(found):
-    found[name] = json.loads(str(found[name]).replace("b'", "'").replace("'", '"'))
-json.dump(found, open(sys.argv[3], "w"))
-assert not [name for name in sys.modules if name.startswith(("bert_estimator", "tensorflow_text"))]
+def example(values):
+    lists = {name: tf.train.BytesList(value=[value.encode()]) for name, value in values.items()}
+    features = {name: tf.train.Feature(bytes_list=values) for name, values in lists.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
+for name in {"classify", "regress"} & set(model.signatures):
+    answers = model.signatures[name](inputs=tf.constant(examples))
+    found |= {f"{name} {key}": value for key, value in answers.items()}
+
+def as_json(value):
+    value = value.numpy().tolist() if hasattr(value, "numpy") else value
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+json.dump({name: as_json(value) for name, value in found.items()}, open(sys.argv[3], "w"))
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+assert ("tensorflow_text" in sys.modules) == bool(sys.argv[4:])
 """
 
 
@@ -92,6 +112,15 @@ def write_data(path):
         write_pairs(path / f"{name}.tsv", pairs(number, seed))
 
 
+def use_sentencepiece(path, kind="unigram"):
+    """Writes a SentencePiece model of the data, and a network that fits it."""
+    texts = [part for a, b, _ in pairs(16, 1) for part in (a, b)]
+    train_sentencepiece(texts, str(path / "spm.model"), 30, kind)
+    config = json.loads((path / "bert_config.json").read_text())
+    size = SentencePieceTokenizer(str(path / "spm.model")).vocab_size
+    (path / "bert_config.json").write_text(json.dumps({**config, "vocab_size": size}))
+
+
 def exported(path, capsys, **changes):
     """Trains and exports; returns (the directory of the SavedModel, what was printed)."""
     flags = classifier_flags(path, path / "run", do_train=True, do_export=True, **changes)
@@ -100,11 +129,11 @@ def exported(path, capsys, **changes):
     return re.search("SavedModel: (.*)", out)[1], out
 
 
-def answers_of(path, model, texts):
-    """Returns the outputs of a process that knows TensorFlow alone."""
+def answers_of(path, model, texts, *options):
+    """Returns the outputs of a process that knows TensorFlow alone, or tensorflow-text as well."""
     (path / "texts.json").write_text(json.dumps(texts))
     arguments = [model, str(path / "texts.json"), str(path / "found.json")]
-    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments, *options], check=True)
     return json.loads((path / "found.json").read_text())
 
 
@@ -122,13 +151,48 @@ def test_pairs(tmp_path, capsys):
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
     assert found["label"] == [answer["label"] for answer in predictor(texts)]
     assert found["labels"] == [["high", "low"]] * len(texts)
+    assert found["classify classes"] == found["labels"]
+    assert found["classify scores"] == found["probabilities"]
+    check_signatures(model, {"classify": ("inputs", {"classes", "scores"})})
     assert len(np.unique(np.round(expected["logits"], 4), axis=0)) > 5
 
 
+def check_signatures(model, of_examples):
+    """Checks an exported model's signatures against the conventions of TensorFlow Serving.
+
+    Args:
+      model: its directory.
+      of_examples: name of a signature that takes `tf.Example`s -> (its input, its outputs).
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        signatures = tf.saved_model.load(session, ["serve"], model).signature_def
+    assert set(signatures) - {"__saved_model_init_op"} == {
+        "serving_default",
+        "ids:serving_default",
+        *of_examples,
+    }
+    for name, (fed, outputs) in of_examples.items():
+        signature = signatures[name]
+        assert signature.method_name == f"tensorflow/serving/{name}"
+        assert list(signature.inputs) == [fed] and set(signature.outputs) == outputs
+        assert tf.as_dtype(signature.inputs[fed].dtype) == tf.string
+        assert tf.saved_model.is_valid_signature(signature)
+        for output in signature.outputs.values():  # as the server checks
+            sizes = [dim.size for dim in output.tensor_shape.dim]
+            assert sizes[0] == -1 and len(sizes) == (2 if name == "classify" else 1)
+    assert signatures["serving_default"].method_name == "tensorflow/serving/predict"
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", ["wordpiece", "unigram", "bpe"])
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
-def test_single_texts(tmp_path, capsys, kind):
+def test_single_texts(tmp_path, capsys, kind, vocabulary):
     write_data(tmp_path)
+    options = ()
+    if vocabulary != "wordpiece":
+        pytest.importorskip("tensorflow_text")
+        options = ("with tensorflow_text",)
+        use_sentencepiece(tmp_path, vocabulary)
     label = {
         "classification": lambda text: text[:2],
         "multi_label": lambda text: text.split()[:2],
@@ -139,14 +203,22 @@ def test_single_texts(tmp_path, capsys, kind):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {f"{f}_file": tmp_path / f"{n}.jsonl" for f, n in (("train", "train"), ("eval", "dev"))}
-    model, _ = exported(tmp_path, capsys, task_kind=kind, **files)
-    found = answers_of(tmp_path, model, {"text_a": texts})
+    if vocabulary != "wordpiece":
+        files["vocab_file"] = tmp_path / "spm.model"
+    model, out = exported(tmp_path, capsys, task_kind=kind, **files)
+    assert "The SavedModel takes text" in out
+    found = answers_of(tmp_path, model, {"text_a": texts}, *options)
     predictor = Predictor(str(tmp_path / "run"))
     expected = predictor.predict(texts)
     np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
     if kind == "regression":
         np.testing.assert_allclose(found["number"], expected["logits"][:, 0], atol=1e-5)
+        assert found["regress outputs"] == found["number"]
+        check_signatures(model, {"regress": ("inputs", {"outputs"})})
     else:
+        assert found["classify classes"] == found["labels"]
+        assert found["classify scores"] == found["probabilities"]
+        check_signatures(model, {"classify": ("inputs", {"classes", "scores"})})
         np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
         assert found["labels"][0] == list(predictor.labels)
     assert ("label" in found) == (kind == "classification")
@@ -167,10 +239,12 @@ class _Task:
         return ["a b"]
 
 
-def test_what_cannot_take_text_takes_ids(tmp_path, capsys):
+def test_what_cannot_take_text_takes_ids(tmp_path, capsys, monkeypatch):
     vocab_file = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
-    for task, why in ((_Task("vocab.model"), "do not have operations for a SentencePiece vocab"),):
+    why = "the graph of a SentencePiece vocabulary needs tensorflow-text"
+    monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: why)
+    for task in (_Task("vocab.model"),):
         with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
             classification_export.takes_text(_Config("text"), task)
         for inputs in (None, "ids"):

@@ -1,0 +1,106 @@
+"""What tokenizers in a graph do to single characters, by tables made with Python's `unicodedata`.
+
+TensorFlow's graphs do not have operations for Unicode's normal forms, and other libraries know
+other versions of Unicode; the tables are what the tokenizers in Python do.
+
+A capital sigma at the end of a word becomes a final sigma, as `str.lower` says; that is the one
+rule of lower-casing that looks at more than one character.
+
+Letters: T texts, C characters of all texts.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+CODES = 0x110000
+SIGMA = ord("Σ")
+_SURROGATES = range(0xD800, 0xE000)
+
+# What `str.split` takes for white space, as a class of a regular expression.
+SPACES = "[" + "".join(f"\\x{{{c:x}}}" for c in range(CODES) if chr(c).isspace()) + "]"
+
+
+def assigned() -> Iterator[int]:
+    """Yields the codes of characters that tables look at; all other codes are kept as they are.
+
+    UTF-8 does not have surrogates. Beyond all CJK blocks, codes without a character are left out.
+    """
+    for code in range(CODES):
+        if code not in _SURROGATES and not (
+            code > 0x30000 and unicodedata.category(chr(code)) in "CnCo"
+        ):
+            yield code
+
+
+def in_ranges(codes: tf.Tensor, starts: np.ndarray, values: np.ndarray) -> tf.Tensor:
+    """Returns the value of the range that each code is in; see `ranges`."""
+    return tf.gather(tf.constant(values), tf.searchsorted(starts, codes, side="right") - 1)
+
+
+def ranges(values: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (first places of the runs of equal values, int32; the values of the runs)."""
+    values = np.array(values)
+    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return starts.astype(np.int32), values[starts]
+
+
+def replaced(codes: tf.Tensor, table: np.ndarray, replacements: Sequence[str]) -> tf.Tensor:
+    """Replaces characters.
+
+    Args:
+      codes: the characters, int32 [C].
+      table: the codes that are replaced, ascending, at least one.
+      replacements: what replaces each of them.
+
+    Returns:
+      Strings [C].
+    """
+    characters = tf.strings.unicode_encode(codes[:, tf.newaxis], "UTF-8")
+    place = tf.minimum(tf.searchsorted(table, codes), len(table) - 1)
+    is_replaced = tf.equal(tf.gather(tf.constant(table), place), codes)
+    other = tf.gather(tf.constant(list(replacements)), place)
+    return tf.where_v2(is_replaced, other, characters)
+
+
+def final_sigmas(codes: tf.RaggedTensor) -> tf.Tensor:
+    """Returns which characters of texts [T, (characters)] are a sigma at the end of a word.
+
+    Returns:
+      bool [C]: true for a capital sigma whose lower case is the final sigma.
+    """
+    flat = codes.flat_values
+    return tf.cond(
+        tf.reduce_any(tf.equal(flat, SIGMA)),
+        lambda: _final_sigmas(codes),
+        lambda: tf.zeros_like(flat, tf.bool),
+    )
+
+
+def _final_sigmas(codes):
+    flat = codes.flat_values
+    cases = in_ranges(flat, *_cases())
+    cases = tf.where_v2(tf.equal(flat, SIGMA), tf.fill(tf.shape(flat), "S"), cases)
+    joined = tf.strings.reduce_join(codes.with_values(cases), axis=-1)
+    marked = tf.strings.regex_replace(joined, "([cS]i*)S(i*(?:o|$))", r"\1F\2")
+    return tf.equal(tf.strings.bytes_split(marked).flat_values, "F")
+
+
+@functools.cache
+def _cases():
+    """Returns the `ranges` of codes with a letter each: "c" has a case, "i" is ignored when cases
+    are looked at, "o" is anything else."""
+    cases = np.full(CODES, "o")
+    for code in assigned():
+        cases[code] = _case(chr(code))
+    return ranges(cases)
+
+
+def _case(character):
+    """Returns how `str.lower` takes a character beside a sigma."""
+    if (character + "Σ").lower().endswith("ς"):
+        return "c"
+    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"

@@ -1,0 +1,43 @@
+"""The interface of tokenizers in a graph, and the one way to make one."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.serving import graph_sentencepiece
+from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
+from bert_estimator.serving.graph_wordpiece import GraphWordPiece
+from bert_estimator.tokenization import SentencePieceTokenizer, Tokenizer
+
+
+class GraphTokenizer(Protocol):
+    """Turns texts into ids in a graph; `GraphWordPiece` and `GraphSentencePiece` implement it."""
+
+    def __call__(self, texts: tf.Tensor, most_words: int | None = None) -> tf.RaggedTensor:
+        """Returns the ids of the tokens of texts, int32 [T, (tokens)], without special tokens.
+
+        Args:
+          texts: strings [T] in UTF-8; bytes that are not UTF-8 are left out.
+          most_words: how many words of each text have to be looked at; by default all.
+        """
+
+
+def of(tokenizer: Tokenizer) -> GraphTokenizer:
+    """Returns the tokenizer in the graph that does the same as a tokenizer.
+
+    Raises:
+      ImportError: it is a SentencePiece tokenizer, and tensorflow-text cannot be loaded.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return GraphSentencePiece(tokenizer)
+    return GraphWordPiece(tokenizer)
+
+
+def probes(tokenizer: Tokenizer) -> Iterable[str]:
+    """Returns texts that show whether the graph can do the same as a tokenizer, whatever its model.
+
+    They are for SentencePiece, whose models have features that few models use.
+    """
+    is_sentencepiece = isinstance(tokenizer, SentencePieceTokenizer)
+    return graph_sentencepiece.probes(tokenizer) if is_sentencepiece else ()
