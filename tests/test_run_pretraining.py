@@ -395,7 +395,7 @@ def test_two_hosts_equal_one(data, tmp_path):
         assert [record["step"] for record in metrics_of(path) if "eval_loss" in record] == [0, 10]
 
 
-def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, capsys):
+def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, capsys, logged):
     flags = {"num_train_steps": 12, "save_checkpoints_steps": 2, "learning_rate": 2.0}
     flags |= {"eval_steps": 4, "keep_best_checkpoint": True, "do_train": True, "do_eval": True}
     assert main(command(data, tmp_path, **flags)) == 0
@@ -406,6 +406,8 @@ def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, cap
     out = capsys.readouterr().out
     assert f"Checkpoint: {tmp_path}/best/model.ckpt-{best}" in out
     assert f"Training text at step {best}: " in out
+    said = [line.split()[3] for _, line in logged if line.startswith("Evaluation at step ")]
+    assert said == ["0:", "4:", "8:", "12:"]  # each once
     assert main(command(data, tmp_path, **{**flags, "num_train_steps": 16})) == 0
     losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
     assert sorted(losses) == [0, 4, 8, 12, 16]

@@ -20,7 +20,8 @@ _CHATTER = re.compile(
     r"Graph was finalized|Running local_init_op|Done running local_init_op|"
     r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from|"
     r"Signatures (?:INCLUDED|EXCLUDED)|Assets (?:added|written)|No assets to|"
-    r"SavedModel written to|is deprecated and will be removed"
+    r"SavedModel written to|is deprecated and will be removed|"
+    r"Evaluation at step %d over"  # the jobs say it themselves
 )
 
 # Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. They

@@ -19,7 +19,7 @@ from bert_estimator.errors import GREATEST
 from bert_estimator.jobs import compile_only, estimator, fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
-from bert_estimator.jobs.run import Run, locked
+from bert_estimator.jobs.run import Run, evaluation_line, locked
 from input_pipelines import features_input
 from input_pipelines.features_input import Batches
 
@@ -206,13 +206,9 @@ class FineTuning(abc.ABC):
             os.path.join(self._config.output_dir, "eval_results.txt"),
             (f"{name} = {value}" for name, value in sorted(metrics.items())),
         )
-        results = {k: float(v) for k, v in metrics.items() if k not in ("loss", "global_step")}
-        # A threshold is for a flag, so that its last digit counts.
-        measured = ", ".join(
-            f"{name} {value}" if name.endswith("_threshold") else f"{name} {value:.4f}"
-            for name, value in results.items()
-        )
-        print(f"Evaluation at step {metrics['global_step']}: {measured}")
+        results, step = _scores(metrics), int(metrics["global_step"])
+        self._run.log_rest(printed_step=step)
+        print(evaluation_line(step, results))
         for name, value in baselines.items():
             ahead = results[metric] - value
             place = "above" if ahead >= 0 else "below"
@@ -223,6 +219,7 @@ class FineTuning(abc.ABC):
         """Returns (the best metric, the newest checkpoint), for `BestCheckpoint`."""
         results = self.evaluate_once(None)
         self._run.directory.add_evaluation(results)
+        self._run.log_evaluation(int(results["global_step"]), _scores(results))
         newest = self._run.estimator.latest_checkpoint()
         return float(next(iter(results.values()))), newest
 
@@ -362,6 +359,11 @@ def _update_rule(config, data):
         ),
         summary_dir=config.output_dir,
     )
+
+
+def _scores(metrics):
+    """Returns what is printed of an evaluation: the loss is a mean over batches, and says less."""
+    return {k: float(v) for k, v in metrics.items() if k not in ("loss", "global_step")}
 
 
 def _as_metrics(baselines):

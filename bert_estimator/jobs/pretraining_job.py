@@ -83,7 +83,7 @@ class Pretraining:
         if config.do_train:
             run.directory.forget_metrics_after(start_step)
             if config.do_eval and start_step == 0:
-                self._evaluate()
+                self._evaluate_and_log()
             input_fn = functools.partial(self._input_fn, True)
             best_checkpoint = None
             if config.evaluates_while_training():
@@ -91,6 +91,7 @@ class Pretraining:
             run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
         if config.do_eval:
             results = self._evaluate(run.best())
+            run.log_rest(printed_step=int(results["global_step"]))
             what = "Held-out text" if self._data.is_held_out else "Training text"
             print(_scores(what, run.directory.evaluations(), results["global_step"]))
         print(run.summary())
@@ -118,9 +119,16 @@ class Pretraining:
         self._run.directory.add_evaluation({**results, **self._baseline})
         return results
 
+    def _evaluate_and_log(self):
+        """Evaluates the newest checkpoint, and logs what was found."""
+        results = self._evaluate()
+        values = {name: value for name, value in results.items() if name != "global_step"}
+        self._run.log_evaluation(int(results["global_step"]), values)
+        return results
+
     def _evaluate_newest(self):
         """Returns (the negative loss, the newest checkpoint), for `BestCheckpoint`."""
-        loss = float(self._evaluate()["loss"])
+        loss = float(self._evaluate_and_log()["loss"])
         return -loss, self._run.estimator.latest_checkpoint()
 
     @functools.cached_property

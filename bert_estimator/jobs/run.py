@@ -94,6 +94,8 @@ class Run:
         self.config = config
         self.directory = directory
         self.estimator = estimator
+        self._last_step = None  # of the training, once it has begun
+        self._unsaid = None  # (step, line) of its last evaluation, until it is printed
 
     def train(
         self,
@@ -115,6 +117,7 @@ class Run:
             None.
         """
         start_step, done = self.estimator.global_step(), None
+        self._last_step = num_train_steps
         if best_checkpoint is not None:
             best_checkpoint.resume(start_step)
         if start_step >= num_train_steps:
@@ -161,6 +164,23 @@ class Run:
             )
             return False
         return True
+
+    def log_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs what an evaluation found; at the end of training, `log_rest` does so instead.
+
+        The results may be of the same evaluation, which should be printed once.
+        """
+        line = evaluation_line(step, values)
+        if step == self._last_step:
+            self._unsaid = step, line
+        else:
+            tf.logging.info("%s", line)
+
+    def log_rest(self, printed_step: int | None = None) -> None:
+        """Logs the last evaluation of the training, unless it was of `printed_step`."""
+        if self._unsaid is not None and self._unsaid[0] != printed_step:
+            tf.logging.info("%s", self._unsaid[1])
+        self._unsaid = None
 
     def only_reads_elsewhere(self) -> interchange.Source | None:
         """Returns the network that --init_checkpoint names, if it is the one to evaluate.
@@ -211,8 +231,18 @@ class Run:
 
     def summary(self) -> str:
         """Draws the curves; returns a line that says where the run's files are."""
+        self.log_rest()
         checkpoint = self.best() or self.estimator.latest_checkpoint()
         return storage.shown(
             f"Checkpoint: {checkpoint}  summaries: {self.config.output_dir}  metrics: "
             f"{self.directory.metrics_path}  curves: {self.directory.write_curves()}"
         )
+
+
+def evaluation_line(step: int, values: Mapping[str, float]) -> str:
+    """Returns an evaluation as a line; a threshold is for a flag, so its last digit counts."""
+    measured = ", ".join(
+        f"{name} {value}" if name.endswith("_threshold") else f"{name} {value:.4f}"
+        for name, value in values.items()
+    )
+    return f"Evaluation at step {step}: {measured}"
