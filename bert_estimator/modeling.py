@@ -101,12 +101,7 @@ class BertModel:
                 hidden = tf.cast(hidden, precision.compute_dtype())
                 self._embedding_output = hidden
                 hidden = tf.reshape(hidden, [-1, config.embedding_width()])
-
-            def layer(x, dropout):
-                return transformer_layer(
-                    config, x, input_mask, hidden_rate, attention_rate, dropout
-                )
-
+            layer = _layer_fn(config, input_mask, hidden_rate, attention_rate)
             if recompute and is_training:
                 layer = functools.partial(recompute_lib.recompute, layer)
             with tf.variable_scope("encoder"):
@@ -116,14 +111,7 @@ class BertModel:
             shape = [-1, sequence_length, config.hidden_size]
             self._all_encoder_layers = [tf.reshape(layer, shape) for layer in layers]
             with tf.variable_scope("pooler"):
-                self._pooled_output = tf.tanh(
-                    dense(
-                        self.get_sequence_output()[:, 0, :],
-                        config.hidden_size,
-                        config.initializer_range,
-                        "dense",
-                    )
-                )
+                self._pooled_output = _pooled(config, self.get_sequence_output())
         self.config = config
 
     def get_pooled_output(self) -> tf.Tensor:
@@ -295,6 +283,21 @@ def _widened(config, x, sequence_length):
     name = "embedding_hidden_mapping_in"  # ALBERT's; ELECTRA calls it embeddings_project
     x = dense(x, config.hidden_size, config.initializer_range, name)
     return x, tf.reshape(x, [-1, sequence_length, config.hidden_size])
+
+
+def _layer_fn(config, input_mask, hidden_rate, attention_rate):
+    """Returns a layer as a function of its input and the dropout."""
+
+    def layer(x, dropout):
+        return transformer_layer(config, x, input_mask, hidden_rate, attention_rate, dropout)
+
+    return layer
+
+
+def _pooled(config, sequence_output):
+    """Returns tanh of a dense layer on the first token of a layer [B, F, H]: [B, H]."""
+    first = sequence_output[:, 0, :]
+    return tf.tanh(dense(first, config.hidden_size, config.initializer_range, "dense"))
 
 
 def _stack(layer, config, hidden, dropout):

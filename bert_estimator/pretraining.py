@@ -69,14 +69,9 @@ def model_fn_builder(
         del labels, params
         if mode == tpu.ModeKeys.EVAL:
             tensors = _per_position(make_model, precision, features, None)
-            return tpu.TPUEstimatorSpec(
-                mode,
-                loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
-                eval_metrics=(metric_fn, tensors),
-                # An evaluation before the first step needs these weights. If the model's own
-                # directory has a checkpoint, the evaluation reads that instead.
-                scaffold_fn=initial_weights(log=tf.logging.debug),
-            )
+            # An evaluation before the first step needs these weights. If the model's own directory
+            # has a checkpoint, the evaluation reads that instead.
+            return _eval_spec(tensors, initial_weights(log=tf.logging.debug))
         if mode != tpu.ModeKeys.TRAIN:
             raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
 
@@ -113,6 +108,16 @@ def metric_fn(
         ),
         "next_sentence_loss": tf.metrics.mean(next_sentence_loss, next_sentence_weights),
     }
+
+
+def _eval_spec(tensors, initial_weights):
+    """Returns the spec of an evaluation; `tensors` are the arguments of `metric_fn`."""
+    return tpu.TPUEstimatorSpec(
+        tpu.ModeKeys.EVAL,
+        loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
+        eval_metrics=(metric_fn, tensors),
+        scaffold_fn=initial_weights,
+    )
 
 
 def _per_position(make_model, precision, features, dropout):

@@ -86,7 +86,40 @@ def run(
         cores = len(topology.find(name))
     except (RuntimeError, ValueError) as error:
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
-    source = f"the {cores} cores of --tpu_topology={name}"
+    replicas = _check_cores(config, cores)
+
+    def report(changes):
+        changed = dataclasses.replace(config, **changes)
+        with _saying_so(config):
+            return compile_report.report(
+                lower(changed, cores),
+                name,
+                changed.train_batch_size,
+                config.num_cores_per_replica,
+                sharding.BERT,
+            )
+
+    found = report({})
+    print("\n".join(found.lines()), flush=True)
+    result = {**found.as_dict(), "num_train_steps": num_train_steps}
+    if found.fits:
+        result |= _times(found, num_train_steps, config.price_per_chip_hour)
+        print(_training(result))
+        if input_secs is not None:
+            result |= _input(found, input_secs)
+    else:
+        result["remedies"] = list(_remedies(config, replicas, found, report))
+    path = _path(config)
+    with atomic_file.writer(path) as writer:
+        json.dump(result, writer, indent=2)
+        writer.write("\n")
+    print(f"report: {storage.shown(path)}")
+    return found.fits
+
+
+def _check_cores(config, cores):
+    """Returns the number of replicas; raises FlagError if a flag does not fit the cores."""
+    source = f"the {cores} cores of --tpu_topology={config.tpu_topology}"
     shards, per_replica = config.num_tpu_cores, config.num_cores_per_replica
     flags.check(
         cores % per_replica == 0, "num_cores_per_replica", per_replica, f"must divide {source}"
@@ -98,39 +131,7 @@ def run(
         ("train_batch_size",),
     )
     flags.check(shards in (None, cores), "num_tpu_cores", shards, f"must be left out: {source}")
-
-    def report(changes):
-        changed = dataclasses.replace(config, **changes)
-        with _saying_so(config):
-            return compile_report.report(
-                lower(changed, cores),
-                name,
-                changed.train_batch_size,
-                per_replica,
-                sharding.BERT,
-            )
-
-    found = report({})
-    print("\n".join(found.lines()), flush=True)
-    result = {**found.as_dict(), "num_train_steps": num_train_steps}
-    if found.fits:
-        result |= _times(found, num_train_steps, config.price_per_chip_hour)
-        print(
-            f"training: {num_train_steps} steps, at least {result['least_step_secs']:.3g} s "
-            f"each, {_total(result, 'least')} in all; at "
-            f"{_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, what the LAMB paper's run of BERT-Large "
-            f"reached on TPU v3, {_total(result, 'likely')}"
-        )
-        if input_secs is not None:
-            result |= _input(found, input_secs)
-    else:
-        result["remedies"] = list(_remedies(config, replicas, found, report))
-    path = _path(config)
-    with atomic_file.writer(path) as writer:
-        json.dump(result, writer, indent=2)
-        writer.write("\n")
-    print(f"report: {storage.shown(path)}")
-    return found.fits
+    return replicas
 
 
 def _saying_so(config):
@@ -188,6 +189,15 @@ def _times(report, steps, price):
         if price is not None:
             result[of_cost] = result[of_secs] / 3600 * report.chips * price
     return result
+
+
+def _training(result):
+    """Returns the times of a training in words."""
+    return (
+        f"training: {result['num_train_steps']} steps, at least {result['least_step_secs']:.3g} s "
+        f"each, {_total(result, 'least')} in all; at {_SHARE_OF_PEAK_OF_THE_PAPER:.1%} of peak, "
+        f"what the LAMB paper's run of BERT-Large reached on TPU v3, {_total(result, 'likely')}"
+    )
 
 
 def _input(report, input_secs):

@@ -60,32 +60,8 @@ def accumulate(
     if num_micro_batches == 1:
         return _differentiate(loss_fn, features, tf.constant(0), variables)
     sums, variables, used = _build_once(loss_fn, features, micro_batch_size, variables)
-
-    def add_micro_batch(index, loss, outputs, gradients):
-        first_row = index * micro_batch_size
-        with _same_scope(reuse=True):
-            share, more_outputs, more_gradients = _differentiate(
-                loss_fn, _rows(features, first_row, micro_batch_size), first_row, used
-            )
-        return (
-            index + 1,
-            loss + share,
-            {name: outputs[name] + more_outputs[name] for name in outputs},
-            [total + more for total, (more, _) in zip(gradients, more_gradients, strict=True)],
-        )
-
-    _, loss, outputs, gradients = tf.while_loop(
-        lambda index, *_: index < num_micro_batches,
-        add_micro_batch,
-        (
-            tf.constant(0),
-            tf.constant(0.0),
-            {name: tf.zeros(shape, dtype) for name, (shape, dtype) in sums.items()},
-            [tf.zeros(variable.shape) for variable in used],
-        ),
-        # Each further iteration would keep the activations of another micro-batch.
-        parallel_iterations=1,
-        name="micro_batches",
+    loss, outputs, gradients = _loop(
+        loss_fn, features, num_micro_batches, micro_batch_size, sums, used
     )
     by_variable = {
         variable.ref(): gradient for variable, gradient in zip(used, gradients, strict=True)
@@ -95,6 +71,43 @@ def accumulate(
         outputs,
         [(by_variable.get(variable.ref()), variable) for variable in variables],
     )
+
+
+def _loop(loss_fn, features, num_micro_batches, micro_batch_size, sums, variables):
+    """Sums over all micro-batches, one after the other.
+
+    Returns:
+      The loss, the outputs by name, and the gradients by the variables; see `_build_once` for
+      `sums`.
+    """
+
+    def add_micro_batch(index, loss, outputs, gradients):
+        first_row = index * micro_batch_size
+        with _same_scope(reuse=True):
+            share, more_outputs, more_gradients = _differentiate(
+                loss_fn, _rows(features, first_row, micro_batch_size), first_row, variables
+            )
+        return (
+            index + 1,
+            loss + share,
+            {name: outputs[name] + more_outputs[name] for name in outputs},
+            [total + more for total, (more, _) in zip(gradients, more_gradients, strict=True)],
+        )
+
+    _, *summed = tf.while_loop(
+        lambda index, *_: index < num_micro_batches,
+        add_micro_batch,
+        (
+            tf.constant(0),
+            tf.constant(0.0),
+            {name: tf.zeros(shape, dtype) for name, (shape, dtype) in sums.items()},
+            [tf.zeros(variable.shape) for variable in variables],
+        ),
+        # Each further iteration would keep the activations of another micro-batch.
+        parallel_iterations=1,
+        name="micro_batches",
+    )
+    return summed
 
 
 def _build_once(loss_fn, features, micro_batch_size, variables):

@@ -69,10 +69,7 @@ def export(
                     else:
                         builder.add_meta_graph(**content)
             builder.save(as_text)
-            for relative, source in (assets_extra or {}).items():
-                path = os.path.join(unfinished, "assets.extra", relative)
-                tf.io.gfile.makedirs(os.path.dirname(path))
-                tf.io.gfile.copy(source, path)
+            _copy_extra(assets_extra or {}, unfinished)
         tf.io.gfile.rename(unfinished, export_dir)
     except BaseException:
         if tf.io.gfile.exists(unfinished):
@@ -80,6 +77,14 @@ def export(
         raise
     tf.logging.info("Exported %s to %s", checkpoint, tf.compat.as_str(export_dir))
     return export_dir
+
+
+def _copy_extra(assets, export_dir):
+    """Copies files, by their paths there, to a SavedModel's `assets.extra`."""
+    for relative, source in assets.items():
+        path = os.path.join(export_dir, "assets.extra", relative)
+        tf.io.gfile.makedirs(os.path.dirname(path))
+        tf.io.gfile.copy(source, path)
 
 
 def _remove_leftovers(export_dir_base):
