@@ -152,7 +152,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         [str(path)],
         settings,
         {"held_out": held_out.description(6 / len(documents), of_held_out)},
-        masking,
+        masking=masking,
     )
 
 
