@@ -12,7 +12,6 @@ from bert_estimator import provenance, storage
 from bert_estimator.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
-    EXPORT_INPUTS,
     LEAST_TOKENS,
     TASK_KINDS,
 )
@@ -86,7 +85,8 @@ class ClassificationConfig(FineTuningConfig):
     )
     export_inputs: str | None = flags.field(
         None,
-        "Export a model that takes text or ids; the default is text, but ids for SentencePiece.",
+        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
+        "vocabulary without tensorflow-text.",
         may_differ=True,
     )
 
@@ -112,9 +112,6 @@ class ClassificationConfig(FineTuningConfig):
             "is for test_results.tsv, but tags are predicted in the format of --predict_file; "
             "leave it out",
         )
-        if self.export_inputs is not None:
-            rule = "is for --do_export; add it, or leave this out"
-            flags.check(self.do_export, "export_inputs", self.export_inputs, rule)
         weights = self.class_weights.split(",") if self.class_weights else ("1",)
         are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
         flags.check(
@@ -128,8 +125,6 @@ class ClassificationConfig(FineTuningConfig):
     def _check_choices(self):
         """Checks what is chosen by name; other checks would misread a misspelt name."""
         flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
-        if self.export_inputs is not None:
-            flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
         names = (*TASK_NAMES, *_EMBEDDED)
         if self.task_name:
             flags.check_choice("task_name", self.task_name, names)

@@ -8,6 +8,7 @@ import os
 from typing import Any, ClassVar, TypeVar
 
 from bert_estimator import provenance
+from bert_estimator.choices import EXPORT_INPUTS
 from bert_estimator.command_line import flags
 from bert_estimator.errors import GREATEST
 from bert_estimator.jobs.config import JobConfig
@@ -49,6 +50,9 @@ class FineTuningConfig(JobConfig):
     )
     do_predict: bool = flags.field(False, "Predict.", may_differ=True)
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)
+    export_inputs: str | None = flags.field(
+        None, "Export a model that takes text or ids.", may_differ=True
+    )
     num_seeds: int = flags.field(
         1, "Run this many seeds, from --random_seed on; print median and spread.", may_differ=True
     )
@@ -71,6 +75,10 @@ class FineTuningConfig(JobConfig):
         last = self.random_seed + self.num_seeds - 1
         rule = f"would use the seed {last} last; --random_seed can be at most {GREATEST}"
         flags.check(last <= GREATEST, "num_seeds", self.num_seeds, rule)
+        if self.export_inputs is not None:
+            flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
+            rule = "is for --do_export; add it, or leave this out"
+            flags.check(self.do_export, "export_inputs", self.export_inputs, rule)
         for name in ("layerwise_lr_decay", "warmup_proportion"):
             value = getattr(self, name)
             flags.check(0 <= value <= 1, name, value, "must be from 0 to 1")
