@@ -149,21 +149,37 @@ def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there)
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [20, 47, 61, 75])
-def test_killed_in_remote_storage_it_goes_on_to_the_same_weights(
-    finished, flags, tmp_path, monkeypatch, number
-):
-    url, upload, calls = f"ram:/{tmp_path}/run", storage.upload, []
+def uploads(monkeypatch, number=None):
+    """Returns the list of uploads, which grows; has the process end at the one of this number."""
+    upload, calls = storage.upload, []
 
     def killed(path, url):
         calls.append(url)
-        if len(calls) > number:
+        if number is not None and len(calls) > number:
             raise Killed
         upload(path, url)
 
+    monkeypatch.setattr(storage, "upload", killed)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def num_uploads(flags, tmp_path_factory):
+    """Returns how many uploads a recipe has that is not killed."""
+    with pytest.MonkeyPatch.context() as patched:
+        calls = uploads(patched)
+        run(flags, f"ram:/{tmp_path_factory.mktemp('not_killed')}/run")
+        return len(calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("percent", [25, 62, 80, 98])
+def test_killed_in_remote_storage_it_goes_on_to_the_same_weights(
+    finished, flags, num_uploads, tmp_path, monkeypatch, percent
+):
+    url = f"ram:/{tmp_path}/run"
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "upload", killed)
+        uploads(patched, num_uploads * percent // 100)
         with pytest.raises(Killed):
             run(flags, url)
     run([*flags, "--take_over"], url)

@@ -2,7 +2,8 @@
 
 It is a proxy for HTTPS that answers in Google's place, with a certificate of its own. `environment`
 says how a process finds it. It knows what TensorFlow's client asks for, and no more: objects in
-memory, listed, read, written, renamed and removed.
+memory, listed, read, written, renamed and removed. How often the client tries a request that fails
+is read when TensorFlow is loaded: `fork_server` sets it.
 """
 
 import contextlib
@@ -54,8 +55,6 @@ class Bucket:
             **dict.fromkeys(["no_proxy", "NO_PROXY"], "localhost,127.0.0.1"),
             "CURL_CA_BUNDLE": str(certificate),
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
-            "GCS_RETRY_CONFIG_MAX_RETRIES": "1",
-            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "1000",
         }
 
     def put(self, name, data):
@@ -151,9 +150,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self):
         path, _ = self._target()
-        name = self.server.bucket.sessions[f"https://www.googleapis.com{path}"]
-        is_put = self.server.bucket.put(name, self._body())
-        self._answer(200 if is_put else 503)
+        name, data = self.server.bucket.sessions[f"https://www.googleapis.com{path}"], self._body()
+        if self.headers.get("Content-Range", "").startswith("bytes */"):
+            # It asks how much of an upload arrived that was refused: nothing did.
+            return self._answer(308)
+        return self._answer(200 if self.server.bucket.put(name, data) else 503)
 
     def do_DELETE(self):
         path, _ = self._target()

@@ -24,7 +24,7 @@ import threading
 
 # Variables that are read while Python starts or modules are loaded: a copy would not see another
 # value. TF_CONFIG is read later. TF_CPP_MIN_LOG_LEVEL has no effect: a copy may print more.
-_READ_AT_START = ("PYTHON", "JAX_", "XLA_", "TF_", "OMP_", "OPENBLAS_", "LC_", "LANG")
+_READ_AT_START = ("PYTHON", "JAX_", "XLA_", "TF_", "OMP_", "OPENBLAS_", "LC_", "LANG", "GCS_")
 _READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
 
 
