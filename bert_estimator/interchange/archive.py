@@ -16,7 +16,8 @@ _WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
 def extracted(path: str) -> str:
     """Unpacks a model's archive into a directory that lasts as long as the process.
 
-    An archive is unpacked once in a process, unless it changes.
+    An archive is unpacked once in a process, unless it changes. Messages and the settings of runs
+    name the archive in place of the directory, as `storage.shown` does.
 
     Returns:
       The directory in which the model's files lie.
@@ -52,6 +53,8 @@ def _extracted(path, *_):
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+    # The directory is another one in the next process: a run's settings must not name it.
+    storage.show(folder, storage.shown(path))
     models = {os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))}
     modules = {os.path.dirname(n) for n in names if os.path.basename(n) == "saved_model.pb"}
     # Of TF Hub's modules, the weights lie in a directory within.

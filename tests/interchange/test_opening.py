@@ -6,7 +6,8 @@ import zipfile
 import fixtures
 import pytest
 
-from bert_estimator.interchange import open_source
+from bert_estimator import storage
+from bert_estimator.interchange import archive, open_source
 
 
 def packed(tmp_path, folder, inside="", name="model.zip"):
@@ -83,3 +84,14 @@ def test_an_archive_is_unpacked_once_until_it_changes(tmp_path):
     assert open_source(path).vocab_file == first
     shutil.copy(packed(tmp_path, fixtures.DATA / "hf_encoder", name="other.zip"), path)
     assert open_source(path).format == "hf"
+
+
+def test_the_next_process_names_a_file_of_an_archive_in_the_same_way(tmp_path):
+    """A run that was started with the vocabulary of an archive compares the names when resumed."""
+    path = packed(tmp_path, fixtures.TF1)
+    files = []
+    for _ in range(2):
+        archive._extracted.cache_clear()
+        files.append(open_source(path).vocab_file)
+    assert files[0] != files[1]
+    assert [storage.shown(file) for file in files] == [f"{path}/vocab.txt"] * 2
