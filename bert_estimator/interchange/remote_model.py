@@ -30,6 +30,9 @@ def fetched(url: str, choice: str | None) -> str:
     """
     if storage.check(f"{url}.index"):
         folder, _, name = url.rpartition("/")
+        module = folder.removesuffix("/variables")
+        if module != folder and storage.check(f"{module}/saved_model.pb"):  # TF Hub's
+            return os.path.join(fetched(module, choice), "variables", name)
         return os.path.join(_copy_of_prefix(folder, name, _state(folder)), name)
     if url.endswith(".zip"):
         return storage.local(url)

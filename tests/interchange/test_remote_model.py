@@ -4,6 +4,7 @@ import os
 import shutil
 
 import fixtures
+import hub_modules
 import pytest
 
 from bert_estimator import storage
@@ -31,8 +32,9 @@ def copied(monkeypatch):
 
 
 def upload(folder, url):
-    for path in folder.iterdir():
-        storage.upload(str(path), f"{url}/{path.name}")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            storage.upload(str(path), f"{url}/{path.relative_to(folder)}")
 
 
 def weights(path):
@@ -66,3 +68,15 @@ def test_of_a_directory_of_several_checkpoints_the_named_one_is_copied(url, tmp_
     assert not [name for name in copied if name.startswith("other")]
     assert storage.shown(open_source(path).checkpoint) == path
     assert len(copied) == len(os.listdir(fixtures.TF1))
+
+
+def test_the_weights_of_a_module_of_tf_hub_are_the_module(url, tmp_path):
+    """As with a local path, the module's graph and its vocabulary belong to its variables."""
+    source = open_source(str(fixtures.TF1))
+    module = hub_modules.write_tf2(
+        tmp_path / "hub", source.config, fixtures.weights_of(source), source.vocab_file, True
+    )
+    upload(module, url)
+    expected = weights(str(module))
+    for path in (url, f"{url}/variables/variables"):
+        assert open_source(path).format == "hub" and weights(path) == expected
