@@ -141,7 +141,7 @@ class Cell:
             process = Process(command, watch)
             with open(metrics, encoding="utf-8") as reader:
                 records = [json.loads(line) for line in reader]
-        timed = records[_WARMUP_LOOPS:]
+        timed = records[-_LOOPS:]
         secs = [1 / record["steps_per_sec"] for record in timed]
         first = loops[0][1] - process.started - (steps - 1) * min(secs)
         (start, _, cpu_start), (end, _, cpu_end) = loops[0], loops[-1]

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from scripts import PRETRAINING, end, start
 from tiny_run import bert_config, metrics_of, steps_of, variables_of, words, write_records
 from tiny_run import pretraining_flags as command
+from toy import scalars
 
 import run_pretraining
 from bert_estimator import provenance
@@ -253,7 +254,7 @@ def test_a_run_leaves_checkpoints_events_metrics_and_curves(data, finished):
     assert config["flags"]["eval_batch_size"] == {"value": 8, "from": "default"}
     assert config["command"][1:] == [SCRIPT, *command(data, output_dir, precision="bfloat16")]
     records = metrics_of(output_dir)
-    assert [r["step"] for r in records if "loss" in r] == [2, 4, 6, 8, 10]
+    assert [r["step"] for r in records if "loss" in r] == [1, 2, 4, 6, 8, 10]
     assert [r["step"] for r in records if "eval_loss" in r] == [0, 10]
     assert records[-1]["eval_masked_lm_loss"] < records[0]["eval_masked_lm_loss"]
     root = xml.etree.ElementTree.parse(f"{output_dir}/curves.svg").getroot()
@@ -366,6 +367,27 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
     first = float(re.search(r"loss: (\S+) at the first step", capsys.readouterr().out).group(1))
     assert main(command(data, out, num_train_steps=3, do_train=True, iterations_per_loop=1)) == 0
     assert first == pytest.approx(metrics_of(out)[0]["loss"], rel=1e-5)
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@pytest.mark.parametrize("cores", [{}, {"tpu_name": "rehearse:2"}, {"use_tpu": None}])
+def test_curves_of_a_short_training_are_lines(data, tmp_path, cores):
+    """The first and the last step are logged, even if all steps are one loop."""
+    flags = {"num_train_steps": 4, "iterations_per_loop": 1000, "do_train": True, **cores}
+    assert main(command(data, tmp_path, **flags)) == 0
+    first, *_, last = metrics_of(tmp_path)
+    assert (first["step"], last["step"]) == (1, 4)
+    assert "steps_per_sec" in last and "steps_per_sec" not in first
+    for name in ("loss", "learning_rate", "gradient_norm"):
+        events = dict(scalars(tmp_path, name))
+        assert list(events) == [1, 2, 3, 4]
+        assert (events[1], events[4]) == (np.float32(first[name]), np.float32(last[name]))
+    before = metrics_of(tmp_path)
+    assert main(command(data, tmp_path, **{**flags, "num_train_steps": 6})) == 0
+    resumed = metrics_of(tmp_path)
+    assert resumed[: len(before)] == before
+    steps = [record["step"] for record in resumed]
+    assert steps == sorted(set(steps)) and steps[-1] == 6
 
 
 @pytest.mark.slow

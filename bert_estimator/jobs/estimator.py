@@ -15,6 +15,7 @@ from bert_estimator.tpu.program import devices, hosts, roll_call
 from bert_estimator.tpu.step import step_graph
 
 _MAX_STEPS_PER_LOG = 100
+_LEAST_POINTS = 20  # of a curve
 
 
 def read_bert_config(config: JobConfig) -> BertConfig:
@@ -130,7 +131,10 @@ def _check_hosts_agree(config):
 
 
 def make(
-    config: JobConfig, model_fn: Callable[..., tpu.TPUEstimatorSpec], master: str = ""
+    config: JobConfig,
+    model_fn: Callable[..., tpu.TPUEstimatorSpec],
+    master: str = "",
+    num_train_steps: int | None = None,
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
@@ -138,12 +142,16 @@ def make(
       config: a `JobConfig`.
       model_fn: the model.
       master: the master to run on, which `find_cores` returns.
+      num_train_steps: the step at which training ends, or None. Of a short training, more steps
+        are logged: the curves should have some points.
     """
     per_replica, shards = config.num_cores_per_replica, None
     if config.num_tpu_cores:
         shards = config.num_tpu_cores // per_replica
     # Event files do not grow faster than the log.
     steps_per_log = min(_MAX_STEPS_PER_LOG, config.iterations_per_loop)
+    if num_train_steps is not None:
+        steps_per_log = max(1, min(steps_per_log, num_train_steps // _LEAST_POINTS))
     return tpu.TPUEstimator(
         model_fn=model_fn,
         config=tpu.RunConfig(

@@ -138,7 +138,9 @@ class FineTuning(abc.ABC):
             allow_partial_init=config.allow_partial_init,
         )
         rule = _update_rule(config, data) if config.do_train or config.compile_only else None
-        return estimator.make(config, wrap(cls.model_fn(config, data, network, rule)), master)
+        model_fn = wrap(cls.model_fn(config, data, network, rule))
+        steps = num_train_steps(config, data.train) if config.do_train else None
+        return estimator.make(config, model_fn, master, steps)
 
     def _check_is_trained(self):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""

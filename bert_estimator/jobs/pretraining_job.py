@@ -196,7 +196,7 @@ def _estimator(config, bert_config, master=""):
         init_checkpoint=config.init_checkpoint,
         allow_partial_init=config.allow_partial_init,
     )
-    return estimator.make(config, model_fn, master)
+    return estimator.make(config, model_fn, master, config.num_train_steps)
 
 
 def _describe(config):

@@ -149,7 +149,7 @@ class Run:
         try:
             self.estimator.train(
                 input_fn(tuple(rollbacks.skipped)),
-                hooks=[tpu.LogListener(self.directory.add_metrics)],
+                hooks=[tpu.LogListener(self.directory.add_metrics, first_step=True)],
                 max_steps=num_train_steps,
                 saving_listeners=listeners,
             )

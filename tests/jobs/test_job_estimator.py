@@ -47,6 +47,10 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     assert estimator.config.tpu_config.iterations_per_loop == 500
     assert estimator.config.log_step_count_steps == 100  # a record at least every 100 steps
     assert estimator.config.log_every_secs == 10
+    for steps, every in ((1_000_000, 100), (1000, 50), (70, 3), (5, 1)):  # 20 points, if there are
+        estimator = job_estimator.make(config_of(tmp_path), model_fn, num_train_steps=steps)
+        assert estimator.config.log_step_count_steps == every
+        assert estimator.config.tpu_config.experimental_host_call_every_n_steps == every
     estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
     assert estimator.config.log_every_secs is None
     assert estimator.config.tf_random_seed == 1

@@ -14,12 +14,21 @@ class LoopResult(NamedTuple):
       losses: list of floats, the loss of each step that was run.
       scalars: dict of name -> float, the one-value float tensors of the host_call at the
         last step.
+      first_scalars: the same of the first step.
       summary: the serialized v1 summaries of the last step; None if summaries are not due.
     """
 
     losses: list[float]
     scalars: dict[str, float]
+    first_scalars: dict[str, float]
     summary: bytes | None
+
+    def add(self, loss: float, scalars: dict[str, float]) -> None:
+        """Adds a step."""
+        if not self.losses:
+            self.first_scalars.update(scalars)
+        self.losses.append(loss)
+        self.scalars.update(scalars)
 
 
 class Step(Protocol):

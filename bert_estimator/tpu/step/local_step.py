@@ -71,7 +71,8 @@ class LocalStep:
         except (tf.errors.OutOfRangeError, StopIteration) as error:
             raise infeed.EndOfInput from error
         self.predicted += predictions
-        return LoopResult([float(loss)], scalar_values(scalars), None), hook_values
+        values = scalar_values(scalars)
+        return LoopResult([float(loss)], values, values, None), hook_values
 
     def element_of_step(self, fetch):
         return None  # Hooks take part in the step, and may fetch everything in it.

@@ -77,7 +77,7 @@ class SessionStep:
         return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
-        result, summary = LoopResult([], {}, None), None
+        result, summary = LoopResult([], {}, {}, None), None
         interrupted = functools.partial(visit, result)
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
         with self._loop_length.timed(iterations):
@@ -90,8 +90,7 @@ class SessionStep:
                 else:
                     _, loss, scalars, sent, _ = self._run(*batch)
                 self._host.send(sent)
-                result.losses.append(float(loss))
-                result.scalars.update(scalar_values(scalars))
+                result.add(float(loss), scalar_values(scalars))
                 # If training has failed, the rest of the loop is not run.
                 if interrupted() or self._host.ends_training(loss):
                     break

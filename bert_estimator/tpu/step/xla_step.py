@@ -60,7 +60,7 @@ class XlaStep:
         self._device_loop = None  # once started
         self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
         # The results of the chunks of the current loop; the thread of `self._chunks` writes them.
-        self._result, self._last = LoopResult([], {}, None), []
+        self._result, self._last = LoopResult([], {}, {}, None), []
         self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
         self.waited_secs = 0.0
 
@@ -99,7 +99,7 @@ class XlaStep:
         return min(self._loop_length.get(), stop_step - step)
 
     def run_loop(self, iterations, hook_run, visit):
-        self._result, summary = LoopResult([], {}, None), None
+        self._result, summary = LoopResult([], {}, {}, None), None
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
         with self._loop_length.timed(iterations):
             with self._session.on_devices(self._device_loop.put_state) as state:
@@ -193,8 +193,7 @@ class XlaStep:
             loss = float(np.mean(next(values), dtype=np.float64))
             scalars = {name: float(next(values)[0]) for name in self._host.scalars}
             self._host.send([[next(values) for _ in range(n)] for n in self._sent_structure])
-            self._result.scalars.update(scalars)
-            self._result.losses.append(loss)
+            self._result.add(loss, scalars)
 
     def _longest_loop(self):
         """Returns how many steps a loop may have.

@@ -27,10 +27,13 @@ class LogListener(tf.train.SessionRunHook):
 
     Args:
       function: function of a record.
+      first_step: whether it is called with the first step of a training from step 0, too. That
+        record has no rates, since most of its time is compilation.
     """
 
-    def __init__(self, function: Callable[[dict], None]):
+    def __init__(self, function: Callable[[dict], None], first_step: bool = False):
         self.after_log = function
+        self.takes_first_step = first_step
 
 
 class _Reached(NamedTuple):
@@ -82,6 +85,7 @@ class Progress:
         self._bar = _Bar() if sys.stderr.isatty() else None
         self._in_hooks = False
         self._warned = False
+        self._first_step = None  # once its record is with the listeners that take it
 
     def start(self, step: int) -> None:
         now = _Reached(step, time.perf_counter())
@@ -136,7 +140,20 @@ class Progress:
             tf.logging.info("%s", self._line_of(self._reached))
         self._write_rates(record)
         for listener in self._listeners:
-            listener.after_log(record)
+            if not listener.takes_first_step or step != self._first_step:
+                listener.after_log(record)
+
+    def after_first(self, step: int, loss: float, scalars: dict[str, float]) -> None:
+        """Gives the first step of a training from step 0 to the listeners that take it.
+
+        It is called after the first loop, and before `after_loop`, with what `after_loop` takes.
+        """
+        if not self._every:
+            return
+        self._first_step = step
+        for listener in self._listeners:
+            if listener.takes_first_step:
+                listener.after_log({"step": step, "loss": loss, **scalars})
 
     def line(self) -> str:
         """Returns a line that says how training goes on now; `ticker.every` asks for it."""

@@ -217,11 +217,16 @@ class _TrainingLoop:
         length = self._step.loop_length(self.now, next_stop)
         fetches = [self._step.spec.train_op, self._step.spec.loss]
 
+        start = self.now
+
         def run_loop(hook_run):
             result, hook_values = self._step.run_loop(length, hook_run, self._visit)
             self._check_losses(result)
             self._advance(len(result.losses))
             if result.losses:
+                if start == 0:
+                    first_step = self.now - len(result.losses) + 1
+                    self._progress.after_first(first_step, result.losses[0], result.first_scalars)
                 self._report(result, ended=self.now == self._stop_step)
             return result, hook_values
 

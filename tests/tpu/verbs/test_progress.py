@@ -29,11 +29,13 @@ def records():
 
 @pytest.fixture
 def make(clock, records, tmp_path):
-    def make(every=100, batch_size=32, units=None, stop_step=1000, start=0, secs=None):
+    def make(
+        every=100, batch_size=32, units=None, stop_step=1000, start=0, secs=None, listeners=()
+    ):
         config = tpu.RunConfig(
             model_dir=str(tmp_path), log_step_count_steps=every, log_every_secs=secs
         )
-        listeners = [tf.train.SessionRunHook(), LogListener(records.append)]
+        listeners = [tf.train.SessionRunHook(), *(listeners or [LogListener(records.append)])]
         with tf.Graph().as_default():
             made = Progress(config, batch_size, units, stop_step, listeners)
         made.start(start)
@@ -105,6 +107,27 @@ def test_the_last_step_is_logged_and_once(make, clock, records):
     shown.after_loop(7, 1.0, {}, 0.0, last=True)
     shown.after_loop(7, 1.0, {}, 0.0, last=True)
     assert [record["step"] for record in records] == [7]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3]), (2, [1, 2, 3]), (None, [])])
+def test_the_first_step_for_those_who_take_it(make, clock, records, every, expected):
+    """It comes once, also if it is due anyway, or the last step."""
+    early, late = [], []
+    with_first = LogListener(early.append, first_step=True)
+    shown = make(every, listeners=[with_first, LogListener(late.append)])
+    shown.after_first(1, 9.0, {"rate": 0.5})
+    for step in (1, 2, 3):
+        clock.now += 1
+        shown.after_loop(step, 1.0, {}, 0.0, last=step == 3)
+    assert [record["step"] for record in early] == expected
+    assert [record["step"] for record in late] == [s for s in expected if s != 1 or every == 1]
+    assert early[:1] == [{"step": 1, "loss": 9.0, "rate": 0.5}][: len(expected)]
+    alone = []
+    shown = make(100, listeners=[LogListener(alone.append, first_step=True)])
+    shown.after_first(1, 9.0, {})
+    shown.after_loop(1, 9.0, {}, 0.0)
+    shown.after_loop(1, 9.0, {}, 0.0, last=True)
+    assert alone == [{"step": 1, "loss": 9.0}]
 
 
 def test_waiting_is_never_more_than_all_the_time(make, clock, records):
