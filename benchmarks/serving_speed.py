@@ -27,7 +27,7 @@ BATCHES = (1, 32)
 _SHARE_OF_PIPELINE = 10
 
 _COMMON = """
-import json, sys, time
+import json, os, sys, time
 model, path, number, batches = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 texts = json.load(open(path))
 
@@ -53,6 +53,9 @@ def resident():
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024 / 1e6
+
+if os.path.exists(os.path.join(model, "assets.extra", "vocab.model")):  # SentencePiece
+    import tensorflow_text
 
 signature = tf.saved_model.load(model).signatures["serving_default"]
 

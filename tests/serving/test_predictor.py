@@ -11,10 +11,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from tiny_run import bert_config, words
 
 import run_classifier
-from bert_estimator.serving import lines
+from bert_estimator.serving import exported_model, graph_sentencepiece, lines
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.exported_model import find
 from bert_estimator.serving.predictor import Predictor, answer_lines
@@ -181,6 +182,30 @@ def test_a_pair_where_the_task_has_single_texts(cased):
 
 
 # Directories
+
+
+@pytest.mark.parametrize(
+    ("missing", "found", "expected"),
+    [
+        ("install tensorflow-text", "Op type not registered 'TFText>FastSentencepieceTokenize'", 0),
+        ("install tensorflow-text", "a damaged file", 1),
+        ("", "Op type not registered 'SentencepieceOp' in a binary", 1),
+    ],
+)
+def test_a_model_with_operations_of_tensorflow_text(monkeypatch, missing, found, expected):
+    """If they are missing, the error says what to install, and not to export again."""
+
+    def load(*_):
+        raise tf.errors.NotFoundError(None, None, found)
+
+    monkeypatch.setattr(tf.saved_model, "load", load)
+    monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: missing)
+    task = exported_model.TextTask("regression", (), False, "vocab.model", True)
+    message = (missing, f"{found}. Export it again")[expected]
+    with pytest.raises(
+        ValueError, match=re.escape(f"run: the exported model cannot be used: {message}")
+    ):
+        exported_model.open_session("run", task)
 
 
 def test_the_newest_exported_model_is_found(tmp_path):
