@@ -10,7 +10,7 @@ XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, C
 
 import sys
 
-from bert_estimator import native_log
+from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
 from bert_estimator.jobs import classification_config
 
@@ -31,7 +31,7 @@ def main(argv):
 
 def command():
     """Runs the console command `bert-classify`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     console.leave(main(sys.argv))
 
 

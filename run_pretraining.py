@@ -9,7 +9,7 @@ google-research/bert's run_pretraining.py, flags and records included.
 
 import sys
 
-from bert_estimator import native_log
+from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
 from bert_estimator.jobs import pretraining_config
 
@@ -30,7 +30,7 @@ def main(argv):
 
 def command():
     """Runs the console command `bert-pretrain`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     console.leave(main(sys.argv))
 
 

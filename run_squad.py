@@ -10,7 +10,7 @@ run_squad.py, for files in the layout of SQuAD 1.1 and, with --version_2_with_ne
 
 import sys
 
-from bert_estimator import native_log
+from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
 from bert_estimator.jobs import question_answering_config
 
@@ -31,7 +31,7 @@ def main(argv):
 
 def command():
     """Runs the console command `bert-answer`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     console.leave(main(sys.argv))
 
 

@@ -15,9 +15,9 @@ from bert_estimator import (
     disk_errors,
     errors,
     help_page,
-    native_log,
     paths,
     storage,
+    tensorflow_import,
     ticker,
 )
 from bert_estimator.tpu import lock
@@ -42,7 +42,7 @@ def run(
     if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in sys.argv[1:]):
         print(help_text(description, [name for name in flags.FLAGS if name not in before]))
         sys.exit(0)
-    native_log.quiet()
+    tensorflow_import.prepare()
     sys.exit(main(sys.argv))
 
 

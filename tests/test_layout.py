@@ -81,6 +81,7 @@ LEAVES = [
     "bert_estimator.paths",
     "bert_estimator.provenance",
     "bert_estimator.storage",
+    "bert_estimator.tensorflow_import",
     "bert_estimator.ticker",
     "bert_estimator.zip_files",
 ]
@@ -99,6 +100,7 @@ ARROWS = {
     "run_squad": ["bert_estimator.command_line", "bert_estimator.jobs"],
     **{name: [] for name in LEAVES},
     "bert_estimator.json_files": ["bert_estimator.storage"],
+    "bert_estimator.tensorflow_import": ["bert_estimator.native_log"],
     "bert_estimator.tpu": ["bert_estimator.tpu"],
     "bert_estimator.tpu.program": ["bert_estimator.tpu.program"],
     "bert_estimator.tpu.step": ["bert_estimator.tpu"],

@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 
-from bert_estimator import __version__, native_log, paths
+from bert_estimator import __version__, paths, tensorflow_import
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-convert`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     console.leave(main(sys.argv))
 
 

@@ -29,7 +29,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import native_log
+from bert_estimator import tensorflow_import
 from bert_estimator.choices import POOLINGS
 from bert_estimator.serving import commands, lines
 
@@ -247,7 +247,7 @@ def _report(error):
 
 def command() -> None:
     """Runs the console command `bert-embed`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     sys.exit(main(sys.argv))
 
 

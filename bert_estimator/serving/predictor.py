@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import entities, native_log
+from bert_estimator import entities, tensorflow_import
 from bert_estimator.serving import commands, exported_model, lines
 from bert_estimator.serving.texts import (
     BATCH_SIZE,
@@ -250,7 +250,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-predict`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     sys.exit(main(sys.argv))
 
 

@@ -2,13 +2,13 @@
 
 import sys
 
-from bert_estimator import native_log
+from bert_estimator import tensorflow_import
 from bert_estimator.tpu.program.run_program import main
 
 
 def command() -> None:
     """Runs the console command `tpu-run-program`."""
-    native_log.quiet()
+    tensorflow_import.prepare()
     sys.exit(main(sys.argv[1:]))
 
 

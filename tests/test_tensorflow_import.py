@@ -1,0 +1,65 @@
+"""What importing TensorFlow loads after `tensorflow_import.prepare`, in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import bert_estimator
+
+ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
+
+KERAS = "[name for name in sys.modules if name.split('.')[0] in ('keras', 'tf_keras')]"
+
+
+def printed(code):
+    env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return result.stdout.split()
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow.compat.v1"])
+def test_keras_is_imported_when_it_is_used(name):
+    code = f"""
+import sys
+from bert_estimator import tensorflow_import
+tensorflow_import.prepare()
+import {name} as tf
+assert '_WithoutKeras' not in [type(finder).__name__ for finder in sys.meta_path]
+print(len({KERAS}), tf.keras.layers.Dense(3).units, len({KERAS}) > 100)
+"""
+    assert printed(code) == ["0", "3", "True"]
+
+
+def test_keras_may_be_the_first_that_imports_tensorflow():
+    code = """
+from bert_estimator import tensorflow_import
+tensorflow_import.prepare()
+import keras, tensorflow
+print(keras.optimizers.SGD().name)
+"""
+    assert len(printed(code)) == 1
+
+
+def test_a_broken_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('a library is missing')\n")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from bert_estimator import tensorflow_import
+tensorflow_import.prepare()
+for _ in range(2):
+    try:
+        import tensorflow
+    except ImportError as error:
+        print(error, {KERAS})
+"""
+    assert printed(code) == ["a", "library", "is", "missing", "[]"] * 2
