@@ -212,6 +212,21 @@ class RunConfig:
         master = self.evaluation_master if evaluating else self.master
         return "" if master == self._task.own_address else master
 
+    def session_settings(self) -> tf.ConfigProto:
+        """Returns `session_config`, or if it is None, the settings of sessions by default.
+
+        They are upstream's (soft placement, one round of graph rewriting), without folding
+        constants: TensorFlow would compute the initial value of every variable as a constant, on
+        one core, and keep it in memory as long as the session.
+        """
+        if self.session_config is not None:
+            return self.session_config
+        config = tf.ConfigProto(allow_soft_placement=True)
+        options, rewriting = config.graph_options, config.graph_options.rewrite_options
+        rewriting.meta_optimizer_iterations = rewriting.ONE
+        options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+        return config
+
     def replace(self, **kwargs) -> "RunConfig":
         """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
         changeable = [*_FIELDS, "tpu_config"]

@@ -388,8 +388,7 @@ def _without_gpus(config):
     TensorFlow would take all of their memory, which the XLA runtime needs.
     """
     tf.config.set_visible_devices([], "GPU")
-    session_config = tf.ConfigProto(allow_soft_placement=True)
-    if config.session_config is not None:
-        session_config.CopyFrom(config.session_config)
+    session_config = tf.ConfigProto()
+    session_config.CopyFrom(config.session_settings())
     session_config.device_count["GPU"] = 0
     return config.replace(session_config=session_config)

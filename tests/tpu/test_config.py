@@ -154,3 +154,13 @@ def test_a_config_prints_its_fields():
     assert "model_dir='a'" in text
     assert "save_checkpoints_steps=5" in text
     assert "tpu_config=TPUConfig(iterations_per_loop=2, " in text
+
+
+def test_settings_of_a_session():
+    given = tf.ConfigProto(intra_op_parallelism_threads=3)
+    assert RunConfig(session_config=given).session_settings() == given
+    settings = RunConfig().session_settings()
+    assert settings.allow_soft_placement
+    rewriting = settings.graph_options.rewrite_options
+    assert rewriting.meta_optimizer_iterations == rewriting.ONE
+    assert settings.graph_options.optimizer_options.opt_level == tf.OptimizerOptions.L0

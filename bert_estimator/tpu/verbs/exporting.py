@@ -112,8 +112,7 @@ def _checkpoint(job, checkpoint_path):
 
 def _session(job):
     # A model may name devices that are missing here, as in the session of training.
-    config = job.config.session_config or tf.ConfigProto(allow_soft_placement=True)
-    return tf.Session(config=config)
+    return tf.Session(config=job.config.session_settings())
 
 
 def _graph(job, receiver_fn, checkpoint, session, builder):

@@ -154,7 +154,7 @@ def opened_session(config, step, checkpoint: str | None) -> Iterator:
     """
     creator = tf.train.ChiefSessionCreator(
         step.spec.scaffold,
-        config=config.session_config or tf.ConfigProto(allow_soft_placement=True),
+        config=config.session_settings(),
         checkpoint_filename_with_path=checkpoint,
     )
     session = creator.create_session()
