@@ -4,14 +4,15 @@ jax takes the number of virtual cores once, when the first test that needs a dev
 there are enough for every test.
 """
 
+import gc
 import importlib.util
 import logging
 import os
 import pathlib
 
 import pytest
+import rewriting
 import tensorflow.compat.v1 as tf
-from tensorflow.python.client import session as tf_session
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # no test finds what an earlier run compiled
@@ -43,30 +44,25 @@ def tpu_compiler(xla_runtime):
 
 HERE = pathlib.Path(__file__).parent
 
-_NEW_SESSION = tf_session.BaseSession.__init__
-
-
-def _without_rewriting(self, target="", graph=None, config=None):
-    own = tf.ConfigProto()
-    if config is not None:
-        own.CopyFrom(config)
-    own.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-    own.graph_options.rewrite_options.disable_meta_optimizer = True
-    _NEW_SESSION(self, target, graph, own)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def graph_rewriting(request):
-    """Switches TensorFlow's rewriting of graphs off in modules that set REWRITES_GRAPHS = False.
+    """Switches TensorFlow's rewriting of graphs off, unless a module sets REWRITES_GRAPHS = True.
 
-    In a session that runs a few small steps, most of the time would go into it. It stays on if slow
-    tests are asked for, and in processes of their own.
+    The copies of the process that `forked` makes do as the process does. It stays on if slow tests
+    are asked for, and in new processes.
     """
     is_quick = request.config.option.markexpr == "not slow"
     with pytest.MonkeyPatch.context() as patched:
-        if is_quick and not getattr(request.module, "REWRITES_GRAPHS", True):
-            patched.setattr(tf_session.BaseSession, "__init__", _without_rewriting)
+        if is_quick and not getattr(request.module, "REWRITES_GRAPHS", False):
+            rewriting.switch_off(patched)
         yield
+
+
+@pytest.fixture
+def rewritten_graphs(monkeypatch):
+    """Switches the rewriting of graphs on, for exactly the numbers of a new process."""
+    rewriting.switch_on(monkeypatch)
 
 
 _LOGGER = tf.get_logger()
@@ -87,25 +83,30 @@ def untouched_logger():
 
 # The files that take longest, the longest first.
 LONG_FILES = (
-    "legacy/test_scripts.py",
-    "test_run_pretraining.py",
-    "test_run_classifier.py",
     "test_stopped_runs.py",
+    "test_run_classifier.py",
     "oracle/test_local_mode.py",
+    "test_run_pretraining.py",
+    "serving/test_predictor.py",
     "test_pretraining.py",
+    "jobs/test_rollbacks.py",
     "test_classification.py",
     "interchange/test_conversion.py",
     "interchange/test_round_trip.py",
     "test_killed_evaluations.py",
-    "serving/test_predictor.py",
-    "test_modeling.py",
-    "jobs/test_rollbacks.py",
     "jobs/test_compile_only.py",
+    "test_wrong_input.py",
+    "tpu/step/test_session_step.py",
+    "legacy/test_scripts.py",
+    "tpu/step/test_xla_step.py",
+    "tpu/program/test_hosts.py",
+    "test_tagging_runs.py",
+    "test_modeling.py",
+    "serving/test_text_model.py",
+    "input_pipelines/test_embedded_task.py",
     "test_broken_disks.py",
     "test_combinations.py",
-    "input_pipelines/test_embedded_task.py",
     "recipes/test_hand_over.py",
-    "tpu/program/test_hosts.py",
     "tpu/verbs/test_interrupts.py",
 )
 
@@ -113,6 +114,12 @@ LONG_FILES = (
 def pytest_configure(config):
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with the most cases instead
+
+
+def pytest_collection_finish():
+    """Spares the garbage collector what has been loaded: it would look at it for each graph."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -15,8 +15,6 @@ from tiny_run import metrics_of, steps_of, training_metrics, variables_of, witho
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.tpu.verbs import checkpoint_saver, pending_write, snapshot
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 
 def one_quick(quick):
     """Returns both scripts as parameters; the test of one of them is slow."""

@@ -10,8 +10,6 @@ from bert_estimator import classification, fine_tuning, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.tpu.replica import Replica
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 B, F = 4, 6
 CONFIG = BertConfig(
     vocab_size=20,

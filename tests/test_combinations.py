@@ -38,8 +38,6 @@ from input_pipelines import held_out
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 LAST, SAVED_EVERY = 8, 2
 
 FEATURES = {

@@ -20,8 +20,6 @@ from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.tpu import TPUEstimator
 from bert_estimator.tpu.verbs import checkpoints, evaluation
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 LOCAL, CORES = {"use_tpu": False}, {"use_tpu": True, "tpu_name": "rehearse:2"}
 
 

@@ -14,8 +14,6 @@ from tensorflow.python.ops import control_flow_ops
 from bert_estimator import heads, modeling, precision
 from bert_estimator.layers.dropout import Dropout
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 CONFIG = modeling.BertConfig(
     vocab_size=40,
     hidden_size=24,

@@ -26,8 +26,6 @@ from bert_estimator.interchange import __main__ as convert
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.predictor import Predictor
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 SCRIPTS = {"pretraining": PRETRAINING, "labels": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 
 

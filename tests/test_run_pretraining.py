@@ -316,6 +316,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(data, tmp_path, capsys):
     assert not (tmp_path / "run" / "vocab.txt").exists()
 
 
+@pytest.mark.usefixtures("rewritten_graphs")
 def test_initial_weights_come_from_a_checkpoint(data, finished, tmp_path, capsys):
     flags = {"init_checkpoint": f"{finished[0]}/model.ckpt-10", "precision": "bfloat16"}
     assert main([*command(data, tmp_path / "new", **flags), "--do_eval"]) == 0

@@ -36,8 +36,6 @@ from bert_estimator.layers.dropout import Dropout
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 OWN = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2}
 CONFIG = BertConfig(**{**test_modeling.CONFIG.to_dict(), **OWN})
 

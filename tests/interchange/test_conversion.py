@@ -23,8 +23,6 @@ from bert_estimator.interchange import (
 )
 from bert_estimator.tokenization import is_cased, train_sentencepiece
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 
 def main(*args):
     return command.main(["interchange", *(str(arg) for arg in args)])

@@ -15,8 +15,6 @@ from bert_estimator.tokenization import FullTokenizer
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 LENGTH, STEPS, RATE = 16, 6, 1e-3
 LABELS = ("no", "perhaps", "yes")
 

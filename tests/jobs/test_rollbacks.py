@@ -15,8 +15,6 @@ from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu.verbs import snapshot
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 
 def test_rollbacks_are_kept_and_bounded(tmp_path):
     rollbacks = Rollbacks(str(tmp_path), 2)

@@ -19,8 +19,6 @@ from input_pipelines.features import Features
 from input_pipelines.tag_features import TagFeatures
 from input_pipelines.tag_files import Sentence
 
-REWRITES_GRAPHS = False  # see tests/conftest.py
-
 needs_text = pytest.mark.skipif(
     bool(graph_sentencepiece.load_operations()), reason="needs tensorflow-text"
 )

@@ -20,6 +20,8 @@ import socket
 import sys
 import types
 
+import rewriting
+
 
 def load():
     """Loads what takes long: third parties' modules, and nothing of the project.
@@ -113,6 +115,7 @@ def run(arguments, folder, environment):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    rewriting.do_as_original()
     path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kind = arguments[0]
     first = {"-c": "", "-m": os.getcwd()}.get(kind) or os.path.dirname(os.path.abspath(kind))
