@@ -6,10 +6,10 @@ there are enough for every test.
 
 import gc
 import importlib.util
-import logging
 import os
 import pathlib
 
+import log_lines
 import pytest
 import rewriting
 import tensorflow.compat.v1 as tf
@@ -143,16 +143,5 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture
 def logged():
     """What is logged in the test: a list of (level, message)."""
-    lines = []
-
-    class Collector(logging.Handler):
-        def emit(self, record):
-            lines.append((record.levelname, record.getMessage()))
-
-    logger, collector = logging.getLogger("tensorflow"), Collector()
-    level = logger.level
-    logger.addHandler(collector)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(collector)
-    logger.setLevel(level)
+    with log_lines.collected() as lines:
+        yield lines

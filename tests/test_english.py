@@ -53,16 +53,20 @@ IMPERATIVE = re.compile(
 )
 
 
-def python_texts(source):
-    """Yields (line, text) of the strings and of the runs of comments in Python source."""
+def string_texts(nodes):
+    """Yields (line, text) of the strings in nodes, each of which comes before its parts."""
     inside_f_strings = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             inside_f_strings.update(map(id, node.values))
             parts = [v.value if isinstance(v, ast.Constant) else "x" for v in node.values]
             yield node.lineno, "".join(parts)
         elif isinstance(node, ast.Constant) and id(node) not in inside_f_strings:
             yield node.lineno, node.value if isinstance(node.value, str) else ""
+
+
+def comment_texts(source):
+    """Yields (line, text) of the runs of comments in Python source."""
     line, comment = -1, ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -82,37 +86,43 @@ def markdown_texts(source):
         line += part.count("\n")
 
 
-def docstring_faults(source):
+def docstring_faults(nodes):
     """Yields (line, pattern, text) of functions and classes whose first sentence lacks a verb."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
             first = re.split(r"(?<=[.:;]) |\n\n", " ".join(ast.get_docstring(node).split()))[0]
             if not (re.match(r"\w+[^s]s\b", first) or VERB.search(first)):
                 yield node.lineno, "verbless docstring", first
 
 
-def help_faults(source):
+def help_faults(nodes):
     """Yields (line, pattern, text) of flag help that does not begin with an imperative."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         helps = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
-        if re.search(r"\b(?:DEFINE_\w+|string|integer|boolean)$", ast.unparse(node.func)):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if re.search(r"^(?:DEFINE_\w+|string|integer|boolean)$", name):
             helps += node.args[2:3]  # absl's (name, default, help)
-        if ast.unparse(node.func) == "flags.field":
+        if name == "field" and ast.unparse(node.func) == "flags.field":
             helps += node.args[1:2]  # (default, help)
         for value in helps:
             if isinstance(value, ast.Constant | ast.JoinedStr):
-                text = next(python_texts(ast.unparse(value)))[1]
+                text = next(string_texts([value]))[1]
                 if not IMPERATIVE.match(text):
                     yield node.lineno, "flag help", text
 
 
 def faults(name, source):
     """Returns (line, pattern, text) of every place in the text of a file."""
-    is_python = name.endswith(".py")
-    places = [*docstring_faults(source), *help_faults(source)] if is_python else []
-    for line, text in python_texts(source) if is_python else markdown_texts(source):
+    places = []
+    if name.endswith(".py"):
+        nodes = list(ast.walk(ast.parse(source)))
+        places += [*docstring_faults(nodes), *help_faults(nodes)]
+        texts = [*string_texts(nodes), *comment_texts(source)]
+    else:
+        texts = markdown_texts(source)
+    for line, text in texts:
         flat = " ".join(text.split())
         for pattern, regex in PATTERNS.items():
             for match in re.finditer(regex, flat, re.IGNORECASE):

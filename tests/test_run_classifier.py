@@ -1,9 +1,13 @@
 """Fine-tuning from its command line: flags, whole runs, predictions in order."""
 
+import functools
 import json
 import os
+import pathlib
 import re
+import shutil
 import sys
+import sysconfig
 
 import fixtures
 import forked
@@ -30,10 +34,9 @@ from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.jobs import classification_config
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines import embedded_corpus
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
-
-REWRITES_GRAPHS = False  # see tests/conftest.py
 
 SCRIPT = os.path.abspath(run_classifier.__file__)
 WORDS = words(30)
@@ -165,8 +168,14 @@ def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys)
     assert "Give do_lower_case=True" in capsys.readouterr().err
 
 
-def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys):
-    """The same command runs with the right vocabulary."""
+def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys, monkeypatch):
+    """The same command runs with the right vocabulary. The task's text is a part of what it is."""
+    (tmp_path / "library").mkdir()
+    for source in sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))[:80]:
+        shutil.copy(source, tmp_path / "library")
+    monkeypatch.setattr(
+        embedded_corpus, "load", functools.partial(embedded_corpus.load, f"{tmp_path}/library")
+    )
     for number, message in ((2100, "has 2105 tokens, but the network only 2000"), (10, None)):
         vocab_file = str(tmp_path / f"{number}.txt")
         write_vocab([*SPECIAL_TOKENS, *words(number)], vocab_file)
@@ -419,7 +428,7 @@ def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
 def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     """At a rate this small nothing gets better after the first evaluation."""
     output_dir = tmp_path / "run"
-    flags = command(data, output_dir, learning_rate=1e-9, num_train_epochs=10)
+    flags = command(data, output_dir, learning_rate=1e-9, num_train_epochs=2)
     flags += ["--early_stopping_patience=2", "--do_train", "--do_eval"]
     assert main(flags) == 0
     best = json.loads((output_dir / "best" / "best.json").read_text())
@@ -442,8 +451,8 @@ def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
     capsys.readouterr()
     assert main([*flags, "--early_stopping_patience=0"]) == 0
     out = capsys.readouterr().out
-    assert "Evaluation at step 120: " in out
-    assert f"Checkpoint: {output_dir}/model.ckpt-120 " in out
+    assert "Evaluation at step 24: " in out
+    assert f"Checkpoint: {output_dir}/model.ckpt-24 " in out
 
 
 def test_an_evaluation_is_said_once(data, tmp_path, capsys, logged):

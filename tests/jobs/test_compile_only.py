@@ -1,9 +1,12 @@
 """`--compile_only` of both scripts: its flags, its report, and what it suggests."""
 
+import contextlib
+import io
 import json
 import os
 import re
 
+import log_lines
 import pytest
 from tiny_run import write_pairs
 
@@ -59,11 +62,19 @@ def flops_of_training(examples, length, predictions):
     return 3 * 2 * (dense + attention + masked + next_sentence)
 
 
-def test_the_report(tmp_path, capsys, logged):
-    assert run_pretraining.main(command(tmp_path, log_every_secs=0.05)) == 0
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compiles the network of `command`: (its directory, what was printed, what was logged)."""
+    path, printed = tmp_path_factory.mktemp("compiled"), io.StringIO()
+    with log_lines.collected() as logged, contextlib.redirect_stdout(printed):
+        assert run_pretraining.main(command(path, log_every_secs=0.05)) == 0
+    return path, printed.getvalue(), logged
+
+
+def test_the_report(compiled):
+    tmp_path, printed, logged = compiled
     waiting = "Compiling for v3:1x1, which takes a minute for a small network and many minutes"
     assert any(line.startswith(waiting) for _, line in logged)  # a compilation is not silent
-    printed = capsys.readouterr().out
     assert "v3:1x1: 2 cores of TPU v3, 2 of 4 examples each" in printed
     assert "training: 100 steps, at least" in printed
     assert os.listdir(tmp_path / "out") == ["compile_report.json"]
@@ -86,13 +97,12 @@ def test_the_report(tmp_path, capsys, logged):
     assert line in printed
 
 
-def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, capsys):
-    found = []
-    for per_replica in (1, 2):
-        flags = command(tmp_path, num_cores_per_replica=per_replica, max_seq_length=8)
-        assert run_pretraining.main(flags) == 0
-        found.append(json.loads((tmp_path / "out" / "compile_report.json").read_text()))
-    whole, half = found
+def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(compiled, tmp_path, capsys):
+    assert run_pretraining.main(command(tmp_path, num_cores_per_replica=2)) == 0
+    whole, half = (
+        json.loads((path / "out" / "compile_report.json").read_text())
+        for path in (compiled[0], tmp_path)
+    )
     assert "2 cores of TPU v3, 4 of 4 examples for each 2" in capsys.readouterr().out
     for kind in ("weights", "optimizer_state"):
         # The embeddings of positions, the pooler and the transform of the words are whole.

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -438,10 +439,10 @@ def test_a_command_that_cannot_work(pairs, tmp_path, capsys):
     )
 
 
-@pytest.fixture
-def process(pairs):
-    """Starts the command, which waits for lines."""
-    with subprocess.Popen(
+@pytest.fixture(params=[subprocess.Popen])
+def process(request, pairs):
+    """Starts the command, which waits for lines. The parameter is what starts a process."""
+    with request.param(
         [sys.executable, "-m", "bert_estimator.serving.predictor", str(pairs)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -464,6 +465,7 @@ def test_a_line_is_answered_before_the_next_is_written(pairs, process):
     assert b"deprecated" not in err
 
 
+@pytest.mark.parametrize("process", [forked.start], indirect=True)
 def test_nobody_reads_the_answers(process):
     process.stdout.close()
     process.stdin.write(b"w1\tw2\n")

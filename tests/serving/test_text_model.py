@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -133,7 +133,7 @@ def answers_of(path, model, texts, *options):
     """Returns the outputs of a process that knows TensorFlow alone, or tensorflow-text as well."""
     (path / "texts.json").write_text(json.dumps(texts))
     arguments = [model, str(path / "texts.json"), str(path / "found.json")]
-    subprocess.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments, *options], check=True)
+    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments, *options], check=True)
     return json.loads((path / "found.json").read_text())
 
 
