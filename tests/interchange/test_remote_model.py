@@ -70,8 +70,8 @@ def test_of_a_directory_of_several_checkpoints_the_named_one_is_copied(url, tmp_
     assert len(copied) == len(os.listdir(fixtures.TF1))
 
 
-    """The graph and the vocabulary of a module belong to its variables, as with a local path."""
-    """As with a local path, the module's graph and its vocabulary belong to its variables."""
+def test_the_weights_of_a_module_of_tf_hub_are_the_module(url, tmp_path):
+    """Its graph and its vocabulary are opened with its variables, as with a local path."""
     source = open_source(str(fixtures.TF1))
     module = hub_modules.write_tf2(
         tmp_path / "hub", source.config, fixtures.weights_of(source), source.vocab_file, True
