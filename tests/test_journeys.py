@@ -79,8 +79,12 @@ def journey(workspace, request):
     """Runs the commands of a journey; prints at its end how long it was silent."""
     made = Journey(workspace)
     yield made
-    secs, line, command = made.longest_silence
-    print(f"\n{request.node.name}: silent for {secs:.1f} s at most, after {line!r} of {command}")
+    print_silence(made, request.node.name)
+
+
+def print_silence(journey, name):
+    secs, line, command = journey.longest_silence
+    print(f"\n{name}: silent for {secs:.1f} s at most, after {line!r} of {command}")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +123,7 @@ def model(workspace):
     )  # fmt: skip
     assert any(line.startswith("Held-out text at step 20: masked-LM loss") for line in lines)
     assert any(line.startswith("step 20/20  loss ") for line in lines)
+    print_silence(first, "own text to a network")
     flags = ["--vocab_file=vocab.txt", "--bert_config_file=bert_config.json"]
     return [*flags, "--init_checkpoint=runs/mine"]
 
