@@ -102,6 +102,8 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
         message = (failed and _of_disk(error)) or error
+        if isinstance(error, errors.ArgumentError):  # flags have the names of arguments
+            message = f"--{error}"
         print(f"{name}: {storage.shown(message)}", file=sys.stderr)
         return 1 if failed else 2
     except KeyboardInterrupt:

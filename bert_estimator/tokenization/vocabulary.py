@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import sentencepiece
 
 from bert_estimator import atomic_file
+from bert_estimator.errors import ArgumentError
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from bert_estimator.tokenization.word_counts import WordCounts, sample
 from bert_estimator.tokenization.wordpiece import (
@@ -51,7 +52,8 @@ def train_vocabulary(
       character_coverage: share of the characters of the text, in (0, 1].
 
     Raises:
-      ValueError: `vocab_size` is too small for the characters, or too large for the text.
+      ArgumentError: `vocab_size` is too small for the characters, or too large for the text.
+      ValueError: the text does not have words.
     """
     counted = WordCounts(BasicTokenizer(do_lower_case).tokenize)
     counted.add(texts)
@@ -61,11 +63,11 @@ def train_vocabulary(
         raise ValueError("the text to train a vocabulary from does not have words. Give more text.")
     vocab = list(SPECIAL_TOKENS) + alphabet + [CONTINUATION + char for char in alphabet]
     if len(vocab) > vocab_size:
-        raise ValueError(
-            f"vocab_size is {vocab_size}, but the special tokens and the text's {len(alphabet)} "
-            f"characters already need {len(vocab)}. Raise vocab_size, or lower "
-            f"character_coverage ({character_coverage})."
+        rule = (
+            f"the special tokens and the text's {len(alphabet)} characters already need "
+            f"{len(vocab)}. Ask for more tokens"
         )
+        raise ArgumentError("vocab_size", rule, vocab_size)
     seen = set(vocab)
     for piece in _merged_pieces(word_counts, alphabet, vocab_size):
         if len(vocab) == vocab_size:
@@ -74,10 +76,11 @@ def train_vocabulary(
             seen.add(piece)
             vocab.append(piece)
     if len(vocab) < vocab_size:
-        raise ValueError(
-            f"vocab_size is {vocab_size}, but the text ({len(word_counts)} distinct words) gives "
-            f"only {len(vocab)} tokens. Lower vocab_size to {len(vocab)}, or give more text."
+        rule = (
+            f"the text ({len(word_counts)} distinct words) gives only {len(vocab)} tokens. Ask for "
+            f"{len(vocab)}, or give more text"
         )
+        raise ArgumentError("vocab_size", rule, vocab_size)
     return vocab
 
 
@@ -139,9 +142,8 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(
-            f"vocab_size={vocab_size}: SentencePiece cannot make such a model: {error}"
-        ) from None
+        rule = f"SentencePiece cannot make such a model: {error}"
+        raise ArgumentError("vocab_size", rule, vocab_size) from None
     with atomic_file.writer(model_file, "wb") as file:
         file.write(model.getvalue())
     return share

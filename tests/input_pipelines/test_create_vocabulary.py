@@ -32,7 +32,7 @@ def test_writes_a_vocabulary_of_the_size_asked(tmp_path, documents):
 
     done = create(f"--input_file={text}", f"--vocab_file={vocab_file}", "--vocab_size=20")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("create_vocabulary: vocab_size is 20, but the special tokens")
+    assert done.stderr.startswith("create_vocabulary: --vocab_size=20: the special tokens")
 
 
 @pytest.mark.parametrize(

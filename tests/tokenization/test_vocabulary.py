@@ -69,8 +69,8 @@ def test_casing():
 @pytest.mark.parametrize(
     ("texts", "vocab_size", "message"),
     [
-        (TEXTS, 20, r"vocab_size is 20, but .*15 characters already need 35\. Raise vocab_size"),
-        (TEXTS, 500, r"vocab_size is 500, but the text \(11 distinct words\) gives only \d+ tok"),
+        (TEXTS, 20, r"vocab_size=20: the special .*15 characters already need 35\. Ask for more"),
+        (TEXTS, 500, r"vocab_size=500: the text \(11 distinct words\) gives only \d+ tokens\. Ask"),
         ([" ", ""], 50, r"does not have words\. Give more text"),
     ],
 )
