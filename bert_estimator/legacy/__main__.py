@@ -10,7 +10,7 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import paths, tensorflow_import, ticker
+from bert_estimator import native_log, paths, ticker
 from bert_estimator.tpu import lock
 
 
@@ -82,7 +82,7 @@ def _exit_code(name, run):
 
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
-    tensorflow_import.prepare()
+    native_log.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
     sys.exit(main(sys.argv))
 
 

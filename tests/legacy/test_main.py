@@ -346,3 +346,15 @@ def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
     with locked.by_another("run/.lock"):
         assert runner.main(["runner", "script.py"]) == 2
     assert capsys.readouterr().err.startswith(f"script.py: run {locked.WHO}")
+
+
+def test_a_script_may_import_keras(tmp_path):
+    """Keras has to be imported while TensorFlow is still TensorFlow 2."""
+    (tmp_path / "script.py").write_text("import keras\nprint(keras.layers.Dense(3).units)\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "bert_estimator.legacy", tmp_path / "script.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout) == (0, "3\n"), result.stderr
