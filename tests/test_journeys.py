@@ -96,7 +96,7 @@ def model(workspace):
         code=2,
     )  # fmt: skip
     # The message says which size would do, so that nobody has to guess.
-    size = wrong[-1].partition("Lower vocab_size to ")[2].partition(",")[0]
+    size = wrong[-1].partition("Ask for ")[2].partition(",")[0]
     first.run(
         "-m", "input_pipelines.create_vocabulary", "--input_file=corpus", "--vocab_file=vocab.txt",
         f"--vocab_size={size}",
