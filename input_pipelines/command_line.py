@@ -165,6 +165,25 @@ def naming(flag: str) -> Iterator[None]:
         raise type(error)(f"--{flag}: {said}") from None
 
 
+def check_names_a_file(flag: str, path: str) -> None:
+    """Checks that a file of this name can be written.
+
+    Args:
+      flag: the flag that names the file.
+      path: its path.
+
+    Raises:
+      FileNotFoundError: the directory does not exist.
+      ValueError: the path names a directory, or nothing.
+    """
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise FileNotFoundError(
+            f"--{flag}: the directory of {path!r} does not exist. Create it first."
+        )
+    if os.path.isdir(path) or not path:
+        raise ValueError(f"--{flag}={path}: is not a file's name")
+
+
 def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
     """Checks that a command does not read the file that it writes.
 

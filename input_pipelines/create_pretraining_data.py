@@ -212,12 +212,7 @@ def _output_files(output_files, num_shards, there):
         if os.path.basename(output_files[0]):
             output_files = shards.names(output_files[0], num_shards)
     for path in output_files:
-        if not os.path.isdir(os.path.dirname(path) or "."):
-            raise FileNotFoundError(
-                f"--output_file: the directory of {path!r} does not exist. Create it first."
-            )
-        if os.path.isdir(path) or not path:
-            raise ValueError(f"--output_file: {path!r} is not a file's name")
+        command_line.check_names_a_file("output_file", path)
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
     if len({os.path.dirname(path) for path in output_files}) > 1:

@@ -7,7 +7,6 @@ python -m input_pipelines.create_text --input_file=dumps --output_file=corpus.tx
 """
 
 import contextlib
-import os
 
 from absl import flags
 
@@ -61,12 +60,7 @@ def create(values: flags.FlagValues) -> str:
 
 def _create(values, path):
     """Does what `create` does, for an output on this machine."""
-    if not os.path.isdir(os.path.dirname(path) or "."):
-        raise FileNotFoundError(
-            f"--output_file: the directory of {path!r} does not exist. Create it first."
-        )
-    if os.path.isdir(path) or not path:
-        raise ValueError(f"--output_file={path}: is not a file's name")
+    command_line.check_names_a_file("output_file", path)
     options = text_flags.options(values)
     chosen = options.new_filter()
     with command_line.naming("input_file"):

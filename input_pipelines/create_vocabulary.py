@@ -7,7 +7,6 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 """
 
 import contextlib
-import os
 
 from absl import flags
 
@@ -60,12 +59,7 @@ def create(values: flags.FlagValues) -> str:
 
 def _create(values, path):
     """Does what `create` does, for a vocabulary on this machine."""
-    if not os.path.isdir(os.path.dirname(path) or "."):
-        raise FileNotFoundError(
-            f"--vocab_file: the directory of {path!r} does not exist. Create it first."
-        )
-    if os.path.isdir(path) or not path:
-        raise ValueError(f"--vocab_file={path}: is not a file's name")
+    command_line.check_names_a_file("vocab_file", path)
     if not 0 < values.vocab_size <= _LARGEST:
         rule = f"must be from 1 to {_LARGEST}"
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
