@@ -61,8 +61,8 @@ class UpdateRule:
         Args:
           make_loss_fn: function of the step (a scalar tensor, the number of updates so far) that
             returns the `loss_fn` of `optimization.accumulate`. That function must divide its loss
-            by a sum over the global batch. Its other outputs are scalars by name; they are summed
-            over micro-batches and cores, and reported.
+            by a sum over the global batch. Its other outputs are scalars by name, shares of the
+            batch's values; they are summed over micro-batches and cores, and reported.
           features: dict of [B, ...] tensors, the batch of one core.
           scaffold_fn: the spec's scaffold_fn.
 
@@ -85,8 +85,9 @@ class UpdateRule:
         optimizer = optimization.create_optimizer(
             self.optimizer, self._rate_by_name(rate), **self.optimizer_options
         )
-        # What reads the weights and is reported is computed before the update: list it here. (The
-        # norm of the gradients need not be listed, because the update depends on it.)
+        # What reads the weights and is reported is computed before the update: list it here. (What
+        # is computed from these need not be listed, nor the norm of the gradients, because the
+        # update depends on it.)
         with tf.control_dependencies([step, loss, *sums.values()]):
             train_op = optimizer.apply_gradients(
                 zip(gradients, variables, strict=True), global_step=global_step

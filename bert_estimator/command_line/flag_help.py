@@ -10,7 +10,8 @@ _OF_DEFAULTS = (
     "Python carries says otherwise; config.json in --output_dir says which value came from where."
 )
 
-# Heading -> the flags of all scripts that belong below it, in this order.
+# Heading -> the flags of any script that belong below it, in this order. A flag in no group comes
+# last, below "Further flags", and a test fails.
 GROUPS = {
     "Common flags": "output_dir task_name data_dir input_file eval_input_file train_file eval_file "
     "predict_file vocab_file bert_config_file init_checkpoint num_train_steps num_train_epochs "

@@ -102,7 +102,7 @@ class PretrainingConfig(JobConfig):
     bert_config: dict[str, Any] | None = None
 
     def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of the optimizer's class that are not its defaults."""
+        """Returns the arguments of the optimizer's class that are set: not None, False or 0."""
         given = {
             "bias_correction": self.lamb_bias_correction,
             "bfloat16_first_moments": self.bfloat16_first_moments,

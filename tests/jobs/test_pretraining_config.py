@@ -1,4 +1,4 @@
-"""What the flags of --recipe come to."""
+"""Tests what the flags of run_pretraining.py come to, with a recipe and without."""
 
 import json
 import os

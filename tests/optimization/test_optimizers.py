@@ -401,6 +401,7 @@ def test_a_flag_of_some_optimizers_is_an_argument_of_each(flag):
     config = PretrainingConfig(**{flag: True})
     for name in PretrainingConfig.OPTIMIZER_FLAGS[flag]:
         create_optimizer(name, 0.1, **config.optimizer_options())
+    # AdamW takes bias_correction, too, which --lamb_bias_correction does not set.
     for name in set(OPTIMIZERS) - set(PretrainingConfig.OPTIMIZER_FLAGS[flag]) - {"adamw"}:
         with pytest.raises(TypeError, match="unexpected keyword argument"):
             create_optimizer(name, 0.1, **config.optimizer_options())
