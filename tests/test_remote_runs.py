@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from bucket import Bucket
-from kills import Killed
+from kills import Killed, kill_at_transfer
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
 from tiny_run import metrics_of, without_timing
 
@@ -78,27 +78,6 @@ def run(name, flags):
     return code
 
 
-def kill_at(monkeypatch, number=None):
-    """Has the process end at an upload or removal of this number, from 0; nothing follows it.
-
-    Returns the list of uploads and removals, which grows; without a number nothing is killed.
-    """
-    calls = []
-
-    def killed_before(function):
-        def call(*args):
-            calls.append(args)
-            if number is not None and len(calls) > number:
-                raise Killed
-            function(*args)
-
-        return call
-
-    for name in ("upload", "remove"):
-        monkeypatch.setattr(storage, name, killed_before(getattr(storage, name)))
-    return calls
-
-
 def check_same(folder, whole):
     """Checks that two directories hold the same run."""
     assert checkpoints(folder) == checkpoints(whole)
@@ -156,7 +135,7 @@ def num_writes(data_of):
         if name not in counted:
             url = f"ram:/{tmp_path}/not_killed"
             with pytest.MonkeyPatch.context() as patched:
-                calls = kill_at(patched)
+                calls = kill_at_transfer(patched)
                 assert run(name, flags(name, data_of(name), url)) == 0
                 counted[name] = len(calls)
             check_same(copied(url, tmp_path / "not_killed"), data_of(name) / "whole")
@@ -186,7 +165,7 @@ def check_killed(name, last, number, data_of, tmp_path, monkeypatch, capsys):
     """Kills a run at an upload of this number, and checks what becomes of it when it is resumed."""
     data, url = data_of(name, last), f"ram:/{tmp_path}/run"
     with monkeypatch.context() as patched:
-        calls = kill_at(patched, number)
+        calls = kill_at_transfer(patched, number)
         with contextlib.suppress(Killed):
             run(name, flags(name, data, url, last))
         assert len(calls) > number

@@ -1,12 +1,16 @@
 """What importing TensorFlow loads after `tensorflow_import.prepare`, in processes of their own."""
 
+import importlib
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
+import tomllib
 
 import bert_estimator
+from bert_estimator import tensorflow_import
 
 ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 
@@ -47,6 +51,31 @@ import keras, tensorflow
 print(keras.optimizers.SGD().name)
 """
     assert len(printed(code)) == 1
+
+
+class Prepared(Exception):
+    """`tensorflow_import.prepare` was called."""
+
+
+def commands():
+    """Returns the console commands, but for the legacy runner: old scripts import Keras early."""
+    text = pathlib.Path(ROOT, "pyproject.toml").read_text(encoding="utf-8")
+    scripts = tomllib.loads(text)["project"]["scripts"]
+    return sorted(set(scripts.values()) - {"bert_estimator.legacy.__main__:command"})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_prepares_the_import_before_anything_else(command, monkeypatch):
+    def prepare():
+        raise Prepared
+
+    monkeypatch.setattr(tensorflow_import, "prepare", prepare)
+    monkeypatch.setattr(sys, "argv", [command])
+    name, function = command.split(":")
+    module = importlib.import_module(name)
+    monkeypatch.setattr(module, "define_flags", lambda: None, raising=False)  # absl's are global
+    with pytest.raises(Prepared):
+        getattr(module, function)()
 
 
 def test_a_broken_tensorflow(tmp_path):

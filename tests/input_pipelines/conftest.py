@@ -33,6 +33,13 @@ def documents():
 
 
 @pytest.fixture
+def text_file(tmp_path, documents):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join("\n".join(document) for document in documents))
+    return str(path)
+
+
+@pytest.fixture
 def record_files(tmp_path, documents, tokenizer, vocab_file):
     """Writes two files with a manifest; F = 16, P = 4, vocabulary 50."""
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]

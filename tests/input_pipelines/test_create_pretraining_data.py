@@ -37,13 +37,6 @@ def values(monkeypatch):
     return parse
 
 
-@pytest.fixture
-def text_file(tmp_path, documents):
-    path = tmp_path / "text.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in documents))
-    return str(path)
-
-
 def arguments(text_file, tmp_path, vocab_file, *others):
     output = ",".join(str(tmp_path / f"out-{i}.tfrecord") for i in range(2))
     return [

@@ -19,13 +19,6 @@ def url(tmp_path, monkeypatch):
     return f"ram:/{tmp_path}"
 
 
-@pytest.fixture
-def text_file(tmp_path, documents):
-    path = tmp_path / "text.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in documents))
-    return str(path)
-
-
 def left(tmp_path):
     """Returns the directories of this machine that are left, and what is in them."""
     return sorted(

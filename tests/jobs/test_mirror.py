@@ -380,15 +380,21 @@ def test_whatever_ends_the_last_upload_what_it_leaves_is_kept(
     assert (local / kept / "run" / "metrics.jsonl").exists()
 
 
-def test_a_process_that_starts_meanwhile_may_remove_the_empty_directory(url, local, monkeypatch):
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_process_that_starts_meanwhile_may_remove_the_empty_directory(
+    url, local, monkeypatch, is_removed
+):
     """It takes a directory without a lock for abandoned, and locks it before it removes it."""
     held, refused = lock.held, []
 
     def of_another(folder):
-        if not refused:
-            refused.append(folder)
-            raise lock.InUseError
-        return held(folder)
+        if refused:
+            return held(folder)
+        refused.append(folder)
+        if is_removed:
+            os.rmdir(folder)
+            raise FileNotFoundError(errno.ENOENT, "is gone", folder)
+        raise lock.InUseError
 
     monkeypatch.setattr(lock, "held", of_another)
     mirror = Mirror(url)

@@ -10,7 +10,7 @@ import time
 import forked
 import numpy as np
 import pytest
-from kills import Killed
+from kills import Killed, kill_at_transfer
 from tiny_run import bert_config, metrics_of, variables_of, words, write_records
 
 import run_pretraining
@@ -149,25 +149,11 @@ def test_killed_it_goes_on_to_the_same_weights(finished, flags, tmp_path, there)
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def uploads(monkeypatch, number=None):
-    """Returns the list of uploads, which grows; has the process end at the one of this number."""
-    upload, calls = storage.upload, []
-
-    def killed(path, url):
-        calls.append(url)
-        if number is not None and len(calls) > number:
-            raise Killed
-        upload(path, url)
-
-    monkeypatch.setattr(storage, "upload", killed)
-    return calls
-
-
 @pytest.fixture(scope="module")
 def num_uploads(flags, tmp_path_factory):
     """Returns how many uploads a recipe has that is not killed."""
     with pytest.MonkeyPatch.context() as patched:
-        calls = uploads(patched)
+        calls = kill_at_transfer(patched)
         run(flags, f"ram:/{tmp_path_factory.mktemp('not_killed')}/run")
         return len(calls)
 
@@ -179,7 +165,7 @@ def test_killed_in_remote_storage_it_goes_on_to_the_same_weights(
 ):
     url = f"ram:/{tmp_path}/run"
     with monkeypatch.context() as patched:
-        uploads(patched, num_uploads * percent // 100)
+        kill_at_transfer(patched, num_uploads * percent // 100)
         with pytest.raises(Killed):
             run(flags, url)
     run([*flags, "--take_over"], url)

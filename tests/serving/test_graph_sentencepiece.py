@@ -14,6 +14,7 @@ from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_mod
 from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import CLS, MASK, SEP, SentencePieceTokenizer
+from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 from input_pipelines.tag_features import TagFeatures
@@ -142,12 +143,13 @@ def test_models_with_other_features(tmp_path, options):
     assert differences(tokenizer, [*STRINGS, *graph_tokenizer.probes(tokenizer)]) == {}
 
 
-@needs_text
-def test_the_probes_show_equally_likely_pieces_in_another_order(tmp_path):
-    """`SentencepieceTokenizer` does not sum scores in the order of the package sentencepiece."""
+def test_the_probes_repeat_every_piece(tmp_path):
+    """Equal scores are summed in different orders, so equally likely pieces are chosen otherwise.
+
+    Some versions of both libraries did so for "000000000 0".
+    """
     tokenizer = trained(tmp_path, treat_whitespace_as_suffix=True)
-    with pytest.raises(text_model.TextDifferenceError, match="the text '000000000 0' into"):
-        text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer))
+    assert "000000000 0" in set(graph_tokenizer.probes(tokenizer))
 
 
 @needs_text
@@ -166,11 +168,21 @@ def test_the_probes_show_an_operation_that_is_not_for_a_model(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("casing", ["uncased", "cased"])
 def test_every_character(casing):
+    """Each is cleaned up alike, whether the vocabulary knows it or not, and gives the same ids."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     tokenizer = golden("unigram", casing)
     texts = [f"a{chr(code)}b ΔΣ{chr(code)} Σ" for code in codes]
     for first in range(0, len(texts), 100_000):
-        assert differences(tokenizer, texts[first : first + 100_000]) == {}
+        some = texts[first : first + 100_000]
+        expected = [preprocess(text, casing == "uncased").encode() for text in some]
+        with tf.Graph().as_default(), tf.Session() as session:
+            in_graph = GraphSentencePiece(tokenizer)
+            cleaned = in_graph._preprocessed(tf.constant([text.encode() for text in some]))
+            session.run(tf.tables_initializer())
+            found = session.run(cleaned).tolist()
+        wrong = [each for each in zip(some, found, expected, strict=True) if each[1] != each[2]]
+        assert wrong == []
+        assert differences(tokenizer, some) == {}
 
 
 @pytest.mark.parametrize(

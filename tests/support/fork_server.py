@@ -20,6 +20,11 @@ import socket
 import sys
 import types
 
+# TensorFlow's client of gs:// reads them when TensorFlow is loaded, which `rewriting` does. By
+# default it repeats a request that fails for minutes.
+os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "1"
+os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "1000"
+
 import rewriting
 
 
@@ -28,11 +33,6 @@ def load():
 
     The legacy runner exchanges modules that tf_slim loads: so tf_slim is not among them.
     """
-    # TensorFlow's client of gs:// reads them when TensorFlow is loaded. By default it repeats a
-    # request that fails for minutes.
-    os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "1"
-    os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "1000"
-
     import sentencepiece  # noqa: F401
     import tensorflow.compat.v1  # noqa: F401
 

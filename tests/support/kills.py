@@ -3,9 +3,12 @@
 What is on disk stays as it is, as after a `kill -9`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
+
+from bert_estimator import storage
 
 
 class Killed(BaseException):
@@ -30,3 +33,34 @@ def kill_before(
         return method(*args, **kwargs)
 
     monkeypatch.setattr(kind, name, killed)
+
+
+def kill_at_transfer(
+    monkeypatch: pytest.MonkeyPatch,
+    number: int | None = None,
+    names: Iterable[str] = ("upload", "remove"),
+) -> list[tuple[Any, ...]]:
+    """Has the process end at a change of remote storage of this number, from 0; none follows it.
+
+    Args:
+      monkeypatch: what undoes it.
+      number: the number of the change; nothing is killed if it is None.
+      names: the functions of `storage` that count as changes.
+
+    Returns:
+      The list of the changes' arguments, which grows.
+    """
+    calls = []
+
+    def killed_before(function):
+        def call(*args):
+            calls.append(args)
+            if number is not None and len(calls) > number:
+                raise Killed
+            function(*args)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(storage, name, killed_before(getattr(storage, name)))
+    return calls

@@ -18,6 +18,8 @@ def collected() -> Iterator[list[tuple[str, str]]]:
     level = logger.level
     logger.addHandler(collector)
     logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(collector)
-    logger.setLevel(level)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(collector)
+        logger.setLevel(level)
