@@ -15,8 +15,6 @@ from bert_estimator.jobs import question_answering_config, question_answering_da
 from bert_estimator.recipes.answer_plans import RECIPES
 from input_pipelines import squad_files, squad_metrics
 
-REWRITES_GRAPHS = True  # what so short a training learns depends on the last bits of its numbers
-
 
 def main(arguments):
     """Runs the script in this process."""
@@ -159,7 +157,7 @@ def trained(data, tmp_path_factory):
         "do_predict": True,
         "do_export": True,
         "version_2_with_negative": True,
-        "num_train_epochs": 40,
+        "num_train_epochs": 80,
         "save_checkpoints_steps": 100,
         "iterations_per_loop": 50,
         "n_best_size": 5,
