@@ -74,7 +74,7 @@ class Run:
 
     def _measure(self, pid):
         for member in members_of(pid):
-            megabytes = peak_megabytes(member)
+            megabytes = data_speed.peak_megabytes(member)
             if member == pid:
                 self.megabytes = max(self.megabytes, megabytes)
             else:
@@ -93,16 +93,6 @@ def members_of(session: int) -> list[int]:
         if int(of_process) == session and state != "Z":
             members.append(int(name))
     return members
-
-
-def peak_megabytes(pid: int) -> float:
-    """Returns the most memory that a process has used so far; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            peaks = [line.split()[1] for line in file if line.startswith("VmHWM:")]
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return int(peaks[0]) * 1024 / 1e6 if peaks else 0.0
 
 
 def kill_moments(secs: float, seed: int) -> list[float]:

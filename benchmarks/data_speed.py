@@ -97,11 +97,19 @@ class MeasuredPool(WorkerPool):
     megabytes = 0.0
 
     def __exit__(self, *arguments) -> None:
-        for process in self._workers.values():
-            with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
-                (line,) = (line for line in file if line.startswith("VmHWM:"))
-            self.megabytes = max(self.megabytes, int(line.split()[1]) * 1024 / 1e6)
+        peaks = [peak_megabytes(process.pid) for process in self._workers.values()]
+        self.megabytes = max([self.megabytes, *peaks])
         super().__exit__(*arguments)
+
+
+def peak_megabytes(pid: int) -> float:
+    """Returns the most memory that a process has used so far; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            peaks = [line.split()[1] for line in file if line.startswith("VmHWM:")]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return int(peaks[0]) * 1024 / 1e6 if peaks else 0.0
 
 
 def created(

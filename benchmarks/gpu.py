@@ -80,8 +80,8 @@ def export(directory: str, network: str, length: int, batch: int) -> None:
         )
         with open(config, "w", encoding="utf-8") as writer:
             json.dump(network, writer)
-        directory = os.path.join(folder, "data")
-        data = default_data.make(directory, 2000, length, predictions, 1, seed=1, masking="dynamic")
+        corpus = os.path.join(folder, "data")
+        data = default_data.make(corpus, 2000, length, predictions, 1, seed=1, masking="static")
         # The records leave their manifest, which says that the vocabulary has 2000 pieces.
         shutil.move(data.train_files[0], records)
         flags = [

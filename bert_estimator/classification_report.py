@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.metrics import Examples, Metric, Total
 
 NUM_BINS = 10
+MOST_CURVES = 50  # Nobody looks at more curves, and the events would grow by megabytes.
 NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own curves
 
 CONFUSION, CALIBRATION, THRESHOLDS = NAMES = ("confusion", "calibration", "thresholds")
@@ -33,9 +34,9 @@ def counts(kind: str, examples: Examples) -> dict[str, Metric]:
       A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
       [L, 2, 2] for multi_label, by whether the label holds and is predicted; "calibration" [K, 3],
       by the probability of what is predicted: number, sum of the probabilities, and number of
-      right predictions (for multi_label every label of an example is a prediction); "thresholds"
-      [T, L, 2], the numbers of examples without and with the label, by the last threshold that the
-      label's probability reaches.
+      right predictions (for multi_label every label of an example is a prediction); and, for at
+      most MOST_CURVES labels, "thresholds" [T, L, 2], the numbers of examples without and with the
+      label, by the last threshold that the label's probability reaches.
     """
     label_ids, logits, weights = examples.label_ids, examples.logits, examples.weights
     num_labels = logits.shape.as_list()[1]
@@ -47,7 +48,7 @@ def counts(kind: str, examples: Examples) -> dict[str, Metric]:
         return {
             CONFUSION: examples.confusion,
             CALIBRATION: _calibration(tf.reduce_max(probabilities, axis=-1), right, weights),
-            THRESHOLDS: _thresholds(probabilities, holds, weights),
+            **_thresholds(probabilities, holds, weights),
         }
     holds, predicted = label_ids > 0, logits > 0
     thresholds = _thresholds(tf.sigmoid(logits), holds, weights)
@@ -62,7 +63,7 @@ def counts(kind: str, examples: Examples) -> dict[str, Metric]:
     return {
         CONFUSION: (total.value, total.add(tf.transpose(tf.stack(batch), [2, 0, 1]))),
         CALIBRATION: _calibration(tf.sigmoid(tf.abs(logits)), tf.equal(holds, predicted), weights),
-        THRESHOLDS: thresholds,
+        **thresholds,
     }
 
 
@@ -77,8 +78,10 @@ def _calibration(probability, right, weights):
 
 
 def _thresholds(probabilities, holds, weights):
-    """Returns the metric of examples by their label's probability: [T, L, 2]."""
+    """Returns the metric of examples by their label's probability, [T, L, 2], by its name."""
     num_labels = probabilities.shape.as_list()[1]
+    if num_labels > MOST_CURVES:
+        return {}
     threshold = tf.cast(probabilities * (NUM_THRESHOLDS - 1), tf.int32)
     threshold = tf.clip_by_value(threshold, 0, NUM_THRESHOLDS - 1)  # NaN is below 0
     place = (threshold * num_labels + tf.range(num_labels)) * 2 + tf.cast(holds, tf.int32)
@@ -86,7 +89,7 @@ def _thresholds(probabilities, holds, weights):
     shape = [NUM_THRESHOLDS, num_labels, 2]
     sums = tf.math.unsorted_segment_sum(weights, place, NUM_THRESHOLDS * num_labels * 2)
     total = Total(shape)
-    return total.value, total.add(tf.reshape(sums, shape))
+    return {THRESHOLDS: (total.value, total.add(tf.reshape(sums, shape)))}
 
 
 def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -> Iterator[str]:

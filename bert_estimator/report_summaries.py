@@ -16,7 +16,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification_report as report
 
-MOST_LABELS = 50  # Nobody looks at more curves, and the events would grow by megabytes.
 _TABLES = ("labels", "confusion", "calibration")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>])")
 
@@ -24,14 +23,14 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>])")
 def summaries(
     kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]
 ) -> list[tf.Summary.Value]:
-    """Returns the summaries of an evaluation; none if there are more than MOST_LABELS labels.
+    """Returns the summaries of an evaluation; none if there are no "thresholds" among the counts.
 
     Args:
       kind: one of `classification_report.KINDS`.
       labels: the labels' names.
       counted: the values of `classification_report.counts`.
     """
-    if len(labels) > MOST_LABELS:
+    if report.THRESHOLDS not in counted:
         return []
     tables = "\n".join(report.lines(kind, labels, counted)).split("\n\n")
     values = [_table(f"report/{name}", table) for name, table in zip(_TABLES, tables, strict=True)]

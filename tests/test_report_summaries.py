@@ -79,8 +79,9 @@ def test_labels_that_never_occur_and_logits_that_are_not_finite():
 
 
 def test_many_labels_do_not_fill_the_disk():
-    number = report_summaries.MOST_LABELS
+    number = report.MOST_CURVES
     for labels, is_shown in ((number, True), (number + 1, False)):
         counted = counts_of("classification", *examples("classification", num_labels=labels))
         names = [str(place) for place in range(labels)]
         assert bool(by_tag("classification", names, counted)) == is_shown
+        assert (report.THRESHOLDS in counted) == is_shown

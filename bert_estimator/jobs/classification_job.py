@@ -110,7 +110,8 @@ class Classification(FineTuning):
         for name, features in self._data.task.evaluate.items():
             metrics = self.evaluate_on(features, checkpoint, name or None)
             if self._data.task.kind in classification_report.KINDS:
-                counted = {key: metrics.pop(key) for key in classification_report.NAMES}
+                names = set(classification_report.NAMES) & set(metrics)
+                counted = {key: metrics.pop(key) for key in names}
                 self._reports[name] = counted
                 self._write_summaries(name or None, metrics["global_step"], counted)
             if not results:

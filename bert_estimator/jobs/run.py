@@ -166,9 +166,10 @@ class Run:
         return True
 
     def log_evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs what an evaluation found; at the end of training, `log_rest` does so instead.
+        """Logs what an evaluation found, unless it is of the last step.
 
-        The results may be of the same evaluation, which should be printed once.
+        An evaluation of the last step is kept for `log_rest`: the results that are printed after
+        training are often of the same step, and each evaluation is said once.
         """
         line = evaluation_line(step, values)
         if step == self._last_step:

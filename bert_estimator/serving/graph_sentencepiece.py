@@ -134,8 +134,8 @@ def _operation(model):
 def _table(do_lower_case):
     """Returns (the codes that change, int32, ascending; what each becomes): NFKD without marks.
 
-    Capital sigmas stay: their lower case depends on the characters around them. What is left of
-    other characters has the case of what it comes from, so their order does not matter.
+    Capital sigmas stay: their lower case depends on the characters around them. Every other
+    character may be lower-cased by itself, before its marks are removed or after.
     """
     codes, replacements = [-1], [""]  # so that the table has an entry in any case
     for code in graph_characters.assigned():

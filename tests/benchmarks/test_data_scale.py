@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import data_scale
+from benchmarks import data_scale, data_speed
 
 GOOD = {
     "differ_from_one_worker": [],
@@ -17,7 +17,7 @@ GOOD = {
 
 
 def test_memory_of_a_command_and_of_its_processes(tmp_path, monkeypatch):
-    peak_megabytes, ready, seen = data_scale.peak_megabytes, tmp_path / "ready", tmp_path / "seen"
+    peak_megabytes, ready, seen = data_speed.peak_megabytes, tmp_path / "ready", tmp_path / "seen"
 
     def noted(pid):
         is_child = ready.exists() and ready.read_text() == f"{pid}."
@@ -26,7 +26,7 @@ def test_memory_of_a_command_and_of_its_processes(tmp_path, monkeypatch):
             seen.touch()  # It may end now.
         return megabytes
 
-    monkeypatch.setattr(data_scale, "peak_megabytes", noted)
+    monkeypatch.setattr(data_speed, "peak_megabytes", noted)
     child = (
         "import os, pathlib, time; y = bytearray(100_000_000); "
         f"pathlib.Path({str(ready)!r}).write_text(f'{{os.getpid()}}.')\n"

@@ -171,6 +171,16 @@ def test_the_state_is_drawn_as_bert_draws_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("xla_runtime")
+def test_an_export_leaves_the_program_alone(tmp_path):
+    gpu.export(str(tmp_path / "programs" / "tiny"), "tiny", 32, 4)
+    assert os.listdir(tmp_path / "programs") == ["tiny"]
+    names = os.listdir(tmp_path / "programs" / "tiny")
+    assert {"step.stablehlo", "program.json", "benchmark.json"} <= set(names)
+    assert "state.npz" not in names
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
 @pytest.mark.skipif(
     "TRANSFORMERS_PYTHON" not in os.environ,
     reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",

@@ -27,8 +27,8 @@ class LoopResult(NamedTuple):
         """Adds a step."""
         if not self.losses:
             self.first_scalars.update(scalars)
-        self.losses.append(loss)
         self.scalars.update(scalars)
+        self.losses.append(loss)  # last, since another thread takes it for a step that is whole
 
 
 class Step(Protocol):

@@ -17,6 +17,7 @@ from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
 from bert_estimator.tpu.verbs.progress import round_number
 
+_MOST_BYTES = 1 << 20  # of an array in the events, where TensorBoard does not show it
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
 
@@ -202,6 +203,12 @@ def _write_events(eval_dir, results, checkpoint_path):
             summary.value.extend(_values_of_text(name, value))
         elif np.ndim(value) == 0 and np.isrealobj(value):
             summary.value.add(tag=name, simple_value=float(value))
+        elif np.asarray(value).nbytes > _MOST_BYTES:
+            tf.logging.info(
+                "The metric %s is an array of more than 1 MiB: it is returned, and left out of the "
+                "events.",
+                name,
+            )
         else:
             summary.value.add(tag=name, tensor=tf.make_tensor_proto(value))
     step = results[tf.GraphKeys.GLOBAL_STEP]

@@ -66,7 +66,8 @@ class Progress:
       batch_size: examples in a global batch.
       units_per_example: dict such as {"tokens": 128}, to log rates of other units too; or None.
       stop_step: the step at which training ends, or None.
-      listeners: list of hooks. Each `LogListener` among them gets every record.
+      listeners: list of hooks. Each `LogListener` among them gets every record; a listener that
+        takes the first step gets `after_first`'s instead of the record of that step.
     """
 
     def __init__(self, config, batch_size, units_per_example, stop_step, listeners):
@@ -146,7 +147,8 @@ class Progress:
     def after_first(self, step: int, loss: float, scalars: dict[str, float]) -> None:
         """Gives the first step of a training from step 0 to the listeners that take it.
 
-        It is called after the first loop, and before `after_loop`, with what `after_loop` takes.
+        It is called after the first loop, and before `after_loop`. The arguments are of the loop's
+        first step; `after_loop` says what they are.
         """
         if not self._every:
             return

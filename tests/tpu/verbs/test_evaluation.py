@@ -256,6 +256,20 @@ def test_a_metric_may_be_nested(tmp_path, cores, nest):
     assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss"}
 
 
+def test_a_large_array_is_returned_and_left_out_of_the_events(tmp_path):
+    def metric_fn(x):
+        zero = tf.reduce_sum(0 * x)
+        rows = {"small": 1 << 18, "large": (1 << 18) + 1}  # float32
+        return {name: tf.metrics.mean_tensor(zero + tf.ones([size])) for name, size in rows.items()}
+
+    def fields(features, loss):
+        return {"eval_metrics": (metric_fn, [features["x"]])}
+
+    results = make_estimator(tmp_path, make_model_fn(fields)).evaluate(input_fn, steps=1)
+    assert results["large"].shape == ((1 << 18) + 1,)
+    assert {tag for _, tag, _ in events(tmp_path / "eval")} == {"loss", "small"}
+
+
 class SeesEvalStep(tf.train.SessionRunHook):
     """Notes the eval step as a hook sees it at a loop's end."""
 
