@@ -101,8 +101,8 @@ class JobConfig:
     )
     log_every_secs: float = flags.field(
         10.0,
-        "Log a line whenever so many seconds have passed; 0: whenever a step is written to "
-        "metrics.jsonl.",
+        "Log a line whenever so many seconds have passed; 0: whenever a step but the "
+        "first is written to metrics.jsonl.",
         may_differ=True,
     )
     use_tpu: bool = flags.field(

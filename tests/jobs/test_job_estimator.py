@@ -45,7 +45,9 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     assert estimator.model_dir == str(tmp_path)
     assert estimator.config.save_checkpoints_steps == 10
     assert estimator.config.tpu_config.iterations_per_loop == 500
-    assert estimator.config.log_step_count_steps == 100  # a record at least every 100 steps
+    assert (
+        estimator.config.log_step_count_steps == 100
+    )  # a record at the end of a loop, if 100 steps have passed
     assert estimator.config.log_every_secs == 10
     for steps, every in ((1_000_000, 100), (1000, 50), (70, 3), (5, 1)):  # 20 points, if there are
         estimator = job_estimator.make(config_of(tmp_path), model_fn, num_train_steps=steps)
