@@ -164,6 +164,20 @@ def files(url: str) -> dict[str, tuple[int, int]]:
     return _retried(lambda: list_into({}, url, "") if _gfile().exists(url) else {}, url)
 
 
+def names(url: str) -> list[str]:
+    """Lists the files and directories in a directory by name; [] if there is no such directory.
+
+    Raises:
+      StorageError: the file system cannot be used.
+    """
+
+    def try_it():
+        entries = _gfile().listdir(url) if _gfile().exists(url) else []
+        return [entry.rstrip("/") for entry in entries]
+
+    return _retried(try_it, url)
+
+
 def local(path: str) -> str:
     """Returns the path of a file on this machine: the path itself, or a copy of a remote file.
 

@@ -101,10 +101,12 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         print(storage.shown(summary))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
-        message = (failed and _of_disk(error)) or error
+        message = storage.shown(error)
+        if failed and (of_disk := _of_disk(error)):
+            message = of_disk  # It names the disk's own path, also if a URL is shown for it.
         if isinstance(error, errors.ArgumentError):  # flags have the names of arguments
-            message = f"--{error}"
-        print(f"{name}: {storage.shown(message)}", file=sys.stderr)
+            message = f"--{message}"
+        print(f"{name}: {message}", file=sys.stderr)
         return 1 if failed else 2
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)

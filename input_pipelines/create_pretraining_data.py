@@ -8,13 +8,13 @@ python -m input_pipelines.create_pretraining_data --input_file=corpus/*.txt \\
     --output_file=data/train.tfrecord --num_shards=8 --vocab_file=vocab.txt
 ```
 
-A killed command resumes when it is given again on the same machine, or on any machine that sees
-the same directory. The same text, flags and number of files give the
-same bytes.
+A killed command resumes when it is given again on any machine that sees the same directory; if
+--output_file is remote, on the same machine. The same text, flags and number of files give the same
+bytes.
 """
 
-import contextlib
 import dataclasses
+import functools
 import os
 import shlex
 import shutil
@@ -149,24 +149,19 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    with contextlib.ExitStack() as stack:
-        target, there = values.output_file, None
-        if storage.is_remote(target):
-            if values.runner:
-                raise ValueError(
-                    f"--output_file={target}: must be a directory that all machines of --runner see"
-                )
-            with command_line.naming("output_file"):
-                target, there = stack.enter_context(
-                    remote_output.records_written_here(target, values.num_shards)
-                )
-        return _create(values, target, there)
+    if storage.is_remote(values.output_file) and values.runner:
+        raise ValueError(
+            f"--output_file={values.output_file}: must be a directory that all machines of "
+            "--runner see"
+        )
+    make = functools.partial(_create, values)
+    return remote_output.create(values, "output_file", make, values.vocab_file)
 
 
-def _create(values, output_file, there=None):
-    """Does what `create` does, for record files in a directory of this machine.
+def _create(values, output_file, there):
+    """Makes record files in a directory of this machine; returns what `create` asks for.
 
-    If the directory is a copy of a remote one, `there` are the names of the remote files.
+    `there` are the names in the remote directory that the records are for, or None.
     """
     given = {f.name: values[f.name].value for f in dataclasses.fields(CreationSettings)}
     if given["dupe_factor"] is None:
@@ -198,7 +193,9 @@ def _create(values, output_file, there=None):
     with command_line.naming("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case)
     with lock.held_for(output_files[0]):
-        return _write(values, input_files, options, vocab_file, tokenizer, output_files, settings)
+        return _write(
+            values, input_files, options, vocab_file, tokenizer, output_files, settings, there
+        )
 
 
 def _output_files(output_files, num_shards, there):
@@ -229,10 +226,11 @@ def _output_files(output_files, num_shards, there):
     return output_files
 
 
-def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings):
+def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings, there):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
     from input_pipelines import held_out, pretraining_records
+    from input_pipelines import manifest as manifests
 
     fraction = values.eval_fraction
     pool = _pool(values, total_bytes(input_files), output_files[0])
@@ -256,9 +254,9 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             progress=what,
         )
 
-    summary, description = [], {}
+    summary, files, description = [], [], {}
+    path = held_out.path_beside(output_files[0])
     if fraction:
-        path = held_out.path_beside(output_files[0])
         once = dataclasses.replace(settings, dupe_factor=1)
         try:
             # First, so that no held-out records are written without training records.
@@ -268,14 +266,18 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             raise ValueError(f"--eval_fraction: {error}") from None
         description = {"held_out": held_out.description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
+        files += manifests.files_of(path, manifest)
     manifest = write(output_files, settings, description, False, "Records")
+    files += manifests.files_of(output_files[0], manifest)
     # A killed command with another --eval_fraction may have left it.
-    left = shards.work_directory(held_out.path_beside(output_files[0]))
-    shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree(shards.work_directory(path), ignore_errors=True)
+    names = os.listdir(os.path.dirname(path) or ".") if there is None else there
+    if not fraction and os.path.basename(path) in names:
+        summary.append(f"{path} belongs to other records. Its text may be in these: remove it.")
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     if left_out := manifest.corpus.get("left_out"):
         summary.append(f"Left out: {document_filter.in_words(left_out)}.")
-    return "\n".join(summary)
+    return "\n".join(summary), files
 
 
 def _pool(values, num_bytes, output_file):

@@ -6,7 +6,7 @@ python -m input_pipelines.create_text --input_file=dumps --output_file=corpus.tx
 ```
 """
 
-import contextlib
+import functools
 
 from absl import flags
 
@@ -52,14 +52,12 @@ def create(values: flags.FlagValues) -> str:
       OSError: the output cannot be written.
       lock.InUseError: another process writes it.
     """
-    with contextlib.ExitStack() as stack:
-        with command_line.naming("output_file"):
-            path = stack.enter_context(remote_output.file_written_here(values.output_file))
-        return _create(values, path)
+    return remote_output.create(values, "output_file", functools.partial(_create, values))
 
 
-def _create(values, path):
-    """Does what `create` does, for an output on this machine."""
+def _create(values, path, there):
+    """Makes the text in a file of this machine; returns what `remote_output.create` asks for."""
+    del there
     command_line.check_names_a_file("output_file", path)
     options = text_flags.options(values)
     chosen = options.new_filter()
@@ -71,7 +69,7 @@ def _create(values, path):
     with lock.held_for(path), atomic_file.writer(path) as file:
         number, size, repeated = _write(documents, file, values.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
-    return f"{number} documents ({size} words) in {path}. Left out: {left_out}."
+    return f"{number} documents ({size} words) in {path}. Left out: {left_out}.", [path]
 
 
 def _write(documents, file, kind):

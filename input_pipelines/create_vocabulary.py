@@ -6,7 +6,7 @@ python -m input_pipelines.create_vocabulary --input_file=corpus/*.txt \\
 ```
 """
 
-import contextlib
+import functools
 
 from absl import flags
 
@@ -51,14 +51,12 @@ def create(values: flags.FlagValues) -> str:
       OSError: the vocabulary cannot be written.
       lock.InUseError: another process writes it.
     """
-    with contextlib.ExitStack() as stack:
-        with command_line.naming("vocab_file"):
-            path = stack.enter_context(remote_output.file_written_here(values.vocab_file))
-        return _create(values, path)
+    return remote_output.create(values, "vocab_file", functools.partial(_create, values))
 
 
-def _create(values, path):
-    """Does what `create` does, for a vocabulary on this machine."""
+def _create(values, path, there):
+    """Trains it in a file of this machine; returns what `remote_output.create` asks for."""
+    del there
     command_line.check_names_a_file("vocab_file", path)
     if not 0 < values.vocab_size <= _LARGEST:
         rule = f"must be from 1 to {_LARGEST}"
@@ -88,7 +86,7 @@ def _create(values, path):
     left_out = document_filter.in_words(chosen.left_out)
     left_out = left_out and f" Left out: {left_out}."
     part = f", from a random {100 * share:.2g} % of the sentences" if share < 1 else ""
-    return f"{values.vocab_size} tokens in {path}{part}.{left_out}"
+    return f"{values.vocab_size} tokens in {path}{part}.{left_out}", [path]
 
 
 def main(argv: list[str]) -> int:

@@ -77,6 +77,12 @@ def manifest_path(record_file: str) -> str:
     return _sibling(record_file, companions.MANIFEST_PREFIX, companions.MANIFEST_SUFFIX)
 
 
+def files_of(record_file: str, manifest: Manifest) -> list[str]:
+    """Returns the paths of the manifest of the set that begins with a file, and of all it names."""
+    directory = os.path.dirname(record_file)
+    return [manifest_path(record_file), *(os.path.join(directory, n) for n in _names(manifest))]
+
+
 def token_counts_path(record_file: str) -> str:
     """Returns the path of the token counts of the set that begins with `record_file`."""
     return _sibling(record_file, companions.COUNTS_PREFIX, companions.COUNTS_SUFFIX)

@@ -143,19 +143,27 @@ class EmptySideError(_NothingToWriteError):
 
 @contextlib.contextmanager
 def _directory_of_work(work: creation.Work) -> Iterator[None]:
-    """Makes a directory, and removes it unless it has what the same command can resume from."""
+    """Makes a directory, and removes it unless it has what the same command can resume from.
+
+    What an earlier command has left for its own resumption stays if this command fails.
+    """
     directory = work.directory
     os.makedirs(directory, exist_ok=True)
+    was_of_use = _is_of_use(directory)
     try:
         shards.list_files(directory, work.output_files)
         yield
     except BaseException as error:
-        files = [name for _, _, names in os.walk(directory) for name in names]
-        is_of_use = any(name.endswith((".npz", ".json")) for name in files)
-        if not is_of_use or isinstance(error, _NothingToWriteError):
+        makes_nothing = isinstance(error, _NothingToWriteError)
+        if not was_of_use and (makes_nothing or not _is_of_use(directory)):
             shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory)
+
+
+def _is_of_use(directory):
+    files = [name for _, _, names in os.walk(directory) for name in names]
+    return any(name.endswith((".npz", ".json")) for name in files)
 
 
 def _run(pool, progress, function, tasks, what, sizes=None, unit="parts") -> list[Any]:

@@ -1,97 +1,219 @@
-"""Output in remote storage: written on this machine first, and uploaded when complete.
+"""Output in remote storage: made on this machine first, and uploaded when complete.
 
-The manifest of records is the last file that is uploaded: without it, the files are not a set of
-records that this project made. Nothing is uploaded of a command that fails or is killed. A killed
-creation of records resumes on the same machine. No lock keeps a process of another machine from
-writing the same files.
+The files lie in a directory below $TMPDIR, whose name depends on the user and the output, until all
+of them are uploaded:
+
+  files/      what the command makes, unfinished work included
+  output      the output's URL, for whoever finds the directory
+  made.json   once the files are complete: what they were made of, their names, sizes and times
+
+The same command resumes on the same machine after a kill or an error. If the files are complete, it
+only uploads them. Of an earlier command with other flags nothing is uploaded. The manifest of
+records is the last file that is uploaded: without it, the files are not a set of records that this
+project made. No lock keeps a process of another machine from writing the same files.
 """
 
 import contextlib
+import glob
 import hashlib
+import json
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from bert_estimator import storage
+from absl import flags
+
+from bert_estimator import __version__, atomic_file, json_files, storage
 from bert_estimator.tpu import lock
-from input_pipelines import companions
+from input_pipelines import command_line, companions, documents, remote_files
+
+_PREFIX = "bert_estimator_output"
+_FILES, _OUTPUT, _MADE = "files", "output", "made.json"
+_WITHOUT_EFFECT = ("num_workers",)  # on the files
 
 
-@contextlib.contextmanager
-def file_written_here(path: str) -> Iterator[str]:
-    """Gives a remote file a local name, and uploads it at the end.
-
-    Args:
-      path: a URL; or a path of this machine, which is given back as it is.
-
-    Yields:
-      The path of a file of the same name on this machine.
-
-    Raises:
-      StorageError: the file system cannot be used.
-    """
-    if not storage.is_remote(path):
-        yield path
-        return
-    directory, _, name = path.rpartition("/")
-    storage.check(directory)
-    with tempfile.TemporaryDirectory(prefix="bert_estimator_output_") as folder:
-        storage.show(folder, directory)
-        yield os.path.join(folder, name)
-        storage.upload(os.path.join(folder, name), path)
-
-
-@contextlib.contextmanager
-def records_written_here(
-    output_file: str, num_shards: int | None
-) -> Iterator[tuple[str, list[str]]]:
-    """Gives remote record files local names; what lies beside them at the end is uploaded.
-
-    The local directory is the same for the same arguments, so that a killed command finds its
-    unfinished work.
+def create(
+    values: flags.FlagValues,
+    flag: str,
+    make: Callable[[str, list[str] | None], tuple[str, list[str]]],
+    vocab_file: str | None = None,
+) -> str:
+    """Makes files, and uploads them if they are to be in remote storage.
 
     Args:
-      output_file: URLs of files in one directory, with commas between them.
-      num_shards: the number of files, if `output_file` names a single one.
+      values: the flags of the command; its text is --input_file.
+      flag: the name of the flag that names the output: files, with commas between them.
+      make: function of the output, as paths of this machine, and of the names of the files that the
+        remote directory holds (None if the output is not remote). It makes the files, and returns
+        a summary in words and their paths.
+      vocab_file: the vocabulary that the command reads, if it does.
 
-    Yields:
-      (Paths of files of the same names in a directory of this machine, with commas between them;
-      the names of the files that are in the remote directory.)
+    Returns:
+      The summary.
 
     Raises:
-      ValueError: the files are not in one remote directory.
-      StorageError: the file system cannot be used.
+      ValueError: the output does not name files in one remote directory.
+      storage.StorageError: the file system cannot be used. If an upload failed, the text says where
+        the files are kept.
       lock.InUseError: another process of this machine writes them.
     """
-    urls = output_file.split(",")
+    output = values[flag].value
+    if not storage.is_remote(output):
+        return make(output, None)[0]
+    with contextlib.ExitStack() as stack:
+        with command_line.naming(flag):
+            directory, names = _split(output)
+            storage.check(directory)
+            there = storage.names(directory)
+            folder = stack.enter_context(_locked_folder(output, directory))
+        files = os.path.join(folder, _FILES)
+        identity = _identity(values, vocab_file)
+        made = _made(folder, identity)
+        if made is None:
+            summary, paths = make(",".join(os.path.join(files, name) for name in names), there)
+            made = {
+                "identity": identity,
+                "summary": summary,
+                "files": {os.path.basename(path): _version(path) for path in paths},
+            }
+            with atomic_file.writer(os.path.join(folder, _MADE)) as writer:
+                json.dump(made, writer)
+        else:
+            _say(f"The files in {folder} are complete: they are uploaded as they are.")
+        try:
+            _upload(files, directory, made["files"])
+        except storage.StorageError as error:
+            raise storage.StorageError(
+                f"{error}. The files are complete, and kept on this machine in {folder}: the same "
+                "command uploads them without making them again"
+            ) from None
+        return made["summary"]
+
+
+def _split(output):
+    """Returns the directory of URLs of files, and the names of the files."""
+    urls = output.split(",")
+    for url in urls:
+        if storage.is_remote(url) and not storage.is_remote(url.rpartition("/")[0]):
+            raise ValueError(f"{url}: is not a file's name; give {url}/name")
     (directory, *others) = dict.fromkeys(url.rpartition("/")[0] for url in urls)
     if others:
-        raise ValueError(f"{output_file} lie in different directories; give one")
-    storage.check(directory)
-    there = [name for name in storage.files(directory) if "/" not in name]
-    work = hashlib.sha256(f"{output_file} {num_shards}".encode()).hexdigest()[:12]
-    folder = os.path.join(tempfile.gettempdir(), f"bert_estimator_records_{work}")
-    storage.show(folder, directory)
-    with lock.held(folder):
+        raise ValueError(f"{output} lie in different directories; give one")
+    return directory, [url.rpartition("/")[2] for url in urls]
+
+
+@contextlib.contextmanager
+def _locked_folder(output: str, directory: str) -> Iterator[str]:
+    """Locks the local directory of an output, and removes it unless it holds something of use."""
+    user = os.getuid() if hasattr(os, "getuid") else 0  # not on Windows
+    prefix = os.path.join(tempfile.gettempdir(), f"{_PREFIX}_{user}_")
+    folder = prefix + hashlib.sha256(output.encode()).hexdigest()[:12]
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.stat(folder).st_uid != user:
+        raise ValueError(f"{folder} belongs to another user; set TMPDIR to a directory of your own")
+    with lock.held(folder, output):
+        files = os.path.join(folder, _FILES)
+        os.makedirs(files, exist_ok=True)
+        with atomic_file.writer(os.path.join(folder, _OUTPUT)) as writer:
+            writer.write(output)
+        storage.show(files, directory)
+        _name_others(set(glob.glob(f"{glob.escape(prefix)}*")) - {folder})
         try:
-            yield ",".join(os.path.join(folder, url.rpartition("/")[2]) for url in urls), there
-            _upload(folder, directory)
-        except Exception:  # Not if Ctrl-C ended the command: it can be given again.
-            shutil.rmtree(folder)
+            yield folder
+        except BaseException as error:
+            if all(name.endswith(atomic_file.ENDING) for name in os.listdir(files)):
+                shutil.rmtree(folder)
+            elif not isinstance(error, storage.StorageError):
+                _say(f"Unfinished work for {output} is kept on this machine, in {folder}.")
             raise
         shutil.rmtree(folder)
 
 
-def _upload(folder, directory):
-    names = sorted((name for name in os.listdir(folder) if name[0] != "."), key=_place)
+def _name_others(folders):
+    """Says what commands have left that were killed, and not given again."""
+    for folder in sorted(folders):
+        output = os.path.join(folder, _OUTPUT)
+        if lock.is_free(folder) and os.path.exists(output):
+            with open(output, encoding="utf-8") as reader:
+                url = reader.read()
+            _say(
+                f"{folder} ({_size(folder) / 1e6:.1f} MB) is left of a command for {url}. It is "
+                "removed when this command is given again and ends; or remove it."
+            )
+
+
+def _size(folder):
+    paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(os.path.getsize(path) for path in paths)
+
+
+def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
+    """Returns a hash of all that the files of a command depend on."""
+    given = {
+        name: values[name].value
+        for name in values
+        if name not in _WITHOUT_EFFECT
+        and not values.find_module_defining_flag(name, "").startswith("absl.")
+    }
+    with command_line.naming("input_file"):
+        texts = documents.find_files(values.input_file.split(","))
+        versions = [
+            [path, remote_files.version(path)]
+            if remote_files.is_remote(path)
+            else [os.path.abspath(path), _version(path)]
+            for path in texts
+        ]
+    described = [__version__, sorted(given.items()), versions, _hash_of(vocab_file)]
+    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
+
+
+def _hash_of(vocab_file):
+    """Returns a hash of a vocabulary; None if it cannot be read, which `make` reports."""
+    if vocab_file is None:
+        return None
+    try:
+        with open(storage.local(vocab_file), "rb") as reader:
+            return hashlib.sha256(reader.read()).hexdigest()
+    except (OSError, storage.StorageError):
+        return None
+
+
+def _made(folder, identity) -> dict[str, Any] | None:
+    """Returns what made.json says, if a command of this identity made all files as they are."""
+    path = os.path.join(folder, _MADE)
+    if not os.path.exists(path):
+        return None
+    made = json_files.read(path)
+    if made["identity"] != identity:
+        return None
+    for name, version in made["files"].items():
+        file = os.path.join(folder, _FILES, name)
+        if not os.path.exists(file) or _version(file) != version:
+            return None
+    return made
+
+
+def _version(path):
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _upload(files, directory, names):
+    names = sorted(names, key=_place)
     # An old manifest must not describe new files if this program ends between the two.
     for name in filter(companions.is_manifest, names):
         storage.remove(f"{directory}/{name}")
     for name in names:
-        storage.upload(os.path.join(folder, name), f"{directory}/{name}")
+        storage.upload(os.path.join(files, name), f"{directory}/{name}")
 
 
 def _place(name):
     """Returns the place of a file in the order of uploads; the held-out records come first."""
     return companions.is_manifest(name), companions.HELD_OUT_PREFIX not in name, name
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)

@@ -100,6 +100,13 @@ def test_a_directory_that_does_not_answer_is_not_an_empty_one(url, monkeypatch, 
         storage.files(url)
 
 
+def test_names_are_those_of_the_directory_alone(url):
+    assert storage.names(url) == []
+    for name in ("a", "b.json", "best/c"):
+        storage.write(b"a", f"{url}/{name}")
+    assert sorted(storage.names(url)) == ["a", "b.json", "best"]
+
+
 def test_a_file_that_vanishes_while_it_is_listed_is_left_out(url, monkeypatch):
     for name in "ab":
         storage.write(b"a", f"{url}/{name}")

@@ -27,6 +27,7 @@ except ImportError:  # not on Windows
     fcntl = None
 
 FILE = ".lock"
+_HELD = "-held"  # at the end of the name of a file that is the lock itself
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 _LONGEST_COMMAND = 300
@@ -41,17 +42,30 @@ class InUseError(RuntimeError):
 
 
 @contextlib.contextmanager
-def held(directory: str) -> Iterator[None]:
+def held(directory: str, what: str | None = None) -> Iterator[None]:
     """Holds the lock of a directory, which is made if it does not exist.
 
     The process that holds the lock may enter this any number of times.
+
+    Args:
+      directory: the directory.
+      what: what is written there, for the error; by default the directory.
 
     Raises:
       InUseError: another process holds it.
       OSError: the lock's file cannot be written.
     """
-    with _held_in(directory, FILE, directory):
+    with _held_in(directory, FILE, what or directory):
         yield
+
+
+def is_free(directory: str) -> bool:
+    """Returns whether it is certain that no process holds the lock of a directory.
+
+    A lock's file that a killed process of this machine has left does not count.
+    """
+    path = os.path.join(directory, FILE)
+    return all(has_ended(_read(file)) for file in (path, path + _HELD) if os.path.exists(file))
 
 
 @contextlib.contextmanager
@@ -147,7 +161,7 @@ def _acquire(path, what):
                 raise
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
-            return _create(path + "-held", what)
+            return _create(path + _HELD, what)
 
 
 def _create(path, what):

@@ -1,14 +1,33 @@
+import contextlib
+import errno
+import itertools
 import os
+import shutil
 import tempfile
 
 import kills
 import locked
 import pytest
+import tensorflow.compat.v1 as tf
 from commands import MAINS
 
 from bert_estimator import storage
 from bert_estimator.tokenization import load_vocab
-from input_pipelines import creation, remote_output
+from input_pipelines import (
+    create_pretraining_data,
+    create_text,
+    create_vocabulary,
+    creation,
+    pretraining_records,
+    remote_output,
+    worker_pool,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_power_is_lost(monkeypatch):
+    """Spares these tests two thirds of their time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
@@ -103,11 +122,355 @@ def test_an_error_leaves_nothing_behind(url, vocab_file, tmp_path, capsys):
     assert not os.listdir(tmp_path / "tmp") and not storage.files(url)
 
 
-def test_two_processes_of_a_machine(url, text_file, vocab_file, tmp_path, capsys):
-    with remote_output.records_written_here(f"{url}/a.tfrecord", None) as (path, _):
-        folder = os.path.dirname(path)
-    argv = [*creation_argv(url, text_file, vocab_file), f"--output_file={url}/a.tfrecord"]
-    os.makedirs(folder)
-    with locked.by_another(os.path.join(folder, ".lock")):
-        assert MAINS["records"](argv) == 2
-    assert f"{url} {locked.WHO}" in capsys.readouterr().err
+def test_two_processes_of_a_machine(url, text_file, vocab_file, tmp_path, monkeypatch, capsys):
+    argv = creation_argv(url, text_file, vocab_file, f"--output_file={url}/a.tfrecord")
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        MAINS["records"](argv)
+    (folder,) = os.listdir(tmp_path / "tmp")
+    for others in ([], ["--num_shards=2"]):  # another set of the same name
+        with locked.by_another(tmp_path / "tmp" / folder / ".lock"):
+            assert MAINS["records"]([*argv, *others]) == 2
+        assert f"{url}/a.tfrecord {locked.WHO}" in capsys.readouterr().err
+
+
+COMMANDS = {
+    "text": ("text", "output_file", "corpus.txt", []),
+    "vocabulary": ("vocabulary", "vocab_file", "vocab.txt", ["--vocab_size=40"]),
+    "static": (
+        "records",
+        "output_file",
+        "a.tfrecord",
+        ["--masking=static", "--eval_fraction=0.5", "--dupe_factor=2"],
+    ),
+    "dynamic": ("records", "output_file", "a.tfrecord", ["--num_shards=3", "--num_workers=1"]),
+}
+MAKERS = {
+    "text": (create_text, "_write"),
+    "vocabulary": (create_vocabulary, "train_vocabulary"),
+    "records": (create_pretraining_data, "_write"),
+}
+
+
+@pytest.fixture
+def command(text_file, vocab_file):
+    """Returns a function that calls one of `COMMANDS` for a remote directory."""
+
+    def call(kind, directory, *others, name=None):
+        main, flag, file, given = COMMANDS[kind]
+        if main == "records":
+            given = [
+                f"--vocab_file={vocab_file}", "--max_seq_length=16", "--max_predictions_per_seq=4",
+                *given,
+            ]  # fmt: skip
+        output = f"--{flag}={directory}/{name or file}"
+        return MAINS[main]([main, f"--input_file={text_file}", output, *given, *others])
+
+    return call
+
+
+def call_number(number):
+    """Returns a function of a call that says whether it is the one of a number, from 1."""
+    calls = itertools.count(1)
+    return lambda *_: next(calls) == number
+
+
+@pytest.fixture
+def fails_to_make(monkeypatch):
+    """Returns a context in which a command cannot make its files, only upload them."""
+
+    @contextlib.contextmanager
+    def patched(kind):
+        with monkeypatch.context() as patch:
+            kills.kill_before(patch, *MAKERS[COMMANDS[kind][0]], lambda *_: True)
+            yield
+
+    return patched
+
+
+def contents(url):
+    """Returns the files of a remote directory, but for the checksums' times in their manifests."""
+    return {name: storage.read(f"{url}/{name}") for name in storage.files(url)}
+
+
+@pytest.fixture
+def whole(url, command):
+    """Returns a function that gives what a command makes that is not killed."""
+
+    def made(kind):
+        assert command(kind, f"{url}/whole") == 0
+        return contents(f"{url}/whole")
+
+    return made
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_files_that_are_complete_are_not_made_again_after_a_kill(
+    url, command, whole, fails_to_make, kind, monkeypatch, tmp_path, capsys
+):
+    """The kill is before the first, another and the last file of the upload."""
+    expected = whole(kind)
+    printed = capsys.readouterr().out
+    for number in sorted({0, len(expected) // 2, len(expected) - 1}):
+        target = f"{url}/killed-{number}"
+        with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+            kills.kill_before(patch, storage, "upload", call_number(number + 1))
+            command(kind, target)
+        assert len(storage.files(target)) == number and left(tmp_path)
+        with fails_to_make(kind):
+            assert command(kind, target) == 0
+        assert contents(target) == expected
+        assert not os.listdir(tmp_path / "tmp")
+        captured = capsys.readouterr()
+        assert captured.out == printed.replace(f"{url}/whole", target)
+        assert "are complete: they are uploaded as they are." in captured.err
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_an_upload_without_the_right_to_it_keeps_the_files_and_says_where(
+    url, command, whole, fails_to_make, kind, monkeypatch, tmp_path, capsys
+):
+    expected, target, copy = whole(kind), f"{url}/refused", tf.io.gfile.copy
+
+    def refuse(source, to, **options):
+        if storage.is_remote(to):
+            raise tf.errors.PermissionDeniedError(None, None, "no rights")
+        copy(source, to, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.io.gfile, "copy", refuse)
+        for _ in range(2):
+            assert command(kind, target) == 2
+            (folder,) = os.listdir(tmp_path / "tmp")
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert f": {target}/" in error and ": access is denied (no rights)" in error
+            assert error.endswith(
+                f"The files are complete, and kept on this machine in {tmp_path}/tmp/{folder}: the "
+                "same command uploads them without making them again"
+            )
+    with fails_to_make(kind):
+        assert command(kind, target) == 0
+    assert contents(target) == expected and not os.listdir(tmp_path / "tmp")
+
+
+@pytest.mark.parametrize("when", ["while it is made", "before its upload"])
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_a_command_that_cannot_work_leaves_the_work_of_a_killed_one(
+    url, command, whole, kind, when, monkeypatch, tmp_path, vocab_file, capsys
+):
+    expected, target = whole(kind), f"{url}/killed"
+    place = (storage, "upload") if when == "before its upload" else (creation, "join_pieces")
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, *place, lambda *_: True)
+        command(kind, target)
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "other.txt").write_text("[UNK]\n")
+    wrong = {
+        f"--input_file={tmp_path}/missing*.txt": "no file matches",
+        f"--input_file={tmp_path}/empty.txt": "documents"
+        if kind == "static"
+        else "every line is empty",
+        f"--vocab_file={tmp_path}/missing.txt": "missing.txt",
+        f"--vocab_file={tmp_path}/other.txt": "other.txt",
+        "--eval_fraction=2": "must be 0 or more, and less than 1",
+        "--eval_fraction=0.999999": "Give less, or more text",
+        "--max_seq_length=2": "max_seq_length",
+        "--masked_lm_prob=7": "masked_lm_prob",
+    }
+    before = left(tmp_path)
+    for flag, message in wrong.items():
+        assert command(kind, target, flag) == 2
+        printed = capsys.readouterr().err
+        assert message in printed and f"Unfinished work for {target}/a.tfrecord is kept" in printed
+        assert set(before) - set(left(tmp_path)) == set()
+    pieces = []
+    with monkeypatch.context() as patch:
+        kills.kill_before(patch, creation, "serializer", lambda *args: pieces.append(args))
+        assert command(kind, target) == 0
+    # The kill was before the held-out records were joined.
+    assert len(pieces) == (kind == "static" and when == "while it is made")
+    assert contents(target) == expected
+
+
+@pytest.mark.parametrize("second", ["static", "dynamic"])
+@pytest.mark.parametrize("place", ["upload", "join_pieces", "tokenize"])
+def test_nothing_of_a_killed_command_with_other_flags_is_uploaded(
+    url, command, place, second, monkeypatch, tmp_path, capsys
+):
+    """The killed command has held documents out, which the second command trains on."""
+    without = "--eval_fraction=0"
+    assert command(second, f"{url}/fresh", without) == 0
+    target = f"{url}/second"
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        # Of the creation, the first call makes the held-out records, the second does the others.
+        module, number = (storage, 1) if place == "upload" else (creation, 2)
+        kills.kill_before(patch, module, place, call_number(number))
+        command("static", target, *COMMANDS[second][3], "--masking=static", "--eval_fraction=0.5")
+    assert any("heldout" in name for name in left(tmp_path)) and not storage.files(target)
+    assert command(second, target, without) == 0
+    assert not os.listdir(tmp_path / "tmp")
+    assert contents(target) == contents(f"{url}/fresh")
+    assert "belongs to other records" not in capsys.readouterr().out
+
+
+def test_held_out_records_of_other_training_records_are_named(
+    url, command, monkeypatch, tmp_path, capsys
+):
+    """They reached the bucket before the kill, or are of an earlier command."""
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, storage, "upload", call_number(3))
+        command("static", url)
+    assert "heldout.a.tfrecord" in storage.files(url)
+    capsys.readouterr()
+    (tmp_path / "here").mkdir()
+    assert command("static", tmp_path / "here") == 0
+    for directory in (url, tmp_path / "here"):
+        assert command("static", directory) == 0
+        assert "belongs to other records" not in capsys.readouterr().out
+        assert command("static", directory, "--eval_fraction=0") == 0
+        said = f"{directory}/heldout.a.tfrecord belongs to other records. Its text may be in these"
+        assert said in capsys.readouterr().out
+
+
+def test_a_change_of_what_is_read_is_noticed(
+    url, command, monkeypatch, text_file, tmp_path, vocab_file
+):
+    """It changes between the kill in the upload and the second command."""
+    for kind, change in (("text", "text"), ("static", "text"), ("static", "vocabulary")):
+        given = [f"--vocab_file={tmp_path}/own.txt"] if kind == "static" else []
+        shutil.copyfile(vocab_file, tmp_path / "own.txt")
+        target = f"{url}/{kind}-{change}"
+        with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+            kills.kill_before(patch, storage, "upload", lambda *_: True)
+            command(kind, target, *given)
+        if change == "text":
+            with open(text_file, "a") as writer:
+                writer.write("\n\nw1 w2 w3 w4\nw5 w6 w7 w8\n")
+        else:
+            with open(tmp_path / "own.txt", "a") as writer:
+                writer.write("new\n")
+        assert command(kind, target, *given) == 0
+        assert command(kind, f"{target}-fresh", *given) == 0
+        assert contents(target) == contents(f"{target}-fresh")
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.usefixtures("url")
+def test_an_output_that_is_only_a_bucket_is_refused(command, kind, tmp_path, capsys):
+    with contextlib.chdir(tmp_path):
+        assert command(kind, "gs:/", name="bucket") == 2
+    flag = COMMANDS[kind][1]
+    assert capsys.readouterr().err.endswith(
+        f": --{flag}: gs://bucket: is not a file's name; give gs://bucket/name\n"
+    )
+    assert not (tmp_path / "gs:").exists() and not os.listdir(tmp_path / "tmp")
+
+
+def kill_before_the_upload(command, monkeypatch, kind, url, **given):
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        command(kind, url, **given)
+
+
+def test_two_users_of_a_machine_do_not_meet(url, command, monkeypatch, tmp_path, capsys):
+    kill_before_the_upload(command, monkeypatch, "text", url)
+    (of_first,) = os.listdir(tmp_path / "tmp")
+    user = os.getuid() + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: user)
+        # A directory with the second user's name that somebody else has made is not used.
+        of_second = tmp_path / "tmp" / of_first.replace(f"_{user - 1}_", f"_{user}_")
+        of_second.mkdir()
+        assert command("text", url) == 2
+        message = f"{of_second} belongs to another user; set TMPDIR to a directory of your own"
+        assert message in capsys.readouterr().err
+        of_second.rmdir()
+        stat = os.stat
+
+        def as_user(path, **others):
+            found = stat(path, **others)
+            return (
+                os.stat_result([*found[:4], user, *found[5:]]) if path == str(of_second) else found
+            )
+
+        patch.setattr(os, "stat", as_user)
+        assert command("text", url) == 0
+    assert "is left of a command" not in capsys.readouterr().err
+    assert os.listdir(tmp_path / "tmp") == [of_first]
+
+
+def test_a_temporary_directory_that_cannot_be_written_is_named(url, command, monkeypatch, capsys):
+    def refuse(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_output.os, "makedirs", refuse)
+        assert command("text", url) == 2
+    assert (
+        f"--output_file: {tempfile.gettempdir()}/bert_estimator_output_" in capsys.readouterr().err
+    )
+
+
+def test_what_killed_commands_have_left_is_named(url, command, monkeypatch, tmp_path, capsys):
+    kill_before_the_upload(command, monkeypatch, "text", url, name="first.txt")
+    kill_before_the_upload(command, monkeypatch, "text", url, name="second.txt")
+    folders = {}
+    for name in os.listdir(tmp_path / "tmp"):
+        output = (tmp_path / "tmp" / name / "output").read_text()
+        folders[output.removeprefix(f"{url}/")] = tmp_path / "tmp" / name
+    capsys.readouterr()
+    with locked.by_another(folders["first.txt"] / ".lock"):
+        assert command("text", url) == 0
+        printed = capsys.readouterr().err
+    assert f"{folders['second.txt']} (0.0 MB) is left of a command for {url}/second.txt." in printed
+    assert str(folders["first.txt"]) not in printed
+    assert command("text", url, name="second.txt") == 0
+    assert not folders["second.txt"].exists() and folders["first.txt"].exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "FILE"), 1),
+        (worker_pool.WorkerError("a worker was killed"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_whatever_ends_a_creation_its_work_is_kept(
+    url, command, whole, error, code, monkeypatch, tmp_path, capsys
+):
+    expected = whole("static")
+
+    def fail(task):
+        if isinstance(error, OSError):
+            error.filename = task[0].output_files[0]
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(creation, "write_piece", fail)
+        assert command("static", f"{url}/failed") == code
+    printed = capsys.readouterr().err
+    assert f"Unfinished work for {url}/failed/a.tfrecord is kept on this machine, in" in printed
+    if isinstance(error, OSError):  # The disk that is full is this machine's.
+        assert f"create_pretraining_data: {tmp_path}/tmp/bert_estimator_output_" in printed
+    assert command("static", f"{url}/failed") == 0
+    assert contents(f"{url}/failed") == expected
+
+
+def test_workers_make_the_same_remote_files(
+    url, command, whole, fails_to_make, monkeypatch, tmp_path
+):
+    expected = whole("static")
+    monkeypatch.setattr(create_pretraining_data, "_BYTES_OF_A_WORKER", 1)
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        # The pool and the progress are the first arguments.
+        kills.kill_before(
+            patch, pretraining_records, "_run", lambda *args: args[2] is creation.join_pieces
+        )
+        command("static", f"{url}/killed", "--num_workers=2")
+    with monkeypatch.context() as patch, pytest.raises(kills.Killed):
+        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        command("static", f"{url}/killed", "--num_workers=1")
+    with fails_to_make("static"):
+        assert command("static", f"{url}/killed", "--num_workers=2") == 0
+    assert contents(f"{url}/killed") == expected and not os.listdir(tmp_path / "tmp")

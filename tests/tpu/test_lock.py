@@ -108,6 +108,31 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path, request, no):
         assert os.listdir(tmp_path) == []
 
 
+def test_a_lock_is_free_if_its_holder_has_ended(tmp_path):
+    path = tmp_path / lock.FILE
+    assert lock.is_free(str(tmp_path)) and lock.is_free(str(tmp_path / "missing"))
+    with lock.held(str(tmp_path)):
+        assert not lock.is_free(str(tmp_path))
+    described = json.loads(lock.description_of_this_process())
+    for name in (lock.FILE, f"{lock.FILE}-held"):
+        path = tmp_path / name
+        path.write_text(json.dumps({**described, "started": -1}))  # Its number was given anew.
+        assert lock.is_free(str(tmp_path))
+        for unknown in (json.dumps({**described, "host": "another"}), ""):
+            path.write_text(unknown)
+            assert not lock.is_free(str(tmp_path))
+        path.unlink()
+
+
+def test_a_refusal_names_what_it_is_told_to(tmp_path):
+    with (
+        locked.by_another(tmp_path / lock.FILE),
+        pytest.raises(lock.InUseError, match=r"^gs://bucket/name is being written by process 77"),
+        lock.held(str(tmp_path), "gs://bucket/name"),
+    ):
+        pass
+
+
 def test_a_forked_process_does_not_hold_what_its_parent_holds(tmp_path):
     with another_process(tmp_path, forks=True) as process:
         assert not is_free(tmp_path)
