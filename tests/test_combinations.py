@@ -32,8 +32,8 @@ from bert_estimator.tokenization import (
     train_sentencepiece,
     write_vocab,
 )
-from bert_estimator.tpu import TPUEstimator
 from bert_estimator.tpu.verbs import snapshot
+from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
 from input_pipelines import held_out
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
@@ -204,7 +204,7 @@ def kill(monkeypatch, place):
         # The saves before it are of steps 0, 2 and 4.
         kill_before(monkeypatch, tf.train.Saver, "save", lambda *_, **__: next(counts) == 4)
     else:
-        kill_before(monkeypatch, TPUEstimator, "evaluate", lambda *_, **__: next(counts) == 2)
+        kill_before(monkeypatch, KeptEvaluation, "evaluate", lambda *_, **__: next(counts) == 2)
 
 
 def run(script, flags):

@@ -18,6 +18,7 @@ from bert_estimator.command_line import evaluated_steps
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.tpu import TPUEstimator
+from bert_estimator.tpu.job import Job
 from bert_estimator.tpu.verbs import checkpoints, evaluation
 
 LOCAL, CORES = {"use_tpu": False}, {"use_tpu": True, "tpu_name": "rehearse:2"}
@@ -70,18 +71,32 @@ def left_by(output_dir):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """Runs that nobody killed, by runtime: (what each left, its last variables)."""
-    found = {}
+    """Runs that nobody killed, by runtime: (what each left, its last variables, the modes of its
+    calls of model_fn)."""
+    found, modes = {}, []
+    call_model_fn = Job.call_model_fn
+
+    def noted(job, *args):
+        modes.append(job.mode)
+        return call_model_fn(job, *args)
 
     def of(runtime):
         name = runtime.get("tpu_name", "local")
         if name not in found:
             path = tmp_path_factory.mktemp("whole") / "run"
-            run(data, path, runtime)
-            found[name] = left_by(path), variables_of(path, 8)
+            modes.clear()
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(Job, "call_model_fn", noted)
+                run(data, path, runtime)
+            found[name] = left_by(path), variables_of(path, 8), list(modes)
         return found[name]
 
     return of
+
+
+def test_the_five_evaluations_of_a_run_share_a_graph(whole):
+    modes = whole(LOCAL)[2]
+    assert modes.count("train") == modes.count("eval") == 1
 
 
 def at(step):
@@ -127,7 +142,7 @@ def test_a_killed_run_ends_as_one_that_was_not(
 ):
     if runtime is CORES:
         request.getfixturevalue("xla_runtime")
-    expected, variables = whole(runtime)
+    expected, variables, _ = whole(runtime)
     kind, name, is_the_call = PLACES[place]
     if is_the_call is None:
         is_the_call = lambda directory, results: results["global_step"] == 8  # noqa: E731

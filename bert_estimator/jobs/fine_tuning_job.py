@@ -166,15 +166,16 @@ class FineTuning(abc.ABC):
           What evaluation found, as a dict of metric -> float; empty without --do_eval.
         """
         config = self._config
-        if config.do_train:
-            self.train()
-        results = self.evaluate() if config.do_eval else {}
-        if config.do_predict:
-            self.predict()
-        if config.do_export:
-            self.export()
-        print(self._run.summary())
-        return results
+        with contextlib.closing(self._run):
+            if config.do_train:
+                self.train()
+            results = self.evaluate() if config.do_eval else {}
+            if config.do_predict:
+                self.predict()
+            if config.do_export:
+                self.export()
+            print(self._run.summary())
+            return results
 
     def train(self) -> None:
         """Trains from the newest checkpoint, or from step 0, to the end or until patience ends."""
@@ -228,12 +229,12 @@ class FineTuning(abc.ABC):
     def evaluate_on(
         self, batches: Batches, checkpoint: str | None, name: str | None = None
     ) -> dict[str, Any]:
-        """Evaluates one set of examples; returns what `TPUEstimator.evaluate` returns."""
-        return self._run.estimator.evaluate(
+        """Evaluates the set of examples of a name; returns what `TPUEstimator.evaluate` does."""
+        return self._run.evaluate(
             _input_fn(self._config, batches, is_training=False),
-            steps=-(-len(batches) // self._config.eval_batch_size),
-            checkpoint_path=checkpoint,
-            name=name,
+            -(-len(batches) // self._config.eval_batch_size),
+            checkpoint,
+            name,
         )
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Pretraining: the runs of run_pretraining.py, each stage of a recipe in a directory of its own."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 
@@ -73,28 +74,29 @@ class Pretraining:
     def run(self) -> None:
         """Trains and evaluates, as the flags say; prints the results and where the files are."""
         config, run = self.config, self._run
-        if config.export_program:
-            run.estimator.export_training_program(self._input_fn(True), config.export_program)
-            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
-            return
-        if config.do_eval:
-            print(self._data.evaluated(), flush=True)
-        start_step = run.estimator.global_step()
-        if config.do_train:
-            run.directory.forget_metrics_after(start_step)
-            if config.do_eval and start_step == 0:
-                self._evaluate_and_log()
-            input_fn = functools.partial(self._input_fn, True)
-            best_checkpoint = None
-            if config.evaluates_while_training():
-                best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
-            run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
-        if config.do_eval:
-            results = self._evaluate(run.best())
-            run.log_rest(printed_step=int(results["global_step"]))
-            what = "Held-out text" if self._data.is_held_out else "Training text"
-            print(_scores(what, run.directory.evaluations(), results["global_step"]))
-        print(run.summary())
+        with contextlib.closing(run):
+            if config.export_program:
+                run.estimator.export_training_program(self._input_fn(True), config.export_program)
+                print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
+                return
+            if config.do_eval:
+                print(self._data.evaluated(), flush=True)
+            start_step = run.estimator.global_step()
+            if config.do_train:
+                run.directory.forget_metrics_after(start_step)
+                if config.do_eval and start_step == 0:
+                    self._evaluate_and_log()
+                input_fn = functools.partial(self._input_fn, True)
+                best_checkpoint = None
+                if config.evaluates_while_training():
+                    best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
+                run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
+            if config.do_eval:
+                results = self._evaluate(run.best())
+                run.log_rest(printed_step=int(results["global_step"]))
+                what = "Held-out text" if self._data.is_held_out else "Training text"
+                print(_scores(what, run.directory.evaluations(), results["global_step"]))
+            print(run.summary())
 
     def _input_fn(self, is_training, skipped=()):
         config = self.config
@@ -113,9 +115,7 @@ class Pretraining:
 
     def _evaluate(self, checkpoint=None):
         """Evaluates a checkpoint, by default the newest; returns the metrics."""
-        results = self._run.estimator.evaluate(
-            self._input_fn(False), steps=self._eval_steps(), checkpoint_path=checkpoint
-        )
+        results = self._run.evaluate(self._input_fn(False), self._eval_steps(), checkpoint)
         self._run.directory.add_evaluation({**results, **self._baseline})
         return results
 

@@ -96,6 +96,7 @@ class Run:
         self.estimator = estimator
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
+        self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
 
     def train(
         self,
@@ -164,6 +165,28 @@ class Run:
             )
             return False
         return True
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Does what `TPUEstimator.evaluate` does; a later call of a name uses its graph again.
+
+        Args:
+          input_fn, steps, name: see `TPUEstimator.evaluate`; the same in all calls of a name.
+          checkpoint: path prefix of the checkpoint. None means the newest.
+        """
+        if name not in self._evaluations:
+            self._evaluations[name] = self.estimator.kept_evaluation(input_fn, steps, name)
+        return self._evaluations[name].evaluate(checkpoint)
+
+    def close(self) -> None:
+        """Closes the sessions of the evaluations."""
+        for evaluation in self._evaluations.values():
+            evaluation.close()
 
     def log_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         """Logs what an evaluation found, unless it is of the last step.

@@ -4,6 +4,7 @@
 """
 
 import copy
+import functools
 import numbers
 import os
 import tempfile
@@ -19,6 +20,7 @@ from bert_estimator.tpu.step.local_step import LocalStep
 from bert_estimator.tpu.step.session_step import SessionStep
 from bert_estimator.tpu.step.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
+from bert_estimator.tpu.verbs.opened_run import opened_run
 
 # Upstream lets a subclass override these. Everything else may change with any version.
 _MAY_BE_OVERRIDDEN = ("model_fn", "latest_checkpoint")
@@ -45,12 +47,12 @@ class Estimator:
       ValueError: for arguments that cannot work, before anything is built.
     """
 
-    _is_ours = True  # our own classes may override each other's members; see _check_members
+    _is_ours = True  # our own classes may override each other's members; see checks.members
 
     def __init__(
         self, model_fn=None, model_dir=None, config=None, params=None, warm_start_from=None
     ):
-        _check_members(type(self))
+        checks.members(type(self), Estimator, _MAY_BE_OVERRIDDEN)
         config = RunConfig() if config is None else config
         if not isinstance(config, RunConfig):
             raise ValueError(
@@ -135,15 +137,22 @@ class Estimator:
         self._check_call(ModeKeys.EVAL, steps)
         hooks = list(checks.hooks(hooks, "hooks"))
         job = self._job(ModeKeys.EVAL)
-        return evaluation.evaluate(
-            job,
-            _runtime(job),
-            self._input_fn(job, input_fn),
-            hooks,
-            steps,
-            checkpoint_path,
-            self.eval_dir(name),
-        )
+        opened = functools.partial(opened_run, job, _runtime(job), self._input_fn(job, input_fn))
+        eval_dir = self.eval_dir(name)
+        return evaluation.evaluate(job, opened, hooks, steps, checkpoint_path, eval_dir)
+
+    def kept_evaluation(self, input_fn, steps=None, name=None):
+        """Returns a `KeptEvaluation`, which evaluates one checkpoint after the other.
+
+        It calls input_fn and model_fn once, not for each checkpoint. (Upstream does not have it.)
+
+        Args:
+          input_fn, steps, name: as for `evaluate`; input_fn must return a Dataset.
+        """
+        self._check_call(ModeKeys.EVAL, steps)
+        job = self._job(ModeKeys.EVAL)
+        input_fn = self._input_fn(job, input_fn)
+        return evaluation.KeptEvaluation(job, _runtime(job), input_fn, steps, self.eval_dir(name))
 
     def predict(
         self,
@@ -373,26 +382,3 @@ def _with_model_dir(config, model_dir):
         model_dir = tempfile.mkdtemp()
         tf.logging.warning("model_dir is not given: using the temporary directory %s", model_dir)
     return config.replace(model_dir=model_dir)
-
-
-def _check_members(kind):
-    """Checks that a user's classes do not override the members of an estimator."""
-    for each in kind.__mro__:
-        if vars(each).get("_is_ours"):
-            return
-        if each.__name__ == "TPUEstimator":
-            continue  # a script's own copy of TPUEstimator, which upstream lets override anything
-        overridden = [
-            name
-            for name, value in vars(each).items()
-            if hasattr(Estimator, name)
-            and not name.startswith("__")
-            and name not in _MAY_BE_OVERRIDDEN
-            and value is not getattr(Estimator, name)
-        ]
-        if overridden:
-            raise ValueError(
-                "Subclasses of Estimator cannot override members of Estimator: "
-                f"{each.__name__} overrides {', '.join(sorted(overridden))}. Allowed are "
-                f"{', '.join(_MAY_BE_OVERRIDDEN)}. Give what differs to the constructor"
-            )

@@ -69,3 +69,35 @@ def hooks(given, name: str) -> tuple[tf.train.SessionRunHook, ...]:
         if not isinstance(hook, tf.train.SessionRunHook):
             raise TypeError(f"All hooks must be SessionRunHook instances, but {name} has {hook!r}")
     return given
+
+
+def members(kind: type, base: type, allowed: tuple[str, ...]) -> None:
+    """Checks that a user's class does not override the members of an estimator.
+
+    Args:
+      kind: the class. Our own classes have `_is_ours = True`: they may override what they like.
+      base: the `Estimator` class.
+      allowed: the names of the members that may be overridden.
+
+    Raises:
+      ValueError: it overrides others; the text names them.
+    """
+    for each in kind.__mro__:
+        if vars(each).get("_is_ours"):
+            return
+        if each.__name__ == "TPUEstimator":
+            continue  # a script's own copy of TPUEstimator, which upstream lets override anything
+        overridden = [
+            name
+            for name, value in vars(each).items()
+            if hasattr(base, name)
+            and not name.startswith("__")
+            and name not in allowed
+            and value is not getattr(base, name)
+        ]
+        if overridden:
+            raise ValueError(
+                "Subclasses of Estimator cannot override members of Estimator: "
+                f"{each.__name__} overrides {', '.join(sorted(overridden))}. Allowed are "
+                f"{', '.join(allowed)}. Give what differs to the constructor"
+            )

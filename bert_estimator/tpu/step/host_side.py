@@ -143,16 +143,25 @@ class HostSide:
         return self._infeed.waited_secs
 
     def start(
-        self, session: tf.Session, draw: Callable, limit: int | None, depth: int = infeed.DEPTH
+        self,
+        session: tf.Session,
+        draw: Callable,
+        limit: int | None,
+        start_step: int | None = None,
+        depth: int = infeed.DEPTH,
     ) -> None:
-        """Starts the threads of the infeed and of the host functions.
+        """Starts the threads of the infeed and of the host functions, also after `stop`.
 
         Args:
           session: the session in which the host functions run.
           draw: function that returns the next batch, or raises `EndOfInput`.
           limit: how many batches to draw at most, or None.
+          start_step: the global step before the next step. None means that `step` says it.
           depth: how many batches may wait.
         """
+        if start_step is not None:
+            self.step = start_step
+        self._outfeeds = []
         self._infeed = infeed.Infeed(draw, limit, self._infeed_delay_secs, depth)
         self._infeed.start()
         for function, operations in self.functions:

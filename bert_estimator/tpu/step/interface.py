@@ -37,9 +37,11 @@ class Step(Protocol):
     A verb makes it in a graph with a global step: `StepClass(job, input_fn, start_step)`. The
     constructor calls the `input_fn` and the `model_fn`. Then the verb calls, in this order:
     `add_summaries` (only in training), `host_session`, `start`, `run_loop` repeatedly, `finish`,
-    `stop`.
+    `stop`. If the step `restarts`, a verb may then begin with `host_session` again, with the same
+    session, whose variables may have other values.
 
     Attributes:
+      restarts: whether its data starts over: the `input_fn` returned a Dataset.
       spec: the `EstimatorSpec` of the host, with the scaffold, the hooks, and the loss and the
         train_op that hooks may look at.
       metric_values: dict of name -> tensor, to be run in the session after the last step.
@@ -47,6 +49,7 @@ class Step(Protocol):
       waited_secs: how many seconds the steps have waited for input in total; None if unknown.
     """
 
+    restarts: bool
     spec: EstimatorSpec
     metric_values: dict[str, Any]
     predicted: collections.deque
@@ -58,8 +61,15 @@ class Step(Protocol):
     def host_session(self, session):
         """Returns the session that hooks see. After a loop, its variables have the new values."""
 
-    def start(self, session, limit: int | None = None) -> None:
-        """Starts the data and the threads. At most `limit` batches are drawn (None: all)."""
+    def start(self, session, limit: int | None = None, start_step: int | None = None) -> None:
+        """Starts the data and the threads.
+
+        Args:
+          session: what `host_session` returned.
+          limit: how many batches are drawn at most. None means all.
+          start_step: the global step before the next step. None means the step that the
+            constructor got.
+        """
 
     def loop_length(self, step: int, stop_step: int) -> int:
         """Returns how many steps the loop after the global step `step` has."""

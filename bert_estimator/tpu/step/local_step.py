@@ -32,6 +32,10 @@ class LocalStep:
         self.predicted = collections.deque()
         self._session = None  # once started
 
+    @property
+    def restarts(self):
+        return self._inputs.initializer is not None
+
     def add_summaries(self, config):
         if not config.save_summary_steps or not config.model_dir:
             return []
@@ -50,7 +54,7 @@ class LocalStep:
             session.run(self._inputs.initializer)
         return session
 
-    def start(self, session, limit=None):
+    def start(self, session, limit=None, start_step=None):
         self._session = session
 
     def loop_length(self, step, stop_step):

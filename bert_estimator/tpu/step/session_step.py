@@ -56,6 +56,10 @@ class SessionStep:
         self._session, self._run = None, None  # once started
 
     @property
+    def restarts(self):
+        return self._inputs.initializer is not None
+
+    @property
     def waited_secs(self):
         return self._host.waited_secs
 
@@ -66,12 +70,12 @@ class SessionStep:
     def host_session(self, session):
         return session
 
-    def start(self, session, limit=None):
+    def start(self, session, limit=None, start_step=None):
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
         self._session = session
         self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
-        self._host.start(session, self._inputs.drawer(session), limit)
+        self._host.start(session, self._inputs.drawer(session), limit, start_step)
 
     def loop_length(self, step, stop_step):
         return min(self._loop_length.get(), stop_step - step)

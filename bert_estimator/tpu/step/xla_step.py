@@ -58,11 +58,15 @@ class XlaStep:
         # of a loop; hooks see the other one.
         self._threads_session, self._session = None, None
         self._device_loop = None  # once started
-        self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
+        self._chunks = None  # once started
         # The results of the chunks of the current loop; the thread of `self._chunks` writes them.
         self._result, self._last = LoopResult([], {}, {}, None), []
         self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
         self.waited_secs = 0.0
+
+    @property
+    def restarts(self):
+        return self._inputs.initializer is not None
 
     def add_summaries(self, config):
         self._summaries = StepSummaries(config, self._inputs)
@@ -73,7 +77,7 @@ class XlaStep:
         self._session = DeviceSession(session, self._model.graph.variables)
         return self._session
 
-    def start(self, session, limit=None):
+    def start(self, session, limit=None, start_step=None):
         session, job = self._threads_session, self._job
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
@@ -87,11 +91,13 @@ class XlaStep:
             partition=self._model.partition,
         )
         draw = self._inputs.drawer(session, job.draws_per_step)
+        self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
         self._chunks.start()
         self._host.start(
             session,
             lambda: self._device_loop.put_batch(draw()),
             limit,
+            start_step,
             max(infeed.DEPTH, self._device_loop.most_steps),
         )
 
@@ -212,6 +218,9 @@ class XlaStep:
         self._host.drain()
 
     def stop(self, session):
+        if self._chunks is None:
+            return
         self._chunks.stop()
         self._host.stop()
         self._chunks.join(JOIN_SECS)
+        self._session, self._last = None, []  # They hold the values on the devices.

@@ -14,7 +14,7 @@ from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
-from bert_estimator.tpu.verbs.opened_run import opened_run
+from bert_estimator.tpu.verbs.opened_run import KeptRun
 from bert_estimator.tpu.verbs.progress import round_number
 
 _MOST_BYTES = 1 << 20  # of an array in the events, where TensorBoard does not show it
@@ -23,8 +23,7 @@ _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
 
 def evaluate(
     job,
-    step_class: type,
-    input_fn: Callable,
+    opened: Callable,
     hooks: list[tf.train.SessionRunHook],
     steps: int | None,
     checkpoint_path: str | None,
@@ -34,8 +33,8 @@ def evaluate(
 
     Args:
       job: a `Job` in mode EVAL.
-      step_class: the class that builds the step, such as `session_step.SessionStep`.
-      input_fn: gives the batches.
+      opened: opens the job's run; a function of a checkpoint and `make_hooks`, as `opened_run` is
+        when it has its other arguments.
       hooks: list of the caller's hooks.
       steps: number of batches. None means until the data ends (not under TPU rules).
       checkpoint_path: which checkpoint. None means the newest complete checkpoint. If there is no
@@ -62,11 +61,8 @@ def evaluate(
             steps_a_loop = steps if job.tpu_rules else 1
             return [EvalStepCounter(steps_a_loop, given), *given]
 
-        with (
-            opened_run(job, step_class, input_fn, path, make_hooks) as run,
-            run.graph.as_default(),
-        ):
-            run.step.start(run.session, steps)
+        with opened(path, make_hooks) as run, run.graph.as_default():
+            run.step.start(run.session, steps, checkpoints.global_step_of(path))
             loop = _EvaluationLoop(run, steps, interrupts)
             loop.run()
             run.step.finish(run.session)
@@ -83,6 +79,45 @@ def evaluate(
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
             _write_events(eval_dir, results, path)
     return results
+
+
+class KeptEvaluation:
+    """Evaluates checkpoints one after the other, with one graph and one session.
+
+    It is for an `input_fn` and a `model_fn` that always do the same: they are called for the first
+    checkpoint only, and so is `begin` of the model_fn's hooks. The results equal the results of
+    `evaluate`, bit for bit. Between two evaluations the variables do not take memory.
+
+    It is a context manager, which closes the session.
+
+    Args:
+      job, steps, eval_dir: see `evaluate`.
+      step_class: the class that builds the step, such as `session_step.SessionStep`.
+      input_fn: gives the batches. It must return a Dataset.
+    """
+
+    def __init__(self, job, step_class: type, input_fn: Callable, steps: int | None, eval_dir: str):
+        self._job, self._steps, self._eval_dir = job, steps, eval_dir
+        self._run = KeptRun(job, step_class, input_fn)
+
+    def evaluate(self, checkpoint_path: str | None = None) -> dict:
+        """Evaluates a checkpoint, by default the newest; see `evaluate`.
+
+        If it fails, the next call builds a new graph, and so does a call without any checkpoint.
+        """
+        return evaluate(
+            self._job, self._run.opened, [], self._steps, checkpoint_path, self._eval_dir
+        )
+
+    def close(self) -> None:
+        """Closes the session. The next call of `evaluate` would open another one."""
+        self._run.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
 
 
 def _shown(value):

@@ -111,55 +111,153 @@ def opened_run(
       ValueError: the checkpoint lacks a variable of the model, or has it in another shape.
       Exception: whatever input_fn, model_fn or a hook raised.
     """
-    start_step = checkpoints.global_step_of(checkpoint)
-    log_secs = job.config.log_every_secs
-    with ticker.every(log_secs, ticker.so_far("Building the model")):
-        built = BuiltStep(job, step_class, input_fn, start_step)
-    step = built.step
-    with built.building():
-        if checkpoint is None:
-            warm_start.apply(job.warm_start)
-        holds_all_variables = checkpoints.ensure_saver(step.spec.scaffold, job.config)
-        driver = HookDriver(make_hooks(step), step.element_of_step)
-        init_ops, flush_ops = outfeed.summary_writer_init_ops(), outfeed.summary_writer_flush_ops()
-        driver.begin()
-        if checkpoint and holds_all_variables:
+    prepared = _PreparedGraph(job, step_class, input_fn, checkpoint, make_hooks)
+    with prepared.session(checkpoint) as session, prepared.running(session, finishing) as run:
+        yield run
+
+
+class KeptRun:
+    """Opens a run for one checkpoint after the other: the graph is built once, and its session
+    stays open meanwhile, without the values of the variables.
+
+    Args:
+      job, step_class, input_fn: see `opened_run`. The input_fn must return a Dataset, which starts
+        over for each checkpoint.
+    """
+
+    def __init__(self, job, step_class: type, input_fn: Callable):
+        self._job, self._step_class, self._input_fn = job, step_class, input_fn
+        self._session = None  # while it is open
+        self._prepared, self._release = None, []
+        self._at_end = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
+        """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph.
+
+        The hooks of a graph are used again for each checkpoint; only their `begin` is called once.
+        Initial values come from a new graph, since random operations do not repeat their values in
+        a session. After an error, too, the graph is built anew.
+
+        Raises:
+          ValueError: the input_fn did not return a Dataset; and see `opened_run`.
+        """
+        try:
+            if checkpoint is None or self._session is None:
+                self.close()
+                self._open(checkpoint, make_hooks)
+            else:
+                self._prepared.restore(self._session, checkpoint)
+            with self._prepared.running(self._session) as run:
+                yield run
+            self._session.run(self._release)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, checkpoint, make_hooks):
+        def make_hooks_and_release(step):
+            if not step.restarts:
+                raise ValueError(
+                    "An evaluation that is kept needs an input_fn that returns a Dataset: tensors "
+                    "would go on where the last evaluation ended. Call evaluate for each checkpoint"
+                )
+            variables = [v.handle for v in tf.global_variables() if hasattr(v, "handle")]
+            self._release = [tf.raw_ops.DestroyResourceOp(resource=handle) for handle in variables]
+            return make_hooks(step)
+
+        self._prepared = _PreparedGraph(
+            self._job, self._step_class, self._input_fn, checkpoint, make_hooks_and_release
+        )
+        self._session = self._at_end.enter_context(self._prepared.session(checkpoint))
+
+    def close(self) -> None:
+        """Closes the session, if it is open."""
+        self._session, self._prepared, self._release = None, None, []
+        self._at_end.close()
+
+
+class _PreparedGraph:
+    """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
+
+    def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
+        self._job, self._log_secs = job, job.config.log_every_secs
+        start_step = checkpoints.global_step_of(checkpoint)
+        with ticker.every(self._log_secs, ticker.so_far("Building the model")):
+            self._built = BuiltStep(job, step_class, input_fn, start_step)
+        step = self._built.step
+        with self._built.building():
+            if checkpoint is None:
+                warm_start.apply(job.warm_start)
+            self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
+            self._hooks = make_hooks(step)
+            self._init_ops = outfeed.summary_writer_init_ops()
+            self._flush_ops = outfeed.summary_writer_flush_ops()
+            self._driver().begin()
+
+    def _driver(self):
+        return HookDriver(self._hooks, self._built.step.element_of_step)
+
+    @contextlib.contextmanager
+    def session(self, checkpoint):
+        """Gives a session with the variables of a checkpoint, or with their initial values."""
+        with contextlib.ExitStack() as at_end:
+            with self._built.graph.as_default(), self._saying(checkpoint):
+                self._check_restorable(checkpoint)
+                opened = opened_session(self._job.config, self._built.step.spec, checkpoint)
+                session = at_end.enter_context(opened)
+            yield session
+
+    def restore(self, session, checkpoint):
+        """Gives the variables of a session the values that a new session would have."""
+        with self._built.graph.as_default(), self._saying(checkpoint):
+            self._check_restorable(checkpoint)
+            scaffold = self._built.step.spec.scaffold
+            scaffold.saver.restore(session, checkpoint)
+            session.run(scaffold.local_init_op, scaffold.local_init_feed_dict)
+
+    def _saying(self, checkpoint):
+        what = "Initializing" if checkpoint is None else "Restoring"
+        return ticker.every(self._log_secs, ticker.so_far(f"{what} the variables"))
+
+    def _check_restorable(self, checkpoint):
+        if checkpoint and self._holds_all:
             checkpoints.check_restorable(checkpoint, tf.global_variables())
-    with contextlib.ExitStack() as at_end:
-        with built.graph.as_default():
-            what = "Initializing" if checkpoint is None else "Restoring"
-            with ticker.every(log_secs, ticker.so_far(f"{what} the variables")):
-                session = at_end.enter_context(opened_session(job.config, step, checkpoint))
-            at_end.callback(step.stop, session)
-            session.run(init_ops)
-            coordinator = _start_coordinator(session)
-            at_end.callback(coordinator.request_stop)
-            at_end.enter_context(finishing())
-            driver.after_create_session(session, coordinator)
-        yield OpenedRun(job, built, session, driver, flush_ops)
+
+    @contextlib.contextmanager
+    def running(self, session, finishing=contextlib.nullcontext):
+        """Gives the `OpenedRun` in a session whose variables have their values."""
+        step, driver = self._built.step, self._driver()
+        with contextlib.ExitStack() as at_end:
+            with self._built.graph.as_default():
+                session = step.host_session(session)
+                at_end.callback(step.stop, session)
+                session.run(self._init_ops)
+                coordinator = _start_coordinator(session)
+                at_end.callback(coordinator.request_stop)
+                at_end.enter_context(finishing())
+                driver.after_create_session(session, coordinator)
+            yield OpenedRun(self._job, self._built, session, driver, self._flush_ops)
 
 
 @contextlib.contextmanager
-def opened_session(config, step, checkpoint: str | None) -> Iterator:
-    """Gives the step's session, and closes it at the end. The step's graph must be the current one.
+def opened_session(config, spec, checkpoint: str | None) -> Iterator[tf.Session]:
+    """Gives a session of the current graph, and closes it at the end.
 
     Args:
       config: the `RunConfig`.
-      step: the step, see `step.interface`.
+      spec: the spec of the step, see `step.interface`.
       checkpoint: path prefix of the checkpoint to restore. None means that variables have their
         initial values.
-
-    Yields:
-      The session that hooks see.
     """
     creator = tf.train.ChiefSessionCreator(
-        step.spec.scaffold,
+        spec.scaffold,
         config=config.session_settings(),
         checkpoint_filename_with_path=checkpoint,
     )
     session = creator.create_session()
     try:
-        yield step.host_session(session)
+        yield session
     finally:
         # Closing waits for Python functions that run in the session. If a function of an input_fn
         # never returns, the caller must still get the error.
