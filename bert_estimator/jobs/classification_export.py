@@ -1,69 +1,41 @@
-"""The SavedModel of a fine-tuned network that takes text; `FineTuning.export_model` takes ids.
+"""The SavedModel of a fine-tuned network that takes text, and gives labels.
 
-The signature `serving_default` takes strings; `serving.text_model` and, for tagging,
-`serving.tag_model` list signatures and outputs.
-The graph's tokens are compared with the tokenizer's on every text of the task's files before step
-0, so that a difference is not found after the training; and for SentencePiece, on probes of the
-model's features.
+`serving.text_model` and, for tagging, `serving.tag_model` list its signatures and outputs.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import tensorflow.compat.v1 as tf
-
 from bert_estimator import tokenization, tpu
-from bert_estimator.command_line import flags
+from bert_estimator.jobs import text_export
 from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_model, text_model
+from bert_estimator.jobs.text_export import TextParts
+from bert_estimator.serving import graph_tokenizer, tag_model, text_model
 from input_pipelines.task_data import TaskData
 
-_DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _TAGGING = "tagging"
 
 
 def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
-    """Returns whether an export is to take text, and prints whether it will.
+    """Returns whether an export is to take text; see `text_export.takes_text`."""
 
-    Raises:
-      FlagError: --export_inputs=text is not possible, or the graph splits a text of the task
-        differently from training.
-    """
-    why_not = _why_not(task)
-    if config.export_inputs == "text":
-        flags.check(not why_not, "export_inputs", "text", f"{why_not}; give --export_inputs=ids")
-    if why_not or config.export_inputs == "ids":
-        print("The SavedModel takes ids" + (f": {why_not}." if why_not else "."))
-        return False
-    tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
-    what = "words" if task.kind == _TAGGING else "texts"
-    try:
+    def check():
+        tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
         text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer))
         number = text_model.check_texts(tokenizer, task.texts())
-    except text_model.TextDifferenceError as error:
-        raise flags.FlagError(f"--export_inputs=text: {error}; give --export_inputs=ids") from None
-    print(
-        f"The SavedModel takes text, and splits all {number} {what} of the task as training does."
-    )
-    return True
+        what = "words" if task.kind == _TAGGING else "texts"
+        return f"splits all {number} {what} of the task as training does"
+
+    return text_export.takes_text(config.export_inputs, text_export.why_not(task.vocab_file), check)
 
 
-def text_parts(
-    config: ClassificationConfig, task: TaskData
-) -> tuple[Callable[[], tpu.serving.ServingInputReceiver], Callable[..., Any]]:
-    """Returns what makes an export take text, if `takes_text` says that it can.
-
-    Returns:
-      (the `serving_input_receiver_fn`; a function of the model_fn that returns the model_fn to
-      export, whose outputs have names for labels).
-    """
+def text_parts(config: ClassificationConfig, task: TaskData) -> TextParts:
+    """Returns what makes an export take text, if `takes_text` says that it can."""
     tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
+    length = config.max_seq_length
     if task.kind == _TAGGING:
-        return _tagging_parts(tokenizer, config.max_seq_length, task.labels)
+        return text_export.windowed(lambda: tag_model.TaggedText(tokenizer, length, task.labels))
     made = []
 
     def receiver():
-        made[:] = [text_model.inputs(tokenizer, task.is_pair, config.max_seq_length)]
+        made[:] = [text_model.inputs(tokenizer, task.is_pair, length)]
         return tpu.serving.ServingInputReceiver(made[0].ids, made[0].texts, {"ids": made[0].ids})
 
     def wrap(model_fn):
@@ -75,38 +47,7 @@ def text_parts(
 
         return with_named_outputs
 
-    return receiver, wrap
-
-
-def _why_not(task):
-    """Returns why the exported graph cannot take the task's text, or ""."""
-    return graph_sentencepiece.load_operations() if task.vocab_file.endswith(".model") else ""
-
-
-def _tagging_parts(tokenizer, max_seq_length, tags):
-    """Returns the same for tagging, whose texts become windows, and windows words with tags."""
-    tagged = []
-
-    def receiver():
-        tagged[:] = [tag_model.TaggedText(tokenizer, max_seq_length)]
-        return tpu.serving.ServingInputReceiver(
-            tagged[0].ids, tagged[0].texts, {"ids": tagged[0].ids}
-        )
-
-    def wrap(model_fn):
-        def with_words(features, labels, mode, params):
-            spec = model_fn(features, labels, mode, params)
-            outputs = tagged[0].outputs(tags, spec.predictions["probabilities"])
-            return spec._replace(
-                export_outputs={
-                    _DEFAULT: tpu.serving.PredictOutput(outputs),
-                    tag_model.WINDOWS: tpu.serving.PredictOutput(dict(spec.predictions)),
-                }
-            )
-
-        return with_words
-
-    return receiver, wrap
+    return TextParts(receiver, wrap)
 
 
 class _OfExamples:
@@ -136,4 +77,4 @@ def _export_outputs(kind, inputs, named):
     else:
         name, requests = "classify", _Classification(named["probabilities"], named["labels"])
     requests.inputs = inputs
-    return {_DEFAULT: tpu.serving.PredictOutput(named), name: requests}
+    return {text_export.DEFAULT: tpu.serving.PredictOutput(named), name: requests}

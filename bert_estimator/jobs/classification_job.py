@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -23,6 +23,7 @@ from bert_estimator.jobs import classification_data, classification_export, fine
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.classification_data import ClassificationData
 from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run, write_lines
+from bert_estimator.jobs.text_export import TextParts
 
 
 def run(configs: Sequence[ClassificationConfig]) -> None:
@@ -32,8 +33,6 @@ def run(configs: Sequence[ClassificationConfig]) -> None:
 
 class Classification(FineTuning):
     """Runs the fine-tuning of a `ClassificationConfig`."""
-
-    _export_takes_text = False
 
     @staticmethod
     def load(config: ClassificationConfig) -> ClassificationData:
@@ -170,18 +169,11 @@ class Classification(FineTuning):
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             print(f"Predictions: {storage.shown(path)} ({what})")
 
-    def check_export(self) -> None:
-        config, task = self._config, self._data.task
-        self._export_takes_text = classification_export.takes_text(config, task)
+    def takes_text(self) -> bool:
+        return classification_export.takes_text(self._config, self._data.task)
 
-    def export_model(self, assets_extra: Mapping[str, str]) -> None:
-        """Writes a SavedModel that takes texts, or ids; see `classification_export`."""
-        config, task = self._config, self._data.task
-        if not self._export_takes_text:
-            super().export_model(assets_extra)
-            return
-        receiver, wrap = classification_export.text_parts(config, task)
-        self.export_wrapped(receiver, assets_extra, wrap)
+    def text_parts(self) -> TextParts:
+        return classification_export.text_parts(self._config, self._data.task)
 
 
 def _tags(task, features, predictions):

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -20,6 +20,7 @@ from bert_estimator.jobs import compile_only, estimator, fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, evaluation_line, locked
+from bert_estimator.jobs.text_export import TextParts
 from input_pipelines import features_input
 from input_pipelines.features_input import Batches
 
@@ -73,8 +74,7 @@ class FineTuning(abc.ABC):
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
-        if config.do_export:
-            self.check_export()
+        self._export_takes_text = config.do_export and self.takes_text()
 
     @staticmethod
     @abc.abstractmethod
@@ -98,8 +98,12 @@ class FineTuning(abc.ABC):
         task; the first of them is [number of outputs, hidden]."""
 
     @abc.abstractmethod
-    def check_export(self) -> None:
-        """Raises FlagError, before step 0, if the export that the flags ask for cannot work."""
+    def takes_text(self) -> bool:
+        """Returns, before step 0, whether the export is to take text; `text_export.takes_text`."""
+
+    @abc.abstractmethod
+    def text_parts(self) -> TextParts:
+        """Returns what makes the export take text, if it is to take text."""
 
     @abc.abstractmethod
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
@@ -250,41 +254,27 @@ class FineTuning(abc.ABC):
             yield from itertools.islice(predictions, len(batches))
 
     def export(self) -> None:
-        """Writes a SavedModel with the signature `serving_default`.
+        """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
 
-        A reader finds what it needs in `assets.extra`: the vocabulary, and `task.json`.
+        Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]. A reader
+        finds what it needs in `assets.extra`: the vocabulary, and `task.json`.
         """
         task = self.task()
         task_file = os.path.join(self._config.output_dir, "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
-        self.export_model({task["vocab_file"]: self._data.vocab_file, "task.json": task_file})
-
-    def export_model(self, assets_extra: Mapping[str, str]) -> None:
-        """Writes a SavedModel whose `serving_default` takes ids and gives predictions.
-
-        Its inputs are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]; its
-        outputs are the predictions of the model_fn.
-
-        Args:
-          assets_extra: see `TPUEstimator.export_saved_model`.
-        """
-        shape = [None, self._config.max_seq_length]
-
-        def receiver():
-            ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
-            return tpu.serving.ServingInputReceiver(ids, ids)
-
-        self._run.export(receiver, assets_extra)
-
-    def export_wrapped(
-        self,
-        receiver: Callable[[], tpu.serving.ServingInputReceiver],
-        assets_extra: Mapping[str, str],
-        wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        """Writes a SavedModel of another model_fn: what `wrap` makes of the job's own."""
+        assets_extra = {task["vocab_file"]: self._data.vocab_file, "task.json": task_file}
+        if not self._export_takes_text:
+            self._run.export(self._receive_ids, assets_extra)
+            return
+        receiver, wrap = self.text_parts()
         other = self._estimator(self._config, self._data, self._master, wrap)
         self._run.export(receiver, assets_extra, other)
+
+    def _receive_ids(self):
+        """Is the `serving_input_receiver_fn` of an export that takes ids."""
+        shape = [None, self._config.max_seq_length]
+        ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
+        return tpu.serving.ServingInputReceiver(ids, ids)
 
 
 def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:

@@ -73,12 +73,6 @@ class QuestionAnsweringConfig(FineTuningConfig):
         may_differ=True,
     )
 
-    export_inputs: str | None = flags.field(
-        None,
-        "Export a model that takes ids; models that take text are run_classifier.py's.",
-        may_differ=True,
-    )
-
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.
 
@@ -90,13 +84,6 @@ class QuestionAnsweringConfig(FineTuningConfig):
             rule = "the embedded questions have a network of their own; leave it out, or give files"
             flags.check(not self.is_given(name), name, getattr(self, name), rule)
         super().check()
-        flags.check(
-            self.export_inputs != "text",
-            "export_inputs",
-            self.export_inputs,
-            "answers are characters of a context, found in many windows, which the exported graph "
-            "does not have; give --export_inputs=ids, or answer a file by --do_predict",
-        )
         for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
             flags.check_positive(name, getattr(self, name))
         least = self.max_query_length + _SPECIAL_TOKENS + 1

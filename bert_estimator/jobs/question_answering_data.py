@@ -10,6 +10,7 @@ from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.recipes import embedded_answers
 from input_pipelines import embedded_questions, squad_files, squad_metrics
+from input_pipelines.answers import Search
 from input_pipelines.squad_files import Question
 from input_pipelines.windows import Windows
 
@@ -47,6 +48,16 @@ def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
       FlagError: a file is wrong, or does not fit the others.
     """
     return _load_embedded(config) if config.embedded else _load_files(config)
+
+
+def search_of(config: QuestionAnsweringConfig) -> Search:
+    """Returns how the answers of a configuration are searched."""
+    return Search(
+        config.n_best_size,
+        config.max_answer_length,
+        config.version_2_with_negative,
+        config.null_score_diff_threshold,
+    )
 
 
 def _load_files(config):

@@ -7,10 +7,15 @@ import numpy as np
 
 from bert_estimator import fine_tuning, question_answering, storage, tpu, update
 from bert_estimator.interchange.network_variables import ANSWER
-from bert_estimator.jobs import fine_tuning_job, question_answering_data
+from bert_estimator.jobs import (
+    fine_tuning_job,
+    question_answering_data,
+    question_answering_export,
+)
 from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.jobs.question_answering_data import QuestionAnsweringData
+from bert_estimator.jobs.question_answering_data import QuestionAnsweringData, search_of
+from bert_estimator.jobs.text_export import TextParts
 from input_pipelines import answers
 from input_pipelines.answers import Search
 from input_pipelines.windows import Windows
@@ -35,7 +40,7 @@ class QuestionAnswering(FineTuning):
         network: fine_tuning.Network,
         rule: update.UpdateRule | None,
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        scorer = data.evaluate and Scorer(data.evaluate, _search(config))
+        scorer = data.evaluate and Scorer(data.evaluate, search_of(config))
         return question_answering.model_fn_builder(network, rule, scorer)
 
     def task(self) -> dict[str, Any]:
@@ -62,8 +67,11 @@ class QuestionAnswering(FineTuning):
     def head(self) -> tuple[str, ...]:
         return (f"{ANSWER}/output_weights",)
 
-    def check_export(self) -> None:
-        """Accepts every task: the exported model takes ids."""
+    def takes_text(self) -> bool:
+        return question_answering_export.takes_text(self._config, self._data)
+
+    def text_parts(self) -> TextParts:
+        return question_answering_export.text_parts(self._config, self._data)
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         metrics = self.evaluate_on(self._data.evaluate, checkpoint)
@@ -73,7 +81,7 @@ class QuestionAnswering(FineTuning):
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
         config, windows = self._config, self._data.predict
         logits = [(row["start_logits"], row["end_logits"]) for row in self.predictions_of(windows)]
-        predictions = list(answers.predict(windows, logits, _search(config)))
+        predictions = list(answers.predict(windows, logits, search_of(config)))
         paths = answers.write(config.output_dir, predictions, config.version_2_with_negative)
         print(f"Answers: {storage.shown(', '.join(paths))} ({len(predictions)} questions)")
 
@@ -103,12 +111,3 @@ class Scorer:
         predictions = answers.predict(self._windows, logits, self._search)
         metrics = answers.evaluate(self._windows, predictions, self._search.version_2)
         return [metrics[name] for name in self.names]
-
-
-def _search(config):
-    return Search(
-        config.n_best_size,
-        config.max_answer_length,
-        config.version_2_with_negative,
-        config.null_score_diff_threshold,
-    )

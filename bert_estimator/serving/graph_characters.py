@@ -36,6 +36,11 @@ def assigned() -> Iterator[int]:
             yield code
 
 
+def is_space(codes: tf.Tensor) -> tf.Tensor:
+    """Returns which codes are white space to `str.split` and `str.strip`."""
+    return in_ranges(codes, *_spaces())
+
+
 def in_ranges(codes: tf.Tensor, starts: np.ndarray, values: np.ndarray) -> tf.Tensor:
     """Returns the value of the range that each code is in; see `ranges`."""
     return tf.gather(tf.constant(values), tf.searchsorted(starts, codes, side="right") - 1)
@@ -87,6 +92,12 @@ def _final_sigmas(codes):
     joined = tf.strings.reduce_join(codes.with_values(cases), axis=-1)
     marked = tf.strings.regex_replace(joined, "([cS]i*)S(i*(?:o|$))", r"\1F\2")
     return tf.equal(tf.strings.bytes_split(marked).flat_values, "F")
+
+
+@functools.cache
+def _spaces():
+    """Returns the `ranges` of codes, true for white space."""
+    return ranges([chr(code).isspace() for code in range(CODES)])
 
 
 @functools.cache

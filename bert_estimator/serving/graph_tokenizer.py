@@ -6,6 +6,7 @@ from typing import Protocol
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving import graph_sentencepiece
+from bert_estimator.serving.graph_offsets import Tokens
 from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.graph_wordpiece import GraphWordPiece
 from bert_estimator.tokenization import SentencePieceTokenizer, Tokenizer
@@ -22,6 +23,16 @@ class GraphTokenizer(Protocol):
           most_words: how many words of each text have to be looked at; by default all.
         """
 
+    def with_offsets(self, codes: tf.RaggedTensor) -> Tokens:
+        """Returns the tokens of texts with the characters that they come from.
+
+        Args:
+          codes: the characters of the texts, int32 [T, (characters)].
+
+        Raises:
+          ValueError: see `why_not_offsets`.
+        """
+
 
 def of(tokenizer: Tokenizer) -> GraphTokenizer:
     """Returns the tokenizer in the graph that does the same as a tokenizer.
@@ -32,6 +43,13 @@ def of(tokenizer: Tokenizer) -> GraphTokenizer:
     if isinstance(tokenizer, SentencePieceTokenizer):
         return GraphSentencePiece(tokenizer)
     return GraphWordPiece(tokenizer)
+
+
+def why_not_offsets(tokenizer: Tokenizer) -> str:
+    """Returns why a graph cannot tell which characters the tokens come from; "" if it can."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return graph_sentencepiece.why_not_offsets(tokenizer.serialized_model())
+    return ""
 
 
 def probes(tokenizer: Tokenizer) -> Iterable[str]:

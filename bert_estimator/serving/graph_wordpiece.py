@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving import graph_characters
+from bert_estimator.serving import graph_characters, graph_offsets
+from bert_estimator.serving.graph_offsets import Tokens
 from bert_estimator.tokenization import UNK, FullTokenizer
 from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_punctuation
 
@@ -61,6 +62,7 @@ class GraphWordPiece:
         self._order = np.argsort(hashes)
         self._hashes, self._tokens = hashes[self._order], tokens[self._order]
         sizes = [len(token.removeprefix(CONTINUATION)) for token in tokenizer.vocab]
+        self._sizes = np.array([len(token) for token in tokenizer.vocab], np.int32)
         self._longest = min(max(sizes), _MOST_CHARACTERS_OF_A_WORD)
 
     def __call__(self, texts: tf.Tensor, most_words: int | None = None) -> tf.RaggedTensor:
@@ -71,19 +73,55 @@ class GraphWordPiece:
           most_words: how many words of each text are looked at; by default all. A word has at least
             one token.
         """
-        words = tf.strings.split(self._spaced(texts), result_type="RaggedTensor")
+        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+        words = _words(self._cleaned(codes)[0])
         if most_words is not None:
             words = words[:, :most_words]
         return words.with_values(self._pieces(words.flat_values)).merge_dims(1, 2)
 
-    def _spaced(self, texts):
-        """Returns texts cleaned up, with single words between spaces."""
+    def with_offsets(self, codes: tf.RaggedTensor) -> Tokens:
+        """Returns the tokens of texts with the characters that they come from.
+
+        Args:
+          codes: the characters of the texts, int32 [T, (characters)].
+        """
+        cleaned, places = self._cleaned(codes)
+        words = _words(cleaned)
+        pieces = self._pieces(words.flat_values)
+        # Pieces share the characters of all words among them.
+        sizes = tf.gather(self._sizes, pieces.flat_values)
+        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        sizes = tf.where_v2(is_first, sizes, sizes - len(CONTINUATION))
+        lengths = tf.strings.length(words.flat_values, unit="UTF8_CHAR")
+        is_unknown = tf.equal(pieces.flat_values, self._tokenizer.unk_id)
+        sizes = tf.where_v2(is_unknown, tf.gather(lengths, pieces.value_rowids()), sizes)
+        counts = tf.strings.length(cleaned.flat_values, unit="UTF8_CHAR")
+        sources = tf.repeat(places, counts)
+        is_space = tf.equal(_decoded(cleaned).flat_values, ord(" "))
+        sources = tf.boolean_mask(sources, ~is_space)
+        first = tf.cumsum(sizes, exclusive=True)
+        ids = words.with_values(pieces).merge_dims(1, 2)
+        starts = ids.with_values(tf.gather(sources, first))
+        ends = ids.with_values(tf.gather(sources, first + sizes - 1) + 1)
+        return graph_offsets.with_marks(codes, Tokens(ids, starts, ends))
+
+    def _cleaned(self, codes):
+        """Cleans texts up.
+
+        Args:
+          codes: their characters, int32 [T, (characters)].
+
+        Returns:
+          (what the characters become, but for characters that are dropped, strings
+          [T, (characters)], with spaces around single words; the number of each of these characters
+          in its text, int64 [characters]).
+        """
         table = self._characters
-        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
         kinds = graph_characters.in_ranges(codes.flat_values, table.starts, table.kinds)
-        kept = codes.with_values(tf.not_equal(kinds, _DROPPED))
-        kind = tf.boolean_mask(kinds, kept.flat_values)
-        codes = tf.ragged.boolean_mask(codes, kept)
+        is_kept = tf.not_equal(kinds, _DROPPED)
+        kind = tf.boolean_mask(kinds, is_kept)
+        places = tf.boolean_mask(tf.ragged.range(codes.row_lengths()).flat_values, is_kept)
+        codes = tf.ragged.boolean_mask(codes, codes.with_values(is_kept))
         flat = codes.flat_values
         characters = graph_characters.replaced(flat, table.codes, table.replacements)
         if self._tokenizer.do_lower_case:
@@ -93,7 +131,7 @@ class GraphWordPiece:
             tf.equal(kind, _OWN_WORD), tf.strings.join([" ", characters, " "]), characters
         )
         characters = tf.where_v2(tf.equal(kind, _SPACE), tf.fill(tf.shape(flat), " "), characters)
-        return tf.strings.reduce_join(codes.with_values(characters), axis=-1)
+        return codes.with_values(characters), places
 
     def _pieces(self, words):
         """Returns the ids of the pieces of words [W], a ragged int32 [W, (pieces)]."""
@@ -168,6 +206,16 @@ class GraphWordPiece:
         ids = tf.gather(tf.constant(self._order, tf.int32), place)
         is_token = tf.equal(tf.gather(tf.constant(self._tokens), place), strings)
         return tf.where_v2(is_token, ids, -tf.ones_like(ids))
+
+
+def _decoded(characters):
+    """Returns the characters of texts, which have parts [T, (parts)], int32 [T, (characters)]."""
+    return tf.strings.unicode_decode(tf.strings.reduce_join(characters, axis=-1), "UTF-8")
+
+
+def _words(characters):
+    """Returns the words between the spaces of texts of parts, strings [T, (words)]."""
+    return tf.strings.split(tf.strings.reduce_join(characters, axis=-1), result_type="RaggedTensor")
 
 
 @functools.cache

@@ -21,8 +21,6 @@ from bert_estimator.serving import graph_characters, graph_tokenizer
 from bert_estimator.serving.graph_tokenizer import GraphTokenizer
 from bert_estimator.tokenization import Tokenizer
 
-WINDOWS = "windows"  # the name of the signature that takes ids
-
 
 class TaggedText:
     """Adds the inputs of a tagging model to the current graph.
@@ -30,13 +28,15 @@ class TaggedText:
     Args:
       tokenizer: the tokenizer of the training.
       max_seq_length: F.
+      labels: the names of the columns.
 
     Attributes:
       texts: the placeholder of the texts, by name.
       ids: the features by name, which may be fed instead.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, labels: Sequence[str]):
+        self._labels = list(labels)
         self.texts = {"text_a": tf.placeholder(tf.string, [None], "text_a")}
         self._words = words_of(self.texts["text_a"])
         features, self._places = windows_of(
@@ -47,15 +47,14 @@ class TaggedText:
             for name, value in features.items()
         }
 
-    def outputs(self, labels: Sequence[str], probabilities: tf.Tensor) -> dict[str, tf.Tensor]:
+    def outputs(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the outputs of `serving_default`.
 
         Args:
-          labels: the names of the columns.
-          probabilities: float32 [R, F, L], of the windows' positions.
+          predictions: the network's `probabilities`, float32 [R, F, L], of the windows' positions.
         """
-        names = tf.constant(list(labels))
-        of_words = tf.gather_nd(probabilities, self._places)
+        names = tf.constant(self._labels)
+        of_words = tf.gather_nd(predictions["probabilities"], self._places)
         tags = tf.gather(names, tf.argmax(of_words, axis=-1))
         count = self._words.nrows()
         return {

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving import graph_tokenizer
+from bert_estimator.serving import graph_offsets, graph_tokenizer
 from bert_estimator.serving.graph_tokenizer import GraphTokenizer
 from bert_estimator.tokenization import Tokenizer
 
@@ -135,8 +135,13 @@ def named_outputs(kind: str, labels: Sequence[str], outputs: dict[str, tf.Tensor
     return {**outputs, **named}
 
 
-def check_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> int:
+def check_texts(tokenizer: Tokenizer, texts: Iterable[str], with_offsets: bool = False) -> int:
     """Compares the tokens of texts in the graph with the tokenizer's own.
+
+    Args:
+      tokenizer: the tokenizer.
+      texts: the texts.
+      with_offsets: whether the characters that tokens come from are compared, too.
 
     Returns:
       The number of texts.
@@ -147,18 +152,19 @@ def check_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> int:
     number, waiting = 0, []
     with tf.Graph().as_default(), tf.Session() as session:
         placeholder = tf.placeholder(tf.string, [None])
-        ids = graph_tokenizer.of(tokenizer)(placeholder)
+        in_graph = graph_tokenizer.of(tokenizer)
+        if with_offsets:
+            tokens = in_graph.with_offsets(graph_offsets.characters(placeholder).codes)
+        else:
+            tokens = [in_graph(placeholder)]
 
         def compare():
             encoded = [text.encode(errors="surrogatepass") for text in waiting]
-            found = session.run(ids, {placeholder: encoded}).to_list()
-            for text, row in zip(waiting, found, strict=True):
-                if row != tokenizer.encode(text):
-                    raise TextDifferenceError(
-                        f"the graph of the exported model splits the text {text!r} into "
-                        f"{tokenizer.convert_ids_to_tokens(row)}, but training into "
-                        f"{tokenizer.tokenize(text)}"
-                    )
+            found = session.run(list(tokens), {placeholder: encoded})
+            rows = zip(*(part.to_list() for part in found), strict=True)
+            for text, row in zip(waiting, rows, strict=True):
+                if list(row) != _expected(tokenizer, text, with_offsets):
+                    raise TextDifferenceError(_difference(tokenizer, text, row))
 
         for text in texts:
             waiting.append(text)
@@ -169,3 +175,21 @@ def check_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> int:
         if waiting:
             compare()
     return number
+
+
+def _expected(tokenizer, text, with_offsets):
+    """Returns [ids] of a text, or [ids, starts, ends]."""
+    if not with_offsets:
+        return [tokenizer.encode(text)]
+    pieces = tokenizer.tokenize_with_offsets(text)
+    ids = tokenizer.convert_tokens_to_ids([piece.string for piece in pieces])
+    return [ids, [piece.start for piece in pieces], [piece.end for piece in pieces]]
+
+
+def _difference(tokenizer, text, row):
+    ids, *places = row
+    return (
+        f"the graph of the exported model splits the text {text!r} into "
+        f"{tokenizer.convert_ids_to_tokens(ids)}, but training into {tokenizer.tokenize(text)}"
+        + (", or takes them from other characters" if places else "")
+    )

@@ -118,11 +118,11 @@ class SentencePieceTokenizer:
         """Returns the model as its file has it."""
         return self._model.serialized_model_proto()
 
-    def split_again(self) -> dict[int, list[int]]:
-        """Returns the ids of the pieces that are split again -> the ids of what they become."""
+    def split_again(self) -> dict[int, list[str]]:
+        """Returns the ids of the pieces that are split again -> the pieces that they become."""
         pieces = enumerate(self.convert_ids_to_tokens(range(self.vocab_size)))
         return {
-            number: self.convert_tokens_to_ids(self._without_comma(piece))
+            number: self._without_comma(piece)
             for number, piece in pieces
             if self._is_number_with_comma(piece)
         }

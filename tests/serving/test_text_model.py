@@ -3,12 +3,11 @@
 import dataclasses
 import json
 import re
-import sys
 
-import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from served import answers_of
 from test_graph_wordpiece import NASTY
 from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
@@ -75,34 +74,6 @@ def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
 
 # Exported by the script
 
-LOADS_A_SAVED_MODEL = """
-import json, sys
-import tensorflow as tf
-if sys.argv[4:]:
-    import tensorflow_text
-model = tf.saved_model.load(sys.argv[1])
-signature = model.signatures["serving_default"]
-texts = json.load(open(sys.argv[2]))
-found = signature(**{name: tf.constant(column) for name, column in texts.items()})
-def example(values):
-    lists = {name: tf.train.BytesList(value=[value.encode()]) for name, value in values.items()}
-    features = {name: tf.train.Feature(bytes_list=values) for name, values in lists.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-examples = [example(dict(zip(texts, row))) for row in zip(*texts.values())]
-for name in {"classify", "regress"} & set(model.signatures):
-    answers = model.signatures[name](inputs=tf.constant(examples))
-    found |= {f"{name} {key}": value for key, value in answers.items()}
-
-def as_json(value):
-    value = value.numpy().tolist() if hasattr(value, "numpy") else value
-    if isinstance(value, list):
-        return [as_json(item) for item in value]
-    return value.decode() if isinstance(value, bytes) else value
-json.dump({name: as_json(value) for name, value in found.items()}, open(sys.argv[3], "w"))
-assert not [name for name in sys.modules if name.startswith("bert_estimator")]
-assert ("tensorflow_text" in sys.modules) == bool(sys.argv[4:])
-"""
-
 
 def write_data(path):
     write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
@@ -127,14 +98,6 @@ def exported(path, capsys, **changes):
     assert run_classifier.main(["run_classifier.py", *flags]) == 0
     out = capsys.readouterr().out
     return re.search("SavedModel: (.*)", out)[1], out
-
-
-def answers_of(path, model, texts, *options):
-    """Returns the outputs of a process that knows TensorFlow alone, or tensorflow-text as well."""
-    (path / "texts.json").write_text(json.dumps(texts))
-    arguments = [model, str(path / "texts.json"), str(path / "found.json")]
-    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments, *options], check=True)
-    return json.loads((path / "found.json").read_text())
 
 
 def test_pairs(tmp_path, capsys):

@@ -89,7 +89,7 @@ def test_unknown_characters_are_not_split_again(tmp_path):
 def test_pieces_that_are_split_again(kind):
     tokenizer = SentencePieceTokenizer(str(GOLDENS / f"{kind}.model"))
     names = tokenizer.convert_ids_to_tokens
-    again = {names([number])[0]: names(ids) for number, ids in tokenizer.split_again().items()}
+    again = {names([number])[0]: pieces for number, pieces in tokenizer.split_again().items()}
     expected = {
         "unigram": ("\u25812019,", ["\u2581", *"2019,"]),
         "bpe": ("2019,", ["201", "9", ","]),

@@ -1,0 +1,46 @@
+"""The SavedModel of a network that answers questions, which takes questions and contexts.
+
+`serving.answer_model` lists its signatures and outputs.
+"""
+
+from bert_estimator import tokenization
+from bert_estimator.jobs import question_answering_data, text_export
+from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.question_answering_data import QuestionAnsweringData
+from bert_estimator.jobs.text_export import TextParts
+from bert_estimator.serving import answer_model, graph_tokenizer, text_model
+from bert_estimator.serving.answer_model import AnswerText, Settings
+
+
+def takes_text(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> bool:
+    """Returns whether an export is to take text; see `text_export.takes_text`."""
+    reason = text_export.why_not(data.vocab_file)
+    settings = _settings(config, data)
+    reason = reason or graph_tokenizer.why_not_offsets(settings.tokenizer)
+
+    def check():
+        probes = graph_tokenizer.probes(settings.tokenizer)
+        text_model.check_texts(settings.tokenizer, probes, with_offsets=True)
+        # Evaluation and prediction may have the same questions.
+        sets = {id(windows): windows for windows in (data.train, data.evaluate, data.predict)}
+        number = sum(
+            answer_model.check_questions(settings, windows) for windows in sets.values() if windows
+        )
+        return f"answers all {number} questions of the task as prediction does from the same logits"
+
+    return text_export.takes_text(config.export_inputs, reason, check)
+
+
+def text_parts(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> TextParts:
+    """Returns what makes an export take text, if `takes_text` says that it can."""
+    return text_export.windowed(lambda: AnswerText(_settings(config, data)))
+
+
+def _settings(config, data):
+    return Settings(
+        tokenization.open_tokenizer(data.vocab_file, data.do_lower_case),
+        config.max_seq_length,
+        config.doc_stride,
+        config.max_query_length,
+        question_answering_data.search_of(config),
+    )
