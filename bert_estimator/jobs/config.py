@@ -166,8 +166,8 @@ class JobConfig:
 
     take_over: bool = flags.field(
         False,
-        "Train on in a remote --output_dir that names another process as its owner, which has "
-        "ended.",
+        "Take over a run in a remote --output_dir from the process that owner.json names, which "
+        "has ended; if it has not, it is stopped.",
         is_setting=False,
     )
 

@@ -101,6 +101,8 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         f"must divide the {cores // num_hosts} cores of each of the {num_hosts} hosts of TF_CONFIG",
     )
     _check_hosts_agree(config)
+    if config.mirror is not None:
+        config.mirror.agree()
     source = f"the {cores} cores of {named}"
     if per_replica > 1:
         source += f", {per_replica} a replica"

@@ -23,24 +23,23 @@ the snapshot is uploaded, and waits for it if the next checkpoint is due.
 
 `owner.json` is read before every file that is uploaded, so that a process whose run was taken over
 stops; see `owner`. When a process has claimed the run, it copies what the owner before has written
-since the command began.
+since the command began; and when several hosts have met, all of them copy what the chief has.
 """
 
-import atexit
 import contextlib
-import glob
-import hashlib
 import os
 import re
 import shutil
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 
 from bert_estimator import paths, storage
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import owner
+from bert_estimator.jobs.local_folder import LocalFolder
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.program import hosts
 
@@ -50,13 +49,15 @@ _NOT_COPIED = re.compile(
 )
 _NOT_UPLOADED = re.compile(r"(.*/)?(\.[^/]*lock|[^/]*\.tmp)|(.*/)?temp-[^/]*/.*")
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.(.*)")
-_KEPT = "kept"  # This file says that a local directory holds what was not uploaded.
+# What an evaluation or a prediction writes as a whole, and nothing reads when a run is resumed.
+_RESULTS = re.compile(
+    r"(.*/)?(eval_results\.txt|eval_report[^/]*|test_results[^/]*|(nbest_)?predictions\.json"
+    r"|null_odds\.json)"
+)
 # After so many uploads in a row that failed, training ends.
 _MOST_FAILURES = 3
 # What another process writes meanwhile is listed at most so often, until nothing has changed.
 _MOST_LISTINGS = 5
-
-_open: set[str] = set()  # the local directories of this process
 
 
 class Mirror:
@@ -77,18 +78,14 @@ class Mirror:
         with flags.named(f"output_dir={url}"):
             paths.check_no_pattern(url)
         self.url = url.rstrip("/")
-        prefix = f"bert_estimator_{hashlib.sha256(self.url.encode()).hexdigest()[:12]}_"
-        _remove_abandoned(prefix)
-        self._lock = contextlib.ExitStack()
-        self._folder = _locked_folder(prefix, self._lock)
-        _open.add(self._folder)
-        atexit.register(self._remove)
-        self.path = os.path.join(self._folder, "run")
+        self._local = LocalFolder(self.url)
+        self.path = self._local.run
         storage.show(self.path, self.url)
         self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
         self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
         self._host, self._owner = flags.find_hosts(), owner.Owner(self.url)
         self._thread, self._error, self._num_failures = None, None, 0
+        self._is_agreed = self._host.number == 1  # on what the remote directory holds
         with flags.named("output_dir"):
             storage.check(self.url)  # A wrong name is reported at once: this is tried only once.
             self._download()
@@ -134,14 +131,15 @@ class Mirror:
 
         Args:
           owns: whether the block trains: no other process may, meanwhile.
-          takes_over: whether the run is taken over from a process that may not have ended.
+          takes_over: whether the run is taken over from a process that may not have ended; also by
+            a block that does not train.
 
         Raises:
           lock.InUseError: another process trains there, or has taken the run over.
           StorageError: an upload failed. What was not uploaded stays on this machine; the text says
             where.
         """
-        if owns and self._host.is_chief:
+        if self._host.is_chief and (owns or (takes_over and self._owner.other())):
             self._claim(takes_over)
         try:
             yield
@@ -161,6 +159,22 @@ class Mirror:
             with contextlib.suppress(storage.StorageError):
                 self._owner.release()
             raise
+
+    def agree(self) -> None:
+        """Gives all hosts the same copy, in its first call; each host calls this after they met.
+
+        The chief copies anew once it has claimed the run, and so may have later files than the
+        others, which began before. Without a claim, another process may train there meanwhile.
+
+        Raises:
+          StorageError: the download failed.
+        """
+        for _ in range(0 if self._is_agreed else _MOST_LISTINGS):
+            digest = zlib.crc32(repr(sorted(self._remote.items())).encode()) >> 1
+            if len({*hosts.gather(digest).tolist()}) == 1:
+                break
+            self._download()
+        self._is_agreed = True
 
     def upload(self) -> None:
         """Uploads in a thread what has changed; waits first until the last upload has ended.
@@ -215,7 +229,7 @@ class Mirror:
 
     def _snapshot(self):
         """Returns (directory, name -> signature of each file in it, names to remove)."""
-        folder = tempfile.mkdtemp(dir=self._folder, prefix="upload_")
+        folder = tempfile.mkdtemp(dir=self._local.path, prefix="upload_")
         changed, names = {}, set()
         for parent, _, files in os.walk(self.path):
             for name in files:
@@ -260,62 +274,55 @@ class Mirror:
 
     def _finish(self):
         """Uploads what is left, gives the run free, and removes the local directory."""
+        advice = "Copy it to the remote directory, the file checkpoint last, before the run resumes"
         try:
             self._upload_rest()
         except lock.InUseError:
             raise
         except storage.StorageError as error:
-            raise storage.StorageError(f"{error}. {self._keep()}") from None
+            raise storage.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
         except (Exception, KeyboardInterrupt, SystemExit):
-            _warn(f"{self._keep()}.")
+            _warn(f"{self._local.keep()}. {advice}.")
             raise
-        self._remove()
+        self._local.remove()
 
     def _upload_rest(self):
         with contextlib.suppress(storage.StorageError):
             self.wait()
-        snapshot = self._snapshot()
+        folder, changed, gone = self._snapshot()
+        anothers = {}
         if self._host.is_chief and not self._owner.is_this_process:
-            snapshot = self._without_anothers(*snapshot)
+            anothers = self._anothers({*changed, *gone})
         self._owner.check()
-        self._upload(*snapshot)
-        self._owner.release()
-
-    def _keep(self):
-        """Has the local directory stay when the process ends; returns a sentence that says so."""
-        with open(os.path.join(self._folder, _KEPT), "w", encoding="utf-8"):
-            pass
-        return (
-            f"What was not uploaded is kept on this machine, below {self._folder}. Copy it to the "
-            "remote directory, the file checkpoint last, before the run is resumed"
-        )
-
-    def _without_anothers(self, folder, changed, gone):
-        """Leaves out the files that another process writes, or has written since they were copied.
-
-        A process that trains writes all files that were there when this command began.
-        """
-        other = self._owner.other()
-        stats = storage.files(self.url)
-        others = {
-            name
-            for name in {*changed, *gone} & set(stats)
-            if other or stats[name] != self._remote.get(name)
-        }
-        if left_out := sorted(others & set(changed)):
-            who = lock.named(other) if other else "another process"
-            _warn(f"{', '.join(left_out)} stay in {self.url} as {who} has written them meanwhile.")
-        return (
+        self._upload(
             folder,
-            {name: signature for name, signature in changed.items() if name not in others},
-            [name for name in gone if name not in others],
+            {name: signature for name, signature in changed.items() if name not in anothers},
+            [name for name in gone if name not in anothers],
         )
+        self._owner.release()
+        for reason in dict.fromkeys(anothers.values()):
+            if names := sorted(name for name in changed if anothers.get(name) == reason):
+                _warn(f"{', '.join(names)}: stays in {self.url} as it is. {reason}")
+        if left_out := set(changed) & set(anothers):
+            _warn(f"{self._local.keep(left_out)}.")
 
-    def _remove(self):
-        """Removes the local directory, unless it holds what was not uploaded."""
-        self._lock.close()
-        if not os.path.exists(os.path.join(self._folder, _KEPT)):
-            shutil.rmtree(self._folder, ignore_errors=True)
+    def _anothers(self, names):
+        """Returns file -> reason, a sentence, of the files that are left to another process.
+
+        It has written them since they were copied here. Or it owns the run, and what it writes is
+        more than this command has read of it; it does not need the results of this command.
+        """
+        other, stats = self._owner.other(), storage.files(self.url)
+        anothers = {}
+        for name in names & set(stats):
+            if other and not _RESULTS.fullmatch(name):
+                anothers[name] = (
+                    f"{owner.FILE} names {lock.named(other)} as the owner of the run. If that "
+                    "process has ended, add --take_over."
+                )
+            elif stats[name] != self._remote.get(name):
+                anothers[name] = "Another process has written there since this command began."
+        return anothers
 
 
 def _rank(name):
@@ -338,26 +345,6 @@ def _rank(name):
 def _signature(path):
     stat = os.stat(path)
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-def _locked_folder(prefix, stack):
-    """Makes a local directory, and locks it until the stack is closed; returns its path."""
-    while True:
-        folder = tempfile.mkdtemp(prefix=prefix)
-        # Until it is locked, a process that starts meanwhile takes it for abandoned.
-        with contextlib.suppress(lock.InUseError, FileNotFoundError):
-            stack.enter_context(lock.held(folder))
-            return folder
-
-
-def _remove_abandoned(prefix):
-    """Removes the local directories of processes that were killed."""
-    folders = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{prefix}*"))
-    for folder in set(folders) - _open:
-        if os.path.exists(os.path.join(folder, _KEPT)):
-            continue
-        with contextlib.suppress(lock.InUseError, OSError), lock.held(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _log(text):

@@ -45,7 +45,8 @@ def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
         check_remote_files(config)
     with contextlib.ExitStack() as stack:
         if (mirror := configs[0].mirror) is not None:
-            stack.enter_context(mirror.followed(bool(trained), configs[0].take_over))
+            takes_over = configs[0].take_over and not configs[0].compile_only
+            stack.enter_context(mirror.followed(bool(trained), takes_over))
         for config in trained:
             stack.enter_context(lock.held(config.directory_to_write()))
         yield

@@ -1,5 +1,6 @@
 """The mirror of a run in remote storage: what is uploaded, when, and by whom."""
 
+import concurrent.futures
 import contextlib
 import errno
 import itertools
@@ -7,8 +8,11 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import tempfile
+import threading
 
+import numpy as np
 import pytest
 
 from bert_estimator import storage
@@ -146,7 +150,7 @@ def test_the_next_command_starts_from_what_was_uploaded(url, local):
 
 def test_a_directory_that_was_left_by_a_kill_is_removed(url, local):
     killed, kept = local / "killed", local / "kept"
-    prefix = os.path.basename(Mirror(url)._folder)[: -len("12345678")]
+    prefix = os.path.basename(Mirror(url)._local.path)[: -len("12345678")]
     for name, marker in ((killed, "run"), (kept, "kept")):
         os.makedirs(local / f"{prefix}{name.name}")
         (local / f"{prefix}{name.name}" / marker).write_text("")
@@ -205,31 +209,97 @@ def test_whoever_was_taken_over_uploads_nothing_more(url, uploads, is_removed):
     assert names_in(url) == (set() if is_removed else {OWNER})
 
 
-def test_an_evaluation_leaves_alone_what_a_training_writes(url, uploads, caplog):
-    with Mirror(url).followed(owns=True, takes_over=False):
-        storage.write(b"1", f"{url}/metrics.jsonl")
+RESULTS = (
+    "eval_results.txt", "eval_report.tsv", "eval_report_mismatched.tsv", "test_results.tsv",
+    "seed_2/test_results.conll", "predictions.json", "nbest_predictions.json", "null_odds.json",
+)  # fmt: skip
+
+
+def kept_in(local, name):
+    """Returns what is kept of a run, in a directory of this name: file -> its text."""
+    run = local / name / "run"
+    return {
+        os.path.relpath(os.path.join(folder, file), run): pathlib.Path(folder, file).read_text()
+        for folder, _, files in os.walk(run)
+        for file in files
+    }
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_an_evaluation_uploads_its_results_and_keeps_what_the_owner_writes(
+    url, uploads, caplog, local, is_alive, is_there_before
+):
+    """Nothing tells whether a process on another machine has ended."""
+    with contextlib.ExitStack() as training:
+        if is_alive:
+            training.enter_context(Mirror(url).followed(owns=True, takes_over=False))
+        else:
+            owner(url, host="another", pid=12)
+        for name in ("metrics.jsonl", "curves.svg", "checkpoint", *RESULTS[:: 1 + is_there_before]):
+            storage.write(b"1", f"{url}/{name}")
+        before = set(os.listdir(local))
         evaluation = Mirror(url)
         with evaluation.followed(owns=False, takes_over=False):
-            write(evaluation, "metrics.jsonl", "test_results.tsv")
-    assert uploads == ["test_results.tsv"]
-    described = f"metrics.jsonl stay in {url} as process {os.getpid()} on "
-    assert described in caplog.text and " has written them meanwhile." in caplog.text
+            write(evaluation, "metrics.jsonl", "curves.svg", *RESULTS, text="new")
+        assert sorted(uploads) == sorted(RESULTS)
+        assert all(storage.read(f"{url}/{name}") == b"new" for name in RESULTS)
+        (kept,) = set(os.listdir(local)) - before
+        assert kept_in(local, kept) == {"metrics.jsonl": "new", "curves.svg": "new"}
+        assert storage.read(f"{url}/metrics.jsonl") == b"1"
+        number, host = (os.getpid(), socket.gethostname()) if is_alive else (12, "another")
+        assert f"curves.svg, metrics.jsonl: stays in {url} as it is. owner.json" in caplog.text
+        assert f"owner.json names process {number} on {host} " in caplog.text
+        assert "as the owner of the run. If that process has ended, add --take_over." in caplog.text
+        assert (
+            f"What was not uploaded is kept on this machine, below {local / kept}." in caplog.text
+        )
+        assert OWNER in names_in(url)
+
+
+@pytest.mark.parametrize("of_owner", [None, "living", "lost"])
+def test_an_evaluation_takes_a_run_over(url, uploads, caplog, local, of_owner):
+    with contextlib.ExitStack() as stack:
+        training = Mirror(url)
+        if of_owner == "living":
+            stack.enter_context(training.followed(owns=True, takes_over=False))
+        elif of_owner == "lost":
+            owner(url, host="another")
+        for name in ("metrics.jsonl", "test_results.tsv"):
+            storage.write(b"1", f"{url}/{name}")
+        evaluation = Mirror(url)
+        with evaluation.followed(owns=False, takes_over=True):
+            # Without an owner there is nothing to take over, and a training may begin.
+            assert (OWNER in names_in(url)) == (of_owner is not None)
+            write(evaluation, "metrics.jsonl", "test_results.tsv", text="new")
+        assert sorted(uploads) == ["metrics.jsonl", "test_results.tsv"]
+        assert names_in(url) == set(uploads) and "kept" not in caplog.text
+        uploads.clear()
+        if of_owner == "living":
+            write(training, "metrics.jsonl", text="older")
+            with pytest.raises(lock.InUseError, match="was taken over by"):
+                stack.close()
+        assert not uploads and storage.read(f"{url}/metrics.jsonl") == b"new"
 
 
 def test_an_evaluation_leaves_alone_what_a_training_has_written_since_it_began(
-    url, uploads, caplog
+    url, uploads, caplog, local
 ):
-    for name in ("metrics.jsonl", "eval_results.txt", "removed"):
+    for name in ("metrics.jsonl", "eval_results.txt", "curves.svg", "removed"):
         storage.write(b"before", f"{url}/{name}")
     evaluation = Mirror(url)
-    storage.write(b"a training that has ended", f"{url}/metrics.jsonl")
+    for name in ("metrics.jsonl", "eval_results.txt"):
+        storage.write(b"a training that has ended", f"{url}/{name}")
     with evaluation.followed(owns=False, takes_over=False):
-        write(evaluation, "metrics.jsonl", "eval_results.txt", "test_results.tsv")
+        write(evaluation, "metrics.jsonl", "eval_results.txt", "test_results.tsv", "curves.svg")
         os.remove(os.path.join(evaluation.path, "removed"))
-    assert sorted(uploads) == ["eval_results.txt", "test_results.tsv"]
+    assert sorted(uploads) == ["curves.svg", "test_results.tsv"]
     assert storage.read(f"{url}/metrics.jsonl") == b"a training that has ended"
-    assert names_in(url) == {"metrics.jsonl", *uploads}
-    assert f"metrics.jsonl stay in {url} as another process has written them" in caplog.text
+    assert names_in(url) == {"metrics.jsonl", "eval_results.txt", *uploads}
+    said = f"eval_results.txt, metrics.jsonl: stays in {url} as it is. Another process has written"
+    assert said in caplog.text
+    (kept,) = os.listdir(local)
+    assert kept_in(local, kept) == {"metrics.jsonl": "a", "eval_results.txt": "a"}
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
@@ -374,7 +444,7 @@ def test_whatever_ends_the_last_upload_what_it_leaves_is_kept(
     with pytest.raises(type(error)), mirror.followed(owns=True, takes_over=False):
         write(mirror, "metrics.jsonl")
         monkeypatch.setattr(shutil, "copyfile", fail)
-    mirror._remove()  # as at the end of the process
+    mirror._local.remove()  # as at the end of the process
     assert f"What was not uploaded is kept on this machine, below {local}" in caplog.text
     (kept,) = os.listdir(local)
     assert (local / kept / "run" / "metrics.jsonl").exists()
@@ -440,6 +510,63 @@ def test_hosts_share_what_the_chief_has_written(url, monkeypatch, uploads):
     fail_uploads(monkeypatch, 1)
     with pytest.raises(storage.StorageError, match="gone"):
         chief.share()
+
+
+@pytest.fixture
+def two_hosts(url, monkeypatch):
+    """Returns the mirrors of two hosts, the chief's first, and a function that calls one of each.
+
+    They gather as processes do: each waits for the other.
+    """
+    mirrors = []
+    for task in ("worker", "chief"):
+        be_host(monkeypatch, task)
+        mirrors.insert(0, Mirror(url))
+    barrier, values = threading.Barrier(2, timeout=60), {}
+
+    def gather(value):
+        values[threading.current_thread().name] = value
+        barrier.wait()
+        gathered = np.asarray([values["0"], values["1"]])
+        barrier.wait()
+        return gathered
+
+    monkeypatch.setattr(mirror_lib.hosts, "gather", gather)
+
+    def together(*functions):
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+
+            def named(number):
+                threading.current_thread().name = str(number)
+                functions[number]()
+
+            for future in [pool.submit(named, number) for number in (0, 1)]:
+                future.result()
+
+    return mirrors, together
+
+
+@pytest.mark.parametrize("owns", [False, True])
+def test_hosts_start_from_the_same_files(url, two_hosts, owns):
+    """The owner before, or a training meanwhile, writes between the copies of the two hosts."""
+    (chief, worker), together = two_hosts
+    storage.write(b"old", f"{url}/{checkpoint(2)[1]}")
+    for mirror in (worker, chief):
+        mirror._download()
+    storage.remove(f"{url}/{checkpoint(2)[1]}")
+    for name in (*checkpoint(4), "checkpoint"):
+        storage.write(b"new", f"{url}/{name}")
+    if not owns:
+        chief._download()  # It may also be the chief that has copied later without a claim.
+    with chief.followed(owns, takes_over=owns), worker.followed(owns, takes_over=owns):
+        assert os.listdir(worker.path) == [checkpoint(2)[1]]
+        together(chief.agree, worker.agree)
+        for mirror in (chief, worker):
+            assert set(os.listdir(mirror.path)) == {*checkpoint(4), "checkpoint"}
+        # It is for the beginning: later, the chief's own files are newer.
+        write(chief, "checkpoint", text="newer")
+        together(chief.agree, worker.agree)
+        assert pathlib.Path(chief.path, "checkpoint").read_text() == "newer"
 
 
 def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused():
