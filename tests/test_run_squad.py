@@ -122,6 +122,14 @@ def test_a_run_by_a_recipe_is_repeated_by_its_config_json(tmp_path):
     assert again.sources["num_train_epochs"] == config.sources["num_train_epochs"]
 
 
+def test_what_is_exported_may_stay_in_a_config_whose_export_is_turned_off(tmp_path):
+    config = resolve(tmp_path, "--do_export", "--export_inputs=ids")
+    config.open_directory().write_config(config.settings(), config.sources, "", [])
+    argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
+    (again,) = question_answering_config.resolve(["run_squad.py", *argv, "--nodo_export"])
+    assert again.export_inputs == "ids" and not again.do_export
+
+
 # Whole runs
 
 

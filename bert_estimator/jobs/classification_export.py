@@ -7,7 +7,7 @@ from bert_estimator import tokenization, tpu
 from bert_estimator.jobs import text_export
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.text_export import TextParts
-from bert_estimator.serving import graph_tokenizer, tag_model, text_model
+from bert_estimator.serving import tag_model, text_model
 from input_pipelines.task_data import TaskData
 
 _TAGGING = "tagging"
@@ -16,14 +16,16 @@ _TAGGING = "tagging"
 def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
     """Returns whether an export is to take text; see `text_export.takes_text`."""
 
+    def why_not():
+        return text_export.why_not(task.vocab_file, task.do_lower_case)
+
     def check():
         tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
-        text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer))
         number = text_model.check_texts(tokenizer, task.texts())
         what = "words" if task.kind == _TAGGING else "texts"
         return f"splits all {number} {what} of the task as training does"
 
-    return text_export.takes_text(config.export_inputs, text_export.why_not(task.vocab_file), check)
+    return text_export.takes_text(config.export_inputs, why_not, check)
 
 
 def text_parts(config: ClassificationConfig, task: TaskData) -> TextParts:

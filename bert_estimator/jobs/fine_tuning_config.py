@@ -78,7 +78,9 @@ class FineTuningConfig(JobConfig):
         if self.export_inputs is not None:
             flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
             rule = "is for --do_export; add it, or leave this out"
-            flags.check(self.do_export, "export_inputs", self.export_inputs, rule)
+            # Who gives --nodo_export turns off what the --config of an earlier run asks for.
+            is_meant = self.do_export or self.is_given("do_export")
+            flags.check(is_meant, "export_inputs", self.export_inputs, rule)
         for name in ("layerwise_lr_decay", "warmup_proportion"):
             value = getattr(self, name)
             flags.check(0 <= value <= 1, name, value, "must be from 0 to 1")

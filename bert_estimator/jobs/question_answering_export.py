@@ -8,19 +8,18 @@ from bert_estimator.jobs import question_answering_data, text_export
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.jobs.question_answering_data import QuestionAnsweringData
 from bert_estimator.jobs.text_export import TextParts
-from bert_estimator.serving import answer_model, graph_tokenizer, text_model
+from bert_estimator.serving import answer_model
 from bert_estimator.serving.answer_model import AnswerText, Settings
 
 
 def takes_text(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> bool:
     """Returns whether an export is to take text; see `text_export.takes_text`."""
-    reason = text_export.why_not(data.vocab_file)
-    settings = _settings(config, data)
-    reason = reason or graph_tokenizer.why_not_offsets(settings.tokenizer)
+
+    def why_not():
+        return text_export.why_not(data.vocab_file, data.do_lower_case, with_offsets=True)
 
     def check():
-        probes = graph_tokenizer.probes(settings.tokenizer)
-        text_model.check_texts(settings.tokenizer, probes, with_offsets=True)
+        settings = _settings(config, data)
         # Evaluation and prediction may have the same questions.
         sets = {id(windows): windows for windows in (data.train, data.evaluate, data.predict)}
         number = sum(
@@ -28,7 +27,7 @@ def takes_text(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> 
         )
         return f"answers all {number} questions of the task as prediction does from the same logits"
 
-    return text_export.takes_text(config.export_inputs, reason, check)
+    return text_export.takes_text(config.export_inputs, why_not, check)
 
 
 def text_parts(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> TextParts:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tpu
+from bert_estimator import tokenization, tpu
 from bert_estimator.command_line import flags
-from bert_estimator.serving import graph_sentencepiece
-from bert_estimator.serving.text_model import TextDifferenceError
+from bert_estimator.serving import graph_sentencepiece, graph_tokenizer
+from bert_estimator.serving.text_model import TextDifferenceError, check_texts
 
 DEFAULT = tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _WINDOWS = "windows"  # the signature of the ids of windows
@@ -47,31 +47,49 @@ class WindowedText(Protocol):
         """Returns the outputs of `serving_default`, from the predictions for the windows."""
 
 
-def why_not(vocab_file: str) -> str:
-    """Returns why a graph cannot split text by a vocabulary, or ""."""
-    return graph_sentencepiece.load_operations() if vocab_file.endswith(".model") else ""
+def why_not(vocab_file: str, do_lower_case: bool, with_offsets: bool = False) -> str:
+    """Returns why a graph cannot split text by a vocabulary, or "".
+
+    Args:
+      vocab_file, do_lower_case: the vocabulary and its casing.
+      with_offsets: whether the graph has to tell, too, which characters a token comes from.
+    """
+    reason = graph_sentencepiece.load_operations() if vocab_file.endswith(".model") else ""
+    if reason:
+        return reason
+    tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
+    reason = graph_tokenizer.why_not_offsets(tokenizer) if with_offsets else ""
+    if reason:
+        return reason
+    try:
+        check_texts(tokenizer, graph_tokenizer.probes(tokenizer), with_offsets)
+    except TextDifferenceError as error:
+        return f"tensorflow-text cannot do the same as {vocab_file}; for example, {error}"
+    return ""
 
 
-def takes_text(export_inputs: str | None, reason: str, check: Callable[[], str]) -> bool:
+def takes_text(
+    export_inputs: str | None, why_not: Callable[[], str], check: Callable[[], str]
+) -> bool:
     """Returns whether an export is to take text, and prints whether it will.
 
     Args:
       export_inputs: the flag.
-      reason: why the export cannot take text, or "".
+      why_not: returns why the export cannot take text, or "".
       check: compares the graph with training; returns what it has compared.
 
     Raises:
       FlagError: --export_inputs=text is not possible, or the graph treats a text of the task
         differently from training.
     """
-    flags.check(
-        export_inputs != "text" or not reason,
-        "export_inputs",
-        "text",
-        f"{reason}; give --export_inputs=ids",
-    )
-    if reason or export_inputs == "ids":
-        print("The SavedModel takes ids" + (f": {reason}." if reason else "."))
+    if export_inputs == "ids":
+        print("The SavedModel takes ids.")
+        return False
+    reason = why_not()
+    if reason:
+        rule = f"{reason}; give --export_inputs=ids"
+        flags.check(export_inputs is None, "export_inputs", export_inputs, rule)
+        print(f"The SavedModel takes ids: {reason}.")
         return False
     try:
         checked = check()

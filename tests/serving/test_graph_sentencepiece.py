@@ -2,6 +2,7 @@
 
 import builtins
 import random
+import re
 import sys
 
 import numpy as np
@@ -10,6 +11,8 @@ import sentencepiece
 import tensorflow.compat.v1 as tf
 from test_graph_wordpiece import GOLDENS, NASTY
 
+from bert_estimator.command_line import flags
+from bert_estimator.jobs import text_export
 from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_model, text_model
 from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.predictor import words_of
@@ -153,15 +156,22 @@ def test_the_probes_repeat_every_piece(tmp_path):
 
 
 @needs_text
-def test_the_probes_show_an_operation_that_is_not_for_a_model(monkeypatch):
+def test_the_probes_show_an_operation_that_is_not_for_a_model(monkeypatch, capsys):
     import tensorflow_text
 
-    tokenizer = golden("bpe")
+    tokenizer = golden("bpe", "cased")
     assert text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer)) > 1000
     fast = tensorflow_text.FastSentencepieceTokenizer
     monkeypatch.setattr(graph_sentencepiece, "_operation", fast)
     with pytest.raises(text_model.TextDifferenceError, match="the graph of the exported model spl"):
         text_model.check_texts(tokenizer, graph_tokenizer.probes(tokenizer))
+    # Without the flag the export takes ids, and says why; with it this is an error.
+    vocab_file = str(GOLDENS.parent / "bpe.model")
+    why = f"tensorflow-text cannot do the same as {vocab_file}; for example, the graph of the exp"
+    with pytest.raises(flags.FlagError, match=f"^--export_inputs=text: {re.escape(why)}"):
+        text_export.takes_text("text", lambda: text_export.why_not(vocab_file, False), str)
+    assert not text_export.takes_text(None, lambda: text_export.why_not(vocab_file, False), str)
+    assert capsys.readouterr().out.startswith(f"The SavedModel takes ids: {why}")
 
 
 @needs_text

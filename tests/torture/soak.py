@@ -1,6 +1,7 @@
 """A soak: many trainings, evaluations and predictions in one process, whose use must stay flat."""
 
 import os
+import statistics
 import sys
 import threading
 import time
@@ -65,11 +66,11 @@ def rounds(master, folder, going_on):
     return uses
 
 
-def least_of_quarters(uses, name):
-    """Returns the least value of "memory", "threads" or "files" in each quarter of the rounds."""
+def of_quarters(statistic, uses, name):
+    """Returns a statistic of "memory", "threads" or "files" in each quarter of the rounds."""
     values, quarter = [getattr(use, name) for use in uses], len(uses) // 4
     starts = (0, quarter, 2 * quarter, len(values) - quarter)
-    return [min(values[start : start + quarter]) for start in starts]
+    return [statistic(values[start : start + quarter]) for start in starts]
 
 
 def problems_of(uses):
@@ -79,7 +80,7 @@ def problems_of(uses):
     """
     found = []
     for name in ("memory", "threads", "files"):
-        _, before, _, after = least_of_quarters(uses, name)
+        _, before, _, after = of_quarters(min, uses, name)
         if after > before * (1 + MOST_GROWTH):
             found.append(f"{name} grew from {before} to {after}")
     return found
@@ -93,12 +94,15 @@ def run(secs, folder):
         path = folder / f"soak-{master or 'session'}"
         uses = rounds(master, path, lambda calls, end=end: calls < 48 or time.monotonic() < end)
         found = problems_of(uses)
-        memory = [f"{value / 2**20:.1f}" for value in least_of_quarters(uses, "memory")]
+        least, median = (
+            " ".join(f"{value / 2**20:.1f}" for value in of_quarters(statistic, uses, "memory"))
+            for statistic in (min, statistics.median)
+        )
         print(
             f"soak, {master or 'session'}: {3 * len(uses)} calls in {secs / 120:.0f} minutes. The "
-            f"least of each quarter: memory {' '.join(memory)} MiB, threads "
-            f"{least_of_quarters(uses, 'threads')} ({threading.active_count()} of Python), files "
-            f"{least_of_quarters(uses, 'files')}. {'; '.join(found) or 'Flat.'}"
+            f"least of each quarter: memory {least} MiB (medians {median}), threads "
+            f"{of_quarters(min, uses, 'threads')} ({threading.active_count()} of Python), files "
+            f"{of_quarters(min, uses, 'files')}. {'; '.join(found) or 'Flat.'}"
         )
         sys.stdout.flush()
         problems += found
