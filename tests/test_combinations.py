@@ -70,6 +70,7 @@ FEATURES = {
     "layers": {"own": {}, "shared": {}},
     "checkpoints": dict.fromkeys(["waiting", "in background"]),
     "storage": {"here": {}, "remote": {}},
+    "export": {"nothing": {}, "text": {"do_export": True}},
     "killed": dict.fromkeys(["while logging", "while saving", "in an evaluation"]),
 }
 
@@ -177,6 +178,7 @@ def flags_of(row, data, output_dir):
         changes["input_file"] = data / f"{masking}.tfrecord"
     else:
         changes["vocab_file"] = next(data.glob("spm.model"), data / "vocab.txt")
+        changes |= FEATURES["export"][row["export"]]
         # So long that each example has one window, whatever the vocabulary.
         changes["max_seq_length"] = 32
         if script is SQUAD:
@@ -263,6 +265,19 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
     if row["on the way"] != "nothing":
         files = [(tmp_path / each / "best" / "best.json").read_text() for each in metrics]
         assert files[0] == files[1]
+    if row["export"] == "text" and script is not PRETRAINING:
+        inputs, of_killed = (exported_inputs(tmp_path / each / "export") for each in metrics)
+        assert inputs == of_killed
+        if row["vocabulary"] != "sentencepiece":  # which needs tensorflow-text
+            assert set(inputs.values()) == {tf.string.as_datatype_enum}
+
+
+def exported_inputs(directory):
+    """Returns the inputs of the newest model's signature `serving_default`: name -> type."""
+    path = max(directory.iterdir(), key=lambda export: int(export.name))
+    with tf.Graph().as_default(), tf.Session() as session:
+        signatures = tf.saved_model.load(session, ["serve"], str(path)).signature_def
+    return {name: info.dtype for name, info in signatures["serving_default"].inputs.items()}
 
 
 def by_name(record):

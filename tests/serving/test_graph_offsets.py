@@ -1,14 +1,15 @@
 """Tokens in a graph, with the characters that they come from, on nasty strings."""
 
 import random
+import re
 
 import pytest
 import tensorflow.compat.v1 as tf
 from test_graph_sentencepiece import golden, needs_text, trained
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving import graph_offsets, graph_tokenizer
-from bert_estimator.tokenization import FullTokenizer, write_vocab
+from bert_estimator.serving import graph_offsets, graph_sentencepiece, graph_tokenizer
+from bert_estimator.tokenization import FullTokenizer, SentencePieceTokenizer, write_vocab
 
 # Characters that cleaning, casing, Unicode's normal forms or WordPiece treat in their own way.
 STRANGE = (
@@ -90,3 +91,26 @@ def test_sentencepiece(kind, casing):
 def test_models_with_other_features(tmp_path, options):
     tokenizer = trained(tmp_path, **options)
     assert_same(tokenizer, [*texts(), *graph_tokenizer.probes(tokenizer)])
+
+
+def test_a_model_whose_pieces_have_other_characters(tmp_path):
+    """It cannot be told where its pieces come from: this is said, and not guessed."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    assert graph_tokenizer.why_not_offsets(golden("unigram")) == ""
+    assert graph_tokenizer.why_not_offsets(golden("bpe")) == ""
+    model = sentencepiece_model_pb2.ModelProto.FromString(golden("unigram").serialized_model())
+    piece = next(piece for piece in model.pieces if piece.piece == "w")
+    piece.piece = "wwwwww"
+    (tmp_path / "model.model").write_bytes(model.SerializeToString())
+    tokenizer = SentencePieceTokenizer(str(tmp_path / "model.model"))
+    why_not = graph_tokenizer.why_not_offsets(tokenizer)
+    assert (
+        why_not.startswith("the vocabulary has the piece '") and " without the piece 'w'" in why_not
+    )
+    if not graph_sentencepiece.load_operations():
+        with (
+            tf.Graph().as_default(),
+            pytest.raises(ValueError, match=re.escape(why_not)),
+        ):
+            graph_tokenizer.of(tokenizer).with_offsets(tf.ragged.constant([[119]], tf.int32))

@@ -46,7 +46,7 @@ def answers_of(path, model, texts, *options):
     return json.loads((path / "found.json").read_text())
 
 
-def check_answers(path, run, file, *options):
+def check_answers(path, run, file, *options, tolerance=1e-4):
     """Checks the exported model of a run of run_squad.py against the files of its prediction.
 
     Args:
@@ -54,6 +54,7 @@ def check_answers(path, run, file, *options):
       run: the run's directory.
       file: the file of the questions that were predicted.
       options: see `answers_of`.
+      tolerance: how far probabilities may be apart. Answers that are closer may change places.
 
     Returns:
       The model's outputs.
@@ -66,26 +67,30 @@ def check_answers(path, run, file, *options):
         json.loads((run / name).read_text(encoding="utf-8"))
         for name in ("predictions.json", "nbest_predictions.json")
     )
-    assert found["answer"] == [predictions[question.id] for question in asked]
-    bounds = zip(found["start"], found["end"], strict=True)
-    inside = [q.context[slice(*bound)] for q, bound in zip(asked, bounds, strict=True)]
-    assert inside == found["answer"]
-    listed = [found[f"n_best_{name}"] for name in ("answers", "probabilities", "starts", "ends")]
-    for number, question in enumerate(asked):
-        expected = {row["text"]: row["probability"] for row in n_best[question.id]}
-        answers, probabilities, starts, ends = (rows[number] for rows in listed)
-        assert next(iter(expected)) == answers[0]
-        of_texts = dict(zip(answers[: len(expected)], probabilities, strict=False))
-        for text in of_texts.keys() & expected.keys():  # rounding may change the last one
-            np.testing.assert_allclose(of_texts[text], expected[text], atol=1e-4)
-        assert len(of_texts.keys() & expected.keys()) >= len(expected) - 1
-        assert answers == [question.context[s:e] for s, e in zip(starts, ends, strict=True)]
-        assert probabilities[len(expected) :] == [0] * (len(answers) - len(expected))
-        answer = predictions[question.id]
-        np.testing.assert_allclose(found["probability"][number], expected[answer], atol=1e-4)
-    assert ("null_odds" in found) == (run / "null_odds.json").exists()
-    if "null_odds" in found:
+    odds = {}
+    if (run / "null_odds.json").exists():
         odds = json.loads((run / "null_odds.json").read_text())
         expected = [odds[question.id] for question in asked]
-        np.testing.assert_allclose(found["null_odds"], expected, atol=1e-3)
+        np.testing.assert_allclose(found["null_odds"], expected, atol=10 * tolerance)
+    assert ("null_odds" in found) == bool(odds)
+    num_clear = 0
+    for number, question in enumerate(asked):
+        row = {name: values[number] for name, values in found.items()}
+        assert question.context[row["start"] : row["end"]] == row["answer"]
+        bounds = zip(row["n_best_starts"], row["n_best_ends"], strict=True)
+        assert [question.context[s:e] for s, e in bounds] == row["n_best_answers"]
+        expected = {item["text"]: item["probability"] for item in n_best[question.id]}
+        best = sorted(expected.values(), reverse=True)
+        count = len(expected)
+        assert row["n_best_probabilities"][count:] == [0] * (len(row["n_best_answers"]) - count)
+        listed = zip(row["n_best_answers"][:count], row["n_best_probabilities"], strict=False)
+        for text, probability in listed:
+            # The last ones may be others that are as good.
+            np.testing.assert_allclose(probability, expected.get(text, best[-1]), atol=tolerance)
+        if count == 1 or best[0] - best[1] > 2 * tolerance:
+            num_clear += 1
+            answer = predictions[question.id]
+            assert row["answer"] == answer
+            np.testing.assert_allclose(row["probability"], expected[answer], atol=tolerance)
+    assert num_clear > len(asked) / 2
     return found
