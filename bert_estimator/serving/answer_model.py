@@ -120,7 +120,7 @@ def check_questions(settings: Settings, windows: Windows) -> int:
     logits = _logits_of_graph(settings, windows, found)
     predictions = answers.predict(windows, logits, settings.search)
     count = len(windows.questions)
-    progress = Progress("Comparing answers of the graph to export", count, "questions")
+    progress = Progress("Comparing answers to questions in the exported graph", count, "")
     for number, prediction in enumerate(progress.over(predictions)):
         _check_answer(windows.questions[number], prediction, found[number])
         found[number] = {}
