@@ -9,10 +9,11 @@ import forked
 import pytest
 
 SAYS = """
-import os, sys
+import os, sys, tempfile
 print(sys.argv, os.getcwd(), __name__, os.path.abspath(sys.path[0] or "."))
 print(os.environ["SAID"], sys.stdin.read())
 print("aside", file=sys.stderr)
+print(tempfile.gettempdir())
 sys.exit(7)
 """
 
@@ -30,10 +31,11 @@ def both(*arguments, **options):
 def test_a_copy_does_as_a_new_process(tmp_path, kind):
     (tmp_path / "says.py").write_text(SAYS)
     command = {"-c": ["-c", SAYS], "-m": ["-m", "says"], "script": [f"{tmp_path}/says.py"]}[kind]
-    options = {"cwd": tmp_path, "env": {**os.environ, "SAID": "yes"}, "input": "in"}
+    environment = {**os.environ, "SAID": "yes", "TMPDIR": str(tmp_path)}
+    options = {"cwd": tmp_path, "env": environment, "input": "in"}
     copy, new = both(*command, "a", "--b", **options)
     assert copy == new
-    assert copy[0] == 7 and copy[1].endswith("\nyes in\n") and copy[2] == "aside\n"
+    assert copy[0] == 7 and copy[1].endswith(f"\nyes in\n{tmp_path}\n") and copy[2] == "aside\n"
 
 
 def test_a_copy_computes():

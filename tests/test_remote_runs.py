@@ -5,6 +5,7 @@ use TensorFlow's client of gs:// with a stand-in for the service, and `kill -9`.
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -297,29 +298,74 @@ def test_a_service_that_refuses_uploads_for_a_while_loses_nothing(data_of, bucke
     check_same(dumped(bucket, prefix, tmp_path / "copy"), data / "whole")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("xla_runtime")
-def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
-    data, prefix, ports = data_of("pretraining"), "bucket/hosts/", []
+OF_HOSTS = {"tpu_name": "rehearse:2", "do_eval": True, "keep_best_checkpoint": False}
+
+
+def tf_configs():
+    """Returns task -> TF_CONFIG of two hosts, at ports that are free."""
+    ports = []
     for _ in range(2):
         with socket.socket() as one:
             one.bind(("localhost", 0))
             ports.append(one.getsockname()[1])
     cluster = {"chief": [f"localhost:{ports[0]}"], "worker": [f"localhost:{ports[1]}"]}
+    return {
+        task: json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
+        for task in cluster
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_that_take_over_start_from_one_step(data_of, bucket, tmp_path):
+    """The owner before uploads its step 6 when one host has copied its step 4."""
+    data, prefix, configs, at = data_of("pretraining"), "bucket/taken/", tf_configs(), {}
+    for last in (4, 6):
+        given = flags("pretraining", data, f"gs://{prefix}", last, **OF_HOSTS)
+        processes = [
+            start_on(bucket, "pretraining", given, tmp_path / f"{task}-{last}", TF_CONFIG=config)
+            for task, config in configs.items()
+        ]
+        ends = [end(process) for process in processes]
+        assert [code for code, _ in ends] == [0, 0], ends
+        at[last] = {name: bucket.objects[prefix + name] for name in bucket.names(prefix)}
+
+    def put(objects):
+        for name in bucket.names(prefix) - set(objects):
+            del bucket.objects[prefix + name]
+        for name, content in objects.items():
+            bucket.put(prefix + name, content)
+
+    put({**at[4], "owner.json": b'{"pid": 12, "host": "lost", "token": "x"}'})
+    given = [*flags("pretraining", data, f"gs://{prefix}", 8, **OF_HOSTS), "--take_over"]
+    start_host = functools.partial(start_on, bucket, "pretraining", given)
+    worker = start_host(tmp_path / "worker-8", TF_CONFIG=configs["worker"])
+    # It asks for the chief when it has copied the run, and asks again if the connection ends.
+    address = json.loads(configs["chief"])["cluster"]["chief"][0]
+    with socket.create_server(("localhost", int(address.rpartition(":")[2]))) as chief:
+        chief.settimeout(240)
+        chief.accept()[0].close()
+    put({**at[6], "owner.json": b'{"pid": 12, "host": "lost", "token": "x"}'})
+    chief = start_host(tmp_path / "chief-8", TF_CONFIG=configs["chief"])
+    for code, error in map(end, (chief, worker)):
+        assert code == 0 and "Training from step 6 " in error, error
+    assert "owner.json" not in bucket.names(prefix)
+    steps = [record["step"] for record in metrics_of(dumped(bucket, prefix, tmp_path / "copy"))]
+    assert sorted({*steps}) == [0, 1, 2, 4, 6, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
+    data, prefix, configs = data_of("pretraining"), "bucket/hosts/", tf_configs()
     writes = []
     bucket.before_write = writes.append
     for last in (4, 8):
-        given = flags(
-            "pretraining", data, f"gs://{prefix}", last, tpu_name="rehearse:2", do_eval=True,
-            keep_best_checkpoint=False,
-        )  # fmt: skip
+        given = flags("pretraining", data, f"gs://{prefix}", last, **OF_HOSTS)
         processes = [
-            start_on(
-                bucket, "pretraining", given, tmp_path / f"{task}-{last}",
-                TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}}),
-            )
-            for task in ("chief", "worker")
-        ]  # fmt: skip
+            start_on(bucket, "pretraining", given, tmp_path / f"{task}-{last}", TF_CONFIG=config)
+            for task, config in configs.items()
+        ]
         ends = [end(process) for process in processes]
         assert [code for code, _ in ends] == [0, 0], ends
     bucket.before_write = lambda name: None
@@ -329,6 +375,44 @@ def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
     assert not [name for name in names if name.startswith("host-1/model")]
     steps = [record["step"] for record in metrics_of(dumped(bucket, prefix, tmp_path / "copy"))]
     assert sorted({*steps}) == [0, 1, 2, 4, 6, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, monkeypatch, name):
+    """A machine was lost while it trained; its run is evaluated twice, and is then taken over."""
+    data, url = data_of(name), f"ram:/{tmp_path}/run"
+    for folder, _, files in os.walk(data / "whole"):
+        for file in files:
+            path = os.path.join(folder, file)
+            storage.upload(path, f"{url}/{os.path.relpath(path, data / 'whole')}")
+    owner = json.dumps({"pid": 12, "host": "lost", "token": "x"}).encode()
+    storage.write(owner, f"{url}/owner.json")
+    changes = {"do_train": False, "do_eval": True, "do_export": None, "keep_best_checkpoint": False}
+    if name != "pretraining":
+        ending = {"labels": "tsv", "tags": "conll", "answers": "json"}[name]
+        changes |= {"do_predict": True, "predict_file": data / f"dev.{ending}"}
+    expected = {
+        "pretraining": set(),
+        "labels": {"eval_results.txt", "eval_report.tsv", "test_results.tsv"},
+        "tags": {"eval_results.txt", "eval_report.tsv", "test_results.conll"},
+        "answers": {"eval_results.txt", "predictions.json", "nbest_predictions.json"},
+    }
+    for takes_over in (None, None, True):
+        given = flags(name, data, url, **changes, take_over=takes_over)
+        with monkeypatch.context() as patched:
+            calls = kill_at_transfer(patched, names=["upload"])
+            assert run(name, given) == 0
+        uploaded = {to.removeprefix(f"{url}/") for _, to in calls}
+        uploaded = {file for file in uploaded if "events.out" not in file}
+        kept = {path.name for path in local.glob("bert_estimator_*/run/**/*") if path.is_file()}
+        # The metrics of the step may be the same as before.
+        own = {"curves.svg"} | ((uploaded | kept) & {"metrics.jsonl"})
+        assert uploaded == expected[name] | (own if takes_over else set())
+        assert kept == (set() if takes_over else own)
+        assert ("owner.json" in storage.files(url)) != bool(takes_over)
+        shutil.rmtree(local)
+        local.mkdir()
 
 
 @pytest.mark.slow

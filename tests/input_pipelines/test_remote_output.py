@@ -3,8 +3,13 @@ import errno
 import itertools
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 
+import bucket
+import forked
 import kills
 import locked
 import pytest
@@ -474,3 +479,51 @@ def test_workers_make_the_same_remote_files(
     with fails_to_make("static"):
         assert command("static", f"{url}/killed", "--num_workers=2") == 0
     assert contents(f"{url}/killed") == expected and not os.listdir(tmp_path / "tmp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_processes_that_are_killed_at_their_uploads_to_a_service(
+    tmp_path, text_file, vocab_file, command, kind
+):
+    """Each process but the last is ended by `kill -9` in its second upload, or its first one."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the stand-in for Google Cloud Storage needs openssl")
+    (tmp_path / "here").mkdir()
+    assert command(kind, tmp_path / "here") == 0
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    main, flag, file, given = COMMANDS[kind]
+    if main == "records":
+        given = [
+            f"--vocab_file={vocab_file}", "--max_seq_length=16", "--max_predictions_per_seq=4",
+            *given,
+        ]  # fmt: skip
+    module = MAKERS[main][0].__name__
+    with contextlib.closing(bucket.Bucket(tmp_path)) as service:
+        (tmp_path / "machine").mkdir()
+        environment = {**os.environ, **service.environment, "TMPDIR": str(tmp_path / "machine")}
+        for last in (1, 2, None) if len(expected) > 1 else (1, None):
+            process = forked.start(
+                [
+                    sys.executable, "-m", module, f"--input_file={text_file}",
+                    f"--{flag}=gs://bucket/data/{file}", *given,
+                ],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            writes = itertools.count(1)
+
+            def kill(name, process=process, writes=writes, last=last):
+                if next(writes) == last:
+                    os.kill(process.pid, signal.SIGKILL)
+
+            service.before_write = kill
+            try:
+                _, error = process.communicate(timeout=240)
+            finally:
+                process.kill()
+            assert process.returncode == (-signal.SIGKILL if last else 0), error
+            assert ("they are uploaded as they are" in error) == (last != 1)
+        assert {name: service.objects[f"bucket/data/{name}"] for name in expected} == expected
+        assert service.names("bucket/data/") == set(expected)
+        # TensorFlow's client leaves a file of its own when it is killed.
+        assert not list((tmp_path / "machine").glob("bert_estimator_*"))

@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import types
 
 # TensorFlow's client of gs:// reads them when TensorFlow is loaded, which `rewriting` does. By
@@ -115,6 +116,7 @@ def run(arguments, folder, environment):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # The environment may have another TMPDIR than the server's.
     rewriting.do_as_original()
     path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kind = arguments[0]
