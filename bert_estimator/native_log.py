@@ -24,6 +24,8 @@ _CHATTER = re.compile(
     rb"computation placer already registered)"
 )
 
+_IGNORED = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ())
+
 # A line that is not complete is passed on after this many seconds.
 _PATIENCE_SECS = 0.1
 
@@ -44,15 +46,16 @@ def quiet() -> None:
         sys.stderr.flush()
         terminal = os.dup(2)
         reader, writer = os.pipe()
-        child = os.fork()
+        # A signal that comes right after the fork must not reach the filter.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
+        try:
+            child = os.fork()
+            if child == 0:
+                _be_the_filter(reader, writer, terminal, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     except (AttributeError, OSError):  # stderr is closed, or the system is out of something
         return
-    if child == 0:
-        try:
-            os.close(writer)
-            _be_the_filter(reader, terminal)
-        finally:
-            os._exit(0)
     os.close(reader)
     os.dup2(writer, 2)
     os.close(writer)
@@ -60,10 +63,20 @@ def quiet() -> None:
     sys.stderr = os.fdopen(terminal, "w", 1, encoding, errors="backslashreplace")
 
 
-def _be_the_filter(reader, terminal):
-    """Passes lines on until all processes that write to the pipe have ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+def _be_the_filter(reader, writer, terminal, mask):
+    """Passes lines on until all processes that write to the pipe have ended, and ends."""
+    try:
+        os.close(writer)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _pass_on(reader, terminal)
+    finally:
+        os._exit(0)
+
+
+def _pass_on(reader, terminal):
+    """Copies the lines that are not chatter from one descriptor to the other."""
     os.dup2(terminal, 2)
     os.dup2(reader, 0)
     os.closerange(3, 1 << 16)  # The limit may be a thousand times that, and take a minute.

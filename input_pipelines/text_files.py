@@ -153,8 +153,8 @@ class _Zstandard(io.RawIOBase):
     def _unpack(self, block):
         try:
             import zstandard
-        except ImportError:
-            raise missing_module("zstandard", "a .zst file") from None
+        except ImportError as error:
+            raise missing_module("zstandard", "a .zst file", error) from None
         if self._unpacker is None:
             self._unpacker = zstandard.ZstdDecompressor().decompressobj()
         try:
@@ -167,6 +167,9 @@ class _Zstandard(io.RawIOBase):
         return unpacked
 
 
-def missing_module(module: str, what: str) -> ValueError:
-    """Returns the error of an optional module that is not installed."""
-    return ValueError(f"{what} needs the module {module}: pip install 'bert-estimator[{EXTRA}]'.")
+def missing_module(module: str, what: str, error: ImportError) -> ValueError:
+    """Returns the error of an optional module that is not installed, or does not work here."""
+    needs = f"{what} needs the module {module}"
+    if isinstance(error, ModuleNotFoundError):
+        return ValueError(f"{needs}: pip install 'bert-estimator[{EXTRA}]'.")
+    return ValueError(f"{needs}, which cannot be imported: {error}")

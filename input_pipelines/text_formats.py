@@ -162,8 +162,8 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise text_files.missing_module("pyarrow", "a parquet file") from None
+    except ImportError as error:
+        raise text_files.missing_module("pyarrow", "a parquet file", error) from None
     row = 0
     try:
         table = pyarrow.parquet.ParquetFile(file)

@@ -108,6 +108,22 @@ def test_a_signal_to_all_of_a_terminal_s_processes_ends_the_filter_last():
     assert "KeyboardInterrupt" in ended.stderr
 
 
+def test_a_signal_right_after_the_start_does_not_reach_the_filter():
+    program = """
+import os
+fork = os.fork
+def signalled():
+    child = fork()
+    if child == 0:
+        os.kill(os.getpid(), 2)
+    return child
+os.fork = signalled
+"""
+    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    ended = run(heeds + program + WRITES, "once\n")
+    assert (ended.returncode, ended.stderr) == (0, "once\n")
+
+
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_who_asks_for_the_messages_gets_them(level):
     assert run(WRITES, CHATTER[1], TF_CPP_MIN_LOG_LEVEL=level).stderr == CHATTER[1]

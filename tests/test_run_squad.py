@@ -257,7 +257,7 @@ def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):
     changes = {
         "train_file": None, "eval_file": None, "predict_file": data / "dev2.json",
         "do_predict": True, "version_2_with_negative": True, "n_best_size": 5, "use_tpu": False,
-        "init_checkpoint": trained / "model.ckpt-200",
+        "init_checkpoint": trained / "model.ckpt-400",  # the last
     }  # fmt: skip
     assert main(squad_flags(data, tmp_path / "run", **changes)) == 0
     assert read(tmp_path / "run" / "predictions.json") == read(trained / "predictions.json")

@@ -58,7 +58,9 @@ def why_not(vocab_file: str, do_lower_case: bool, with_offsets: bool = False) ->
     if reason:
         return reason
     tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
-    reason = graph_tokenizer.why_not_offsets(tokenizer) if with_offsets else ""
+    reason = graph_tokenizer.why_not(tokenizer)
+    if with_offsets:
+        reason = reason or graph_tokenizer.why_not_offsets(tokenizer)
     if reason:
         return reason
     try:

@@ -25,11 +25,15 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving import graph_characters, graph_offsets
 from bert_estimator.serving.graph_offsets import Tokens
-from bert_estimator.tokenization import SentencePieceTokenizer
+from bert_estimator.tokenization import SentencePieceTokenizer, sentencepiece_model
+from bert_estimator.tokenization.sentencepiece_model import CHAR, NORMAL, UNIGRAM, USER_DEFINED
 from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START
 
 _QUOTES = ("`", "'")  # two of them become a quotation mark
 _ALL = 1 << 30  # more characters than a piece has
+# Before this version, `FastSentencepieceTokenizer` counts the pieces of all texts together in 16
+# bits; more pieces end the process or damage its memory.
+_FAST_SINCE = (2, 20)
 
 
 class _Preprocessed(NamedTuple):
@@ -78,13 +82,13 @@ class GraphSentencePiece:
     """
 
     def __init__(self, tokenizer: SentencePieceTokenizer):
-        why_not = load_operations()
+        self._serialized = tokenizer.serialized_model()
+        why_not = why_not_model(self._serialized)
         if why_not:
             raise ImportError(why_not)
         self._do_lower_case = tokenizer.do_lower_case
         self._codes, self._replacements = _table(tokenizer.do_lower_case)
         again = tokenizer.split_again()
-        self._serialized = tokenizer.serialized_model()
         self._model = _operation(self._serialized)
         self._pieces = tf.ragged.constant(
             [
@@ -231,14 +235,14 @@ class _Spelled:
         why_not = why_not_offsets(model)
         if why_not:
             raise ValueError(why_not)
-        spelled = _proto(model)
-        spelled.trainer_spec.model_type = spelled.trainer_spec.CHAR
+        spelled = sentencepiece_model.parse(model)
+        spelled.trainer_spec.model_type = CHAR
         pieces = list(spelled.pieces)
         del spelled.pieces[:]
-        spelled.pieces.extend(p for p in pieces if p.type != p.NORMAL or len(p.piece) == 1)
+        spelled.pieces.extend(p for p in pieces if p.type != NORMAL or len(p.piece) == 1)
         self._fast = fast
         self._of_characters = tensorflow_text.SentencepieceTokenizer(spelled.SerializeToString())
-        self._sizes = [len(p.piece) if p.type == p.NORMAL else 1 for p in pieces]
+        self._sizes = [len(p.piece) if p.type == NORMAL else 1 for p in pieces]
 
     def tokenize_with_offsets(self, texts):
         """Returns (ids, first bytes, bytes after the last), [T, (pieces)] each."""
@@ -253,6 +257,18 @@ class _Spelled:
         )
 
 
+def why_not_model(model: bytes) -> str:
+    """Returns why a graph cannot split text by a serialized model; "" if it can."""
+    missing = load_operations()
+    version = tuple(map(int, tf.__version__.split(".")[:2]))
+    if missing or version >= _FAST_SINCE or not _is_fast(model):
+        return missing
+    return (
+        "tensorflow-text's operation for unigram models fails with large batches before TensorFlow "
+        f"{'.'.join(map(str, _FAST_SINCE))}, and this is {tf.__version__}"
+    )
+
+
 def why_not_offsets(model: bytes) -> str:
     """Returns why it cannot be told where a model's pieces come from; "" if it can.
 
@@ -261,9 +277,9 @@ def why_not_offsets(model: bytes) -> str:
     """
     if not _is_fast(model):
         return ""
-    proto = _proto(model)
-    known = {p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)}
-    for piece in (p.piece for p in proto.pieces if p.type == p.NORMAL):
+    proto = sentencepiece_model.parse(model)
+    known = {p.piece for p in proto.pieces if p.type in (NORMAL, USER_DEFINED)}
+    for piece in (p.piece for p in proto.pieces if p.type == NORMAL):
         missing = [character for character in piece if character not in known]
         if missing:
             return (
@@ -296,21 +312,15 @@ def _operation(model):
 
 def _is_fast(model):
     """Returns whether `FastSentencepieceTokenizer` runs a serialized model."""
-    proto = _proto(model)
+    proto = sentencepiece_model.parse(model)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     return bool(
-        trainer.model_type == trainer.UNIGRAM
+        trainer.model_type == UNIGRAM
         and not trainer.byte_fallback
         and not trainer.treat_whitespace_as_suffix
         and normalizer.precompiled_charsmap
         and normalizer.add_dummy_prefix
     )
-
-
-def _proto(model):
-    from sentencepiece import sentencepiece_model_pb2
-
-    return sentencepiece_model_pb2.ModelProto.FromString(model)
 
 
 def _before(sizes):

@@ -38,11 +38,19 @@ def of(tokenizer: Tokenizer) -> GraphTokenizer:
     """Returns the tokenizer in the graph that does the same as a tokenizer.
 
     Raises:
-      ImportError: it is a SentencePiece tokenizer, and tensorflow-text cannot be loaded.
+      ImportError: it is a SentencePiece tokenizer, and tensorflow-text cannot be loaded, or is too
+        old for its model.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return GraphSentencePiece(tokenizer)
     return GraphWordPiece(tokenizer)
+
+
+def why_not(tokenizer: Tokenizer) -> str:
+    """Returns why a graph cannot do the same as a tokenizer; "" if it can."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return graph_sentencepiece.why_not_model(tokenizer.serialized_model())
+    return ""
 
 
 def why_not_offsets(tokenizer: Tokenizer) -> str:

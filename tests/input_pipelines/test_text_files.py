@@ -110,6 +110,19 @@ def test_a_module_that_is_not_installed(tmp_path, monkeypatch, module, name, con
         list(read_documents([str(path)]))
 
 
+def test_a_module_that_does_not_work(tmp_path, monkeypatch):
+    """pyarrow needs a newer NumPy than TensorFlow 2.16 allows, and its import says so."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pyarrow.py").write_text("raise ImportError('pyarrow requires NumPy')")
+    monkeypatch.syspath_prepend(tmp_path / "broken")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    message = "a parquet file needs the module pyarrow, which cannot be imported: pyarrow requires"
+    with pytest.raises(ValueError, match=message):
+        list(read_documents([str(tmp_path / "a.parquet")]))
+
+
 # Remote file systems: fsspec has a file system in memory
 
 

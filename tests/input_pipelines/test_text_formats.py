@@ -39,7 +39,7 @@ def json_lines(rows=ROWS):
 
 
 def parquet(rows=ROWS):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", exc_type=ImportError)
     import pyarrow
     from pyarrow import parquet
 
@@ -124,7 +124,7 @@ def test_a_line_that_is_not_an_object_is_plain_text(tmp_path, text):
 )
 def test_damaged_files(tmp_path, name, content, message):
     if name == "a.parquet":
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow", exc_type=ImportError)
     with pytest.raises(ValueError, match=message):
         list(read_documents([write(tmp_path, name, content)]))
 

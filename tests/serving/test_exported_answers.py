@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from kills import Killed, kill_before
 from served import check_answers
-from test_graph_sentencepiece import GOLDENS, needs_text
+from test_graph_sentencepiece import GOLDENS, needs_fast, needs_text
 from tiny_run import bert_config, questions, squad_flags, words, write_questions
 
 import run_squad
@@ -95,7 +95,7 @@ def main(flags):
 @pytest.mark.parametrize("name", [
     "2.0, on cores, the best checkpoint",
     "1.1, cased, bfloat16",
-    pytest.param("2.0, unigram", marks=needs_text),
+    pytest.param("2.0, unigram", marks=(needs_text, needs_fast)),
     pytest.param("1.1, byte pairs, bfloat16", marks=needs_text),
 ])  # fmt: skip
 def test_exported_models_answer_as_predictions_do(tmp_path, request, capsys, name):

@@ -9,7 +9,12 @@ from test_graph_sentencepiece import golden, needs_text, trained
 from test_graph_wordpiece import NASTY
 
 from bert_estimator.serving import graph_offsets, graph_sentencepiece, graph_tokenizer
-from bert_estimator.tokenization import FullTokenizer, SentencePieceTokenizer, write_vocab
+from bert_estimator.tokenization import (
+    FullTokenizer,
+    SentencePieceTokenizer,
+    sentencepiece_model,
+    write_vocab,
+)
 
 # Characters that cleaning, casing, Unicode's normal forms or WordPiece treat in their own way.
 STRANGE = (
@@ -95,11 +100,9 @@ def test_models_with_other_features(tmp_path, options):
 
 def test_a_model_whose_pieces_have_other_characters(tmp_path):
     """It cannot be told where its pieces come from: this is said, and not guessed."""
-    from sentencepiece import sentencepiece_model_pb2
-
     assert graph_tokenizer.why_not_offsets(golden("unigram")) == ""
     assert graph_tokenizer.why_not_offsets(golden("bpe")) == ""
-    model = sentencepiece_model_pb2.ModelProto.FromString(golden("unigram").serialized_model())
+    model = sentencepiece_model.parse(golden("unigram").serialized_model())
     piece = next(piece for piece in model.pieces if piece.piece == "w")
     piece.piece = "wwwwww"
     (tmp_path / "model.model").write_bytes(model.SerializeToString())

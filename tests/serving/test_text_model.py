@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from served import answers_of
+from test_graph_sentencepiece import needs_fast
 from test_graph_wordpiece import NASTY
 from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
@@ -147,7 +148,9 @@ def check_signatures(model, of_examples):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vocabulary", ["wordpiece", "unigram", "bpe"])
+@pytest.mark.parametrize(
+    "vocabulary", ["wordpiece", pytest.param("unigram", marks=needs_fast), "bpe"]
+)
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
 def test_single_texts(tmp_path, capsys, kind, vocabulary):
     write_data(tmp_path)
