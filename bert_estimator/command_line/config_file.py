@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bert_estimator import json_files, provenance
+from bert_estimator import json_files, provenance, storage
 from bert_estimator.command_line.flags import FlagError
 
 # Not taken from a run's config.json: the repeated run is a run of its own.
@@ -39,7 +39,7 @@ def _read(path):
         raise FlagError(
             f"--config={path}: YAML needs a package: pip install pyyaml; or write JSON"
         ) from None
-    with open(path, "rb") as reader:
+    with storage.explaining(path), open(storage.local(path), "rb") as reader:
         try:
             values = yaml.safe_load(reader)
         except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_estimator import provenance
+from bert_estimator import provenance, storage
 from bert_estimator.command_line import config_file
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
@@ -49,6 +49,16 @@ def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
     recorded = JobConfig(**settings).settings()
     RunDirectory(str(tmp_path)).write_config(recorded, sources, "digest")
     assert config_file.arguments(str(tmp_path / "config.json")) == ["--init_checkpoint="]
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.yaml"])
+def test_a_remote_file(tmp_path, name):
+    pytest.importorskip("yaml")
+    url = f"ram:/{tmp_path}/{name}"
+    storage.write(b'{"use_tpu": true}', url)
+    assert config_file.arguments(url) == ["--use_tpu=true"]
+    with pytest.raises((FlagError, storage.StorageError), match=r"ram:/.*missing_run"):
+        config_file.arguments(f"ram:/{tmp_path}/missing_{name}")
 
 
 def test_yaml(tmp_path):
