@@ -315,19 +315,24 @@ def tf_configs():
     }
 
 
+def train_on_hosts(bucket, data, prefix, last, tmp_path, configs):
+    """Trains until a step on two hosts, each with a machine's directory of its own."""
+    given = flags("pretraining", data, f"gs://{prefix}", last, **OF_HOSTS)
+    processes = [
+        start_on(bucket, "pretraining", given, tmp_path / f"{task}-{last}", TF_CONFIG=config)
+        for task, config in configs.items()
+    ]
+    ends = [end(process) for process in processes]
+    assert [code for code, _ in ends] == [0, 0], ends
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("xla_runtime")
 def test_hosts_that_take_over_start_from_one_step(data_of, bucket, tmp_path):
     """The owner before uploads its step 6 when one host has copied its step 4."""
     data, prefix, configs, at = data_of("pretraining"), "bucket/taken/", tf_configs(), {}
     for last in (4, 6):
-        given = flags("pretraining", data, f"gs://{prefix}", last, **OF_HOSTS)
-        processes = [
-            start_on(bucket, "pretraining", given, tmp_path / f"{task}-{last}", TF_CONFIG=config)
-            for task, config in configs.items()
-        ]
-        ends = [end(process) for process in processes]
-        assert [code for code, _ in ends] == [0, 0], ends
+        train_on_hosts(bucket, data, prefix, last, tmp_path, configs)
         at[last] = {name: bucket.objects[prefix + name] for name in bucket.names(prefix)}
 
     def put(objects):
@@ -361,13 +366,7 @@ def test_several_hosts_write_a_run_once(data_of, bucket, tmp_path):
     writes = []
     bucket.before_write = writes.append
     for last in (4, 8):
-        given = flags("pretraining", data, f"gs://{prefix}", last, **OF_HOSTS)
-        processes = [
-            start_on(bucket, "pretraining", given, tmp_path / f"{task}-{last}", TF_CONFIG=config)
-            for task, config in configs.items()
-        ]
-        ends = [end(process) for process in processes]
-        assert [code for code, _ in ends] == [0, 0], ends
+        train_on_hosts(bucket, data, prefix, last, tmp_path, configs)
     bucket.before_write = lambda name: None
     assert sum(name.endswith("model.ckpt-4.index") for name in writes) == 1
     names = bucket.names(prefix)

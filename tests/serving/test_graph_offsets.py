@@ -5,7 +5,7 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
-from test_graph_sentencepiece import golden, needs_text, trained
+from test_graph_sentencepiece import OTHER_FEATURES, golden, needs_text, trained
 from test_graph_wordpiece import NASTY
 
 from bert_estimator.serving import graph_offsets, graph_sentencepiece, graph_tokenizer
@@ -79,20 +79,7 @@ def test_sentencepiece(kind, casing):
 
 @pytest.mark.slow
 @needs_text
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model_type": "char"},
-        {"byte_fallback": True, "vocab_size": 320},
-        {"add_dummy_prefix": False},
-        {"remove_extra_whitespaces": False},
-        {"normalization_rule_name": "identity"},
-        {"split_by_whitespace": False},
-        {"user_defined_symbols": ["at o", "<x>"]},
-        {"model_type": "bpe", "byte_fallback": True, "vocab_size": 320},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OTHER_FEATURES, ids=str)
 def test_models_with_other_features(tmp_path, options):
     tokenizer = trained(tmp_path, **options)
     assert_same(tokenizer, [*texts(), *graph_tokenizer.probes(tokenizer)])

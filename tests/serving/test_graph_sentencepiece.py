@@ -123,6 +123,19 @@ def test_windows_of_tags_are_those_of_training():
         np.testing.assert_array_equal(value, batch[name], err_msg=name)
 
 
+# Options of `trained`: features that few models use.
+OTHER_FEATURES = [
+    {"model_type": "char"},
+    {"byte_fallback": True, "vocab_size": 320},
+    {"add_dummy_prefix": False},
+    {"remove_extra_whitespaces": False},
+    {"normalization_rule_name": "identity"},
+    {"split_by_whitespace": False},
+    {"user_defined_symbols": ["at o", "<x>"]},
+    {"model_type": "bpe", "byte_fallback": True, "vocab_size": 320},
+]
+
+
 def trained(path, **options):
     """Returns the tokenizer of a model with features that ours and ALBERT's do not use."""
     sentencepiece.SentencePieceTrainer.train(
@@ -139,20 +152,7 @@ def trained(path, **options):
 
 
 @needs_text
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model_type": "char"},
-        {"byte_fallback": True, "vocab_size": 320},
-        {"add_dummy_prefix": False},
-        {"remove_extra_whitespaces": False},
-        {"normalization_rule_name": "identity"},
-        {"split_by_whitespace": False},
-        {"user_defined_symbols": ["at o", "<x>"]},
-        {"model_type": "bpe", "byte_fallback": True, "vocab_size": 320},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OTHER_FEATURES, ids=str)
 def test_models_with_other_features(tmp_path, options):
     tokenizer = trained(tmp_path, **options)
     assert differences(tokenizer, [*STRINGS, *graph_tokenizer.probes(tokenizer)]) == {}
