@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving import graph_characters, graph_offsets
-from bert_estimator.serving.answer_windows import GraphWindows
+from bert_estimator.serving.answer_windows import GraphWindows, gathered
 from bert_estimator.serving.graph_offsets import Characters, Tokens
 from input_pipelines.answers import Search
 
@@ -141,7 +141,7 @@ def _distinct(spans, contexts, size):
         is_next = (number < lengths) & (filled < size)
         span = tf.where_v2(is_next, numbers.row_starts() + number, -1)
         first, after = (
-            tf.gather(places.flat_values, places.row_starts() + _gathered(values, span))
+            tf.gather(places.flat_values, places.row_starts() + gathered(values, span))
             for values in (spans.first, spans.after)
         )
         text = tf.strings.substr(contexts.texts, first, after - first)
@@ -154,20 +154,15 @@ def _distinct(spans, contexts, size):
     none = tf.fill([count, size], tf.constant(-1, tf.int64))
     start = tf.constant(0, tf.int64), tf.zeros([count], tf.int32), tf.fill([count, size], ""), none
     _, _, texts, chosen = tf.while_loop(is_unfinished, step, start)
-    start_logit, end_logit = (_gathered(v, chosen) for v in (spans.start_logit, spans.end_logit))
+    start_logit, end_logit = (gathered(v, chosen) for v in (spans.start_logit, spans.end_logit))
     return {
         "text": texts,
-        "start": _gathered(spans.first, chosen),
-        "end": _gathered(spans.after, chosen),
+        "start": gathered(spans.first, chosen),
+        "end": gathered(spans.after, chosen),
         "start_logit": start_logit,
         "end_logit": end_logit,
         "score": tf.where_v2(chosen < 0, _LOWEST, start_logit + end_logit),
     }
-
-
-def _gathered(values, places):
-    """Returns the values at places, of any shape; 0 at the place -1."""
-    return tf.gather(tf.concat([tf.zeros([1], values.dtype), values], axis=0), places + 1)
 
 
 def _with_null(listed, null, threshold):

@@ -64,7 +64,7 @@ def windows_of(
     tokens = tf.where_v2(is_token, first_token + start + inside, -1)
     query = tf.where_v2(is_query, first_query + position - 1, -1)
     is_sep = tf.equal(position, place - 1) | tf.equal(inside, length)
-    ids = _gathered(contexts.flat_values, tokens) + _gathered(queries.flat_values, query)
+    ids = gathered(contexts.flat_values, tokens) + gathered(queries.flat_values, query)
     ids += tokenizer.sep_id * tf.cast(is_sep, tf.int32)
     ids += tokenizer.cls_id * tf.cast(tf.equal(position, 0), tf.int32)
     features = {
@@ -77,8 +77,8 @@ def windows_of(
     return GraphWindows(features, owners, tokens, _is_best(context, tokens, total))
 
 
-def _gathered(values, places):
-    """Returns the values at places, of any shape; 0 at the place -1."""
+def gathered(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns the values, [K], at places, int64 of any shape; 0 at the place -1."""
     padded = tf.concat([tf.zeros([1], values.dtype), values], axis=0)
     return tf.gather(padded, places + 1)
 
