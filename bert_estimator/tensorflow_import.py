@@ -1,4 +1,4 @@
-"""How commands import TensorFlow: without its start-up messages, and without Keras."""
+"""How commands import TensorFlow: without its start-up messages, and without Keras and jax."""
 
 import functools
 import importlib.abc
@@ -10,22 +10,23 @@ from types import ModuleType
 
 from bert_estimator import native_log
 
-# TensorFlow imports one of these at the end of its own import, which takes almost half as long
-# again, and goes on if it is not installed.
-_EAGER_KERAS = ("keras.src.optimizers", "tf_keras.src.optimizers")
+# TensorFlow's own import imports one Keras, and jax for TensorFlow Lite's conversions. They take
+# more than half as long again, and TensorFlow goes on if they are not installed.
+_EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 
 
 def prepare() -> None:
     """Has this process import TensorFlow quietly and quickly. It must not be imported yet.
 
-    `tf.keras` imports Keras when it is first used.
+    `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
+    `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
     """
     native_log.quiet()
-    sys.meta_path.insert(0, _WithoutKeras())
+    sys.meta_path.insert(0, _WithoutEager())
 
 
-class _WithoutKeras(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow, once, and hides Keras from it while it is being imported."""
+class _WithoutEager(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow, once, and hides Keras and jax from it while it is being imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,12 +37,12 @@ class _WithoutKeras(importlib.abc.MetaPathFinder):
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
-            spec.loader.exec_module = functools.partial(_without_keras, execute)
+            spec.loader.exec_module = functools.partial(_without_eager, execute)
         return spec
 
 
-def _without_keras(execute, module):
-    hidden = [name for name in _EAGER_KERAS if name not in sys.modules]
+def _without_eager(execute, module):
+    hidden = [name for name in _EAGER if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     try:
         execute(module)

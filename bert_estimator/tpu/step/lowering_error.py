@@ -1,20 +1,20 @@
 """Errors that say why a step cannot become an XLA program, and which line of code is the cause."""
 
+import importlib.util
 import os
 import re
 
 import tensorflow as tf2
-import tf_slim
-
-import bert_estimator.tpu
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered .*?\{\{node ([^}]+)\}\}")
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 # How many rows these operations return depends on values.
 _OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
                       "UniqueWithCountsV2", "Where"}  # fmt: skip
+# tf_slim is only found, not imported: that takes a second if scikit-learn is installed.
 _LIBRARIES = tuple(
-    os.path.dirname(module.__file__) + os.sep for module in (tf2, tf_slim, bert_estimator.tpu)
+    os.path.dirname(importlib.util.find_spec(name).origin) + os.sep
+    for name in ("tensorflow", "tf_slim", "bert_estimator.tpu")
 )
 
 
