@@ -76,13 +76,15 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._log_every_secs = config.log_every_secs
         self._restored_step = restored_step
         self._finite, self._snapshot = finite, snapshot
+        self._meta_graph = None  # serialized, once there is a session
         self._write = None  # the last `PendingWrite`
 
     def after_create_session(self, session, coord):
         """Writes the graph, and saves.
 
         TensorFlow's method does the same, but it serializes the graph three times and prints it in
-        Python, which takes BERT-base 2 seconds.
+        Python, which takes BERT-base 2 seconds. A session's graph is final, so its serialized form
+        is kept for the checkpoints, each of which has a copy.
         """
         step = session.run(self._global_step_tensor)
         graph_def = tf.get_default_graph().as_graph_def(add_shapes=True)
@@ -94,6 +96,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         )
         self._summary_writer.add_event(tf.Event(graph_def=graph_def.SerializeToString()))
         self._summary_writer.add_meta_graph(meta_graph_def)
+        if self._save_graph_def:
+            self._meta_graph = meta_graph_def.SerializeToString()
         self._save(session, step)
         self._timer.update_last_triggered_step(step)
 
@@ -170,7 +174,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         """Writes a checkpoint of the session's variables, or of a snapshot, which it releases."""
         saver = _DurableSaver(self._get_saver(), snapshot)
         try:
-            saver.save(session, self._save_path, step, write_meta_graph=self._save_graph_def)
+            saver.save(session, self._save_path, step, self._meta_graph)
         except (OSError, tf.errors.OpError):
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_unfinished(step)
@@ -237,17 +241,18 @@ class _DurableSaver:
     def __init__(self, saver, snapshot):
         self._saver, self._snapshot = saver, snapshot
 
-    def save(self, session, path, global_step, write_meta_graph):
+    def save(self, session, path, global_step, meta_graph):
+        """Writes a checkpoint, with a serialized `MetaGraphDef`, if it is not None."""
+        if meta_graph is not None:
+            number = f"{global_step:08d}" if self._saver._pad_step_number else str(global_step)
+            file_io.atomic_write_string_to_file(f"{path}-{number}.meta", meta_graph)
         # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
         with session.graph.as_default():
-            if write_meta_graph and not self._saver._pad_step_number:
-                write_meta_graph = False
-                self._saver.export_meta_graph(f"{path}-{global_step}.meta")
             prefix = self._saver.save(
                 _SyncingSession(session, self._snapshot),
                 path,
                 global_step=global_step,
-                write_meta_graph=write_meta_graph,
+                write_meta_graph=False,
             )
         if prefix:
             sync(prefix)

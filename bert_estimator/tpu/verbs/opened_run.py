@@ -190,6 +190,8 @@ class _PreparedGraph:
             if checkpoint is None:
                 warm_start.apply(job.warm_start)
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
+            if self._holds_all:
+                _skip_readiness(step.spec.scaffold)
             self._hooks = make_hooks(step)
             self._init_ops = outfeed.summary_writer_init_ops()
             self._flush_ops = outfeed.summary_writer_flush_ops()
@@ -238,6 +240,21 @@ class _PreparedGraph:
                 at_end.enter_context(finishing())
                 driver.after_create_session(session, coordinator)
             yield OpenedRun(self._job, self._built, session, driver, self._flush_ops)
+
+
+def _skip_readiness(scaffold):
+    """Spares sessions the check that all variables are initialized, if they must be.
+
+    They are if the operations that initialize them and the saver are the defaults, which know every
+    variable. The check takes two operations for each variable, and runs twice.
+    """
+    own = (scaffold.init_op, scaffold.local_init_op)
+    collected = (tf.GraphKeys.INIT_OP, tf.GraphKeys.LOCAL_INIT_OP)
+    if any(op is not None for op in own) or any(map(tf.get_collection, collected)):
+        return
+    for key in (tf.GraphKeys.READY_OP, tf.GraphKeys.READY_FOR_LOCAL_INIT_OP):
+        if not tf.get_collection(key):
+            tf.add_to_collection(key, tf.zeros([0], tf.string, name=key))
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ def test_a_copy_stays_as_it_is_whatever_changes_the_variable(tmp_path):
                 copy.take(session)
                 session.run(updates)
                 checkpoint_saver._DurableSaver(saver, copy).save(
-                    session, f"{tmp_path}/model.ckpt", step, write_meta_graph=False
+                    session, f"{tmp_path}/model.ckpt", step, meta_graph=None
                 )
                 copy.release(session)
                 reader = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-{step}")
