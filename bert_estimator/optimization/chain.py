@@ -55,6 +55,8 @@ class Parameter:
       name: the variable's name, without the ":0" of its tensor.
       value: float32 tensor of the variable's shape, its value before the update.
       trust_ratio: float32 scalar tensor, set by a piece that scales by it; else None.
+      constant: function number -> float32 scalar tensor, which all variables share. A number
+        itself would become an operation wherever it is used, up to 13 for each variable.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Parameter:
         variable: tf.Variable,
         update_number: tf.Tensor | None,
         slots: Callable[[str, tf.TensorShape, tf.DType], tf.Variable],
+        constant: Callable[[float], tf.Tensor] = tf.constant,
     ):
         """Reads the variable.
 
@@ -71,13 +74,15 @@ class Parameter:
             the caller has no global step.
           slots: function (slot name, shape, dtype) -> the slot variable, which it creates at its
             first use, with zeros.
+          constant: function number -> float32 scalar tensor, the same tensor for each variable.
         """
         self.name = name_of(variable)
-        self.value = tf.cast(variable.read_value(), tf.float32)
+        self.value = tf.cast(_read(variable), tf.float32)
         self.trust_ratio = None
         self._variable = variable
         self._update_number = update_number
         self._slots = slots
+        self.constant = constant
         self._read_slots = {}
         self._new_slots = []
 
@@ -112,7 +117,7 @@ class Parameter:
         shape = self.value.shape if shape is None else shape
         slot = self._slots(slot_name, shape, dtype)
         self._read_slots[slot_name] = slot
-        return tf.cast(slot.read_value(), tf.float32)
+        return tf.cast(_read(slot), tf.float32)
 
     def set_slot(self, slot_name: str, value: tf.Tensor) -> None:
         """Leaves the value after the update, a float32 tensor, of a slot that was read before."""
@@ -127,6 +132,18 @@ class Parameter:
         """
         new_value = tf.cast(self.value - update, self._variable.dtype.base_dtype)
         return [*self._new_slots, (self._variable, new_value)]
+
+
+def _read(variable):
+    """Returns the variable's present value, by one operation if it is a resource variable.
+
+    `read_value` adds an identity, and a network has many variables.
+    """
+    if not hasattr(variable, "handle"):
+        return variable.read_value()
+    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    value.set_shape(variable.shape)
+    return value
 
 
 Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
@@ -203,18 +220,19 @@ class ChainOptimizer(tf.train.Optimizer):
             if global_step is not None:
                 update_number = tf.cast(global_step.read_value() + 1, tf.float32)
             all_gradients = tf.group(*[gradient for gradient, _ in dense])
+            constant = functools.cache(lambda number: tf.constant(number, tf.float32))
             assigned = []
             for gradient, variable in dense:
-                assigned += self._assign(gradient, variable, update_number, all_gradients)
+                slots = functools.partial(self._slot, variable)
+                parameter = Parameter(variable, update_number, slots, constant)
+                assigned += self._assign(gradient, parameter, all_gradients)
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _assign(self, gradient, variable, update_number, after):
+    def _assign(self, gradient, parameter, after):
         """Returns operations that assign one variable and its slots, once `after` has run."""
-        slots = functools.partial(self._slot, variable)
-        parameter = Parameter(variable, update_number, slots)
         update = gradient
         for piece in self._pieces:
             update = piece(update, parameter)

@@ -63,15 +63,16 @@ class ScaleByAdam:
 
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the float32 ratio for a float32 gradient; both have the variable's shape."""
-        beta_1, beta_2 = self._beta_1, self._beta_2
-        m = beta_1 * parameter.slot("adam_m", dtype=self._first_dtype) + (1.0 - beta_1) * update
-        v = beta_2 * parameter.slot("adam_v") + (1.0 - beta_2) * tf.square(update)
+        constant, beta_1, beta_2 = parameter.constant, self._beta_1, self._beta_2
+        old_m, old_v = parameter.slot("adam_m", dtype=self._first_dtype), parameter.slot("adam_v")
+        m = constant(beta_1) * old_m + constant(1.0 - beta_1) * update
+        v = constant(beta_2) * old_v + constant(1.0 - beta_2) * tf.square(update)
         parameter.set_slot("adam_m", m)
         parameter.set_slot("adam_v", v)
         if self._bias_correction:
             m = m / _one_minus_power(beta_1, parameter.update_number)
             v = v / _one_minus_power(beta_2, parameter.update_number)
-        return m / (tf.sqrt(v) + self._epsilon)
+        return m / (tf.sqrt(v) + constant(self._epsilon))
 
 
 class ScaleByFactoredMoments:
@@ -153,7 +154,8 @@ class Momentum:
 
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the float32 average for a float32 update; both have the variable's shape."""
-        m = self._beta * parameter.slot("momentum") + (1.0 - self._beta) * update
+        beta, rest = parameter.constant(self._beta), parameter.constant(1.0 - self._beta)
+        m = beta * parameter.slot("momentum") + rest * update
         parameter.set_slot("momentum", m)
         return m
 

@@ -86,7 +86,7 @@ class AddDecayedWeights:
         """Returns the float32 update with the decay added; both have the variable's shape."""
         if parameter.name in self._exclude:
             return update
-        return update + self._weight_decay_rate * parameter.value
+        return update + parameter.constant(self._weight_decay_rate) * parameter.value
 
 
 class ScaleByTrustRatio:
@@ -119,12 +119,11 @@ class ScaleByTrustRatio:
         """Returns the scaled float32 update; both have the variable's shape."""
         if parameter.name in self._exclude:
             return update
-        weight_norm = _norm(parameter.value)
-        update_norm = _norm(update)
-        either_is_zero = tf.logical_or(tf.equal(weight_norm, 0.0), tf.equal(update_norm, 0.0))
-        ratio = tf.where(
-            either_is_zero, tf.ones([]), tf.math.divide_no_nan(weight_norm, update_norm)
-        )
+        zero, one = parameter.constant(0.0), parameter.constant(1.0)
+        weight_norm = _norm(parameter.value, parameter)
+        update_norm = _norm(update, parameter)
+        either_is_zero = tf.logical_or(tf.equal(weight_norm, zero), tf.equal(update_norm, zero))
+        ratio = tf.where(either_is_zero, one, tf.math.divide_no_nan(weight_norm, update_norm))
         # A finite norm divided by infinity is zero, which would hide that the update overflowed.
         ratio = tf.where(tf.math.is_inf(update_norm), update_norm, ratio)
         parameter.trust_ratio = ratio
@@ -153,8 +152,7 @@ class ClipByRms:
 
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the limited float32 update; both have the variable's shape."""
-        del parameter
-        return update / tf.maximum(1.0, _rms(update) / self._clipping_threshold)
+        return update / tf.maximum(1.0, _rms(update, parameter) / self._clipping_threshold)
 
 
 class ScaleByParameterRms:
@@ -177,7 +175,7 @@ class ScaleByParameterRms:
 
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the scaled float32 update; both have the variable's shape."""
-        return update * tf.maximum(self._epsilon_2, _rms(parameter.value))
+        return update * tf.maximum(self._epsilon_2, _rms(parameter.value, parameter))
 
 
 class ScaleByLearningRate:
@@ -205,12 +203,12 @@ class ScaleByLearningRate:
         return tf.cast(rate, tf.float32) * update
 
 
-def _norm(x):
-    return tf.sqrt(2.0 * tf.nn.l2_loss(x))  # see `clipping`
+def _norm(x, parameter):
+    return tf.sqrt(parameter.constant(2.0) * tf.nn.l2_loss(x))  # see `clipping`
 
 
-def _rms(x):
-    return _norm(x) / math.sqrt(x.shape.num_elements())
+def _rms(x, parameter):
+    return _norm(x, parameter) / math.sqrt(x.shape.num_elements())
 
 
 def _check_positive(name, value):
