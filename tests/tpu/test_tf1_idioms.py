@@ -112,93 +112,122 @@ def scanned(x, training):
     return tf.scan(turn, tf.transpose(x), tf.zeros_like(x[:, 0]))[-1][:, None]
 
 
-def make_model_fn(network, optimizer):
-    """Fits the network to 1, with UPDATE_OPS and a moving average of its variables."""
+OPTIMIZERS = {
+    "Adam": lambda: tf.train.AdamOptimizer(0.1),
+    "RMSProp": lambda: tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+    "Adagrad": lambda: tf.train.AdagradOptimizer(0.1),
+    "Ftrl": lambda: tf.train.FtrlOptimizer(0.1),
+    "decayed": lambda: tf.train.GradientDescentOptimizer(
+        tf.train.exponential_decay(0.1, tf.train.get_global_step(), 2, 0.5)
+    ),
+}
+LOOPS = {network.__name__: network for network in (recurrent, mapped, scanned)}
+
+# (network, optimizer) by name
+MODELS = {
+    **{f.__name__: (f, lambda: tf.train.MomentumOptimizer(0.1, 0.9)) for f in NETWORKS},
+    **{name: (f, lambda: tf.train.MomentumOptimizer(0.01, 0.9)) for name, f in LOOPS.items()},
+    **{name: (embedding, optimizer) for name, optimizer in OPTIMIZERS.items()},
+}
+
+
+def make_model_fn(models):
+    """Fits each network to 1, with UPDATE_OPS and a moving average of all variables.
+
+    A loop reads its variables once in a step. So their averages are of the values before an update.
+
+    The models, a dict of name -> (network, optimizer), have nothing in common but the global step:
+    each is in a scope of its name. Compiling a step takes longer than anything else, so they are
+    trained in one step. Evaluation gives the loss of each model by its name.
+    """
 
     def model_fn(features, mode, params):
-        y = network(features["x"], mode == tpu.ModeKeys.TRAIN)
-        losses = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
-        loss = tf.reduce_mean(tf.square(y - 1)) + 0.01 * tf.add_n([tf.zeros([]), *losses])
-        average = tf.train.ExponentialMovingAverage(0.5, tf.train.get_global_step())
-        if mode == tpu.ModeKeys.TRAIN:
-            with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-                update = tpu.CrossShardOptimizer(optimizer()).minimize(
-                    loss, tf.train.get_global_step()
+        is_training, losses, updates = mode == tpu.ModeKeys.TRAIN, {}, []
+        step = tf.train.get_global_step()
+        for name, (network, optimizer) in models.items():
+            with tf.variable_scope(name):
+                y = network(features["x"], is_training)
+                penalties = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES, f"{name}/")
+                loss = tf.reduce_mean(tf.square(y - 1)) + 0.01 * tf.add_n(
+                    [tf.zeros([]), *penalties]
                 )
-            with tf.control_dependencies([update]):
+                losses[name] = loss
+                if is_training:
+                    first = tf.get_collection(tf.GraphKeys.UPDATE_OPS, f"{name}/")
+                    with tf.control_dependencies(first):
+                        update = tpu.CrossShardOptimizer(optimizer()).minimize(
+                            loss, var_list=tf.trainable_variables(f"{name}/")
+                        )
+                    updates.append(update)
+        loss = tf.add_n([*losses.values()])
+        average = tf.train.ExponentialMovingAverage(0.5, step)
+        if is_training:
+            with tf.control_dependencies(updates), tf.control_dependencies([step.assign_add(1)]):
                 train_op = average.apply(tf.trainable_variables())
             return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
         def scaffold_fn():
             return tf.train.Scaffold(saver=tf.train.Saver(average.variables_to_restore()))
 
-        return tpu.TPUEstimatorSpec(mode, loss=loss, scaffold_fn=scaffold_fn)
+        def means(**values):
+            return {name: tf.metrics.mean(value) for name, value in values.items()}
+
+        metrics = means, {name: loss[None] for name, loss in losses.items()}
+        return tpu.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics, scaffold_fn=scaffold_fn)
 
     return model_fn
 
 
-def outcome(folder, master, network, optimizer):
-    """Returns (the weights after training, the loss of their moving averages)."""
+def outcome(folder, master, models):
+    """Returns (the weights after training, the losses of their moving averages)."""
     estimator = toy.make_estimator(
-        folder, make_model_fn(network, optimizer), master=master, train_batch_size=ROWS,
+        folder, make_model_fn(models), master=master, train_batch_size=ROWS,
         eval_batch_size=ROWS, tf_random_seed=1, iterations_per_loop=2,
     )  # fmt: skip
     estimator.train(input_fn, max_steps=STEPS)
     weights = {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
-    return weights, estimator.evaluate(input_fn, steps=1)["loss"]
+    return weights, estimator.evaluate(input_fn, steps=1)
 
 
-def check(tmp_path, network, optimizer):
-    found, found_loss = outcome(tmp_path / "devices", "rehearse:2", network, optimizer)
-    expected, expected_loss = outcome(tmp_path / "session", "", network, optimizer)
+def outcomes(folder, models):
+    """Returns what the models give on devices, and what they give in a session."""
+    return outcome(folder / "devices", "rehearse:2", models), outcome(
+        folder / "session", "", models
+    )
+
+
+def assert_same(outcomes, name):
+    """A model has the same weights and the same loss on both runtimes."""
+    (found, found_losses), (expected, expected_losses) = outcomes
     assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(found_loss, expected_loss, rtol=1e-4)
-    return expected
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_networks(tmp_path, network):
-    check(tmp_path, network, lambda: tf.train.MomentumOptimizer(0.1, 0.9))
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: tf.train.AdamOptimizer(0.1),
-        lambda: tf.train.RMSPropOptimizer(0.1, momentum=0.5),
-        lambda: tf.train.AdagradOptimizer(0.1),
-        lambda: tf.train.FtrlOptimizer(0.1),
-        lambda: tf.train.GradientDescentOptimizer(
-            tf.train.exponential_decay(0.1, tf.train.get_global_step(), 2, 0.5)
-        ),
-    ],
-    ids=["Adam", "RMSProp", "Adagrad", "Ftrl", "decayed"],
-)
-def test_optimizers(tmp_path, optimizer):
-    check(tmp_path, embedding, optimizer)
-
-
-@pytest.mark.parametrize("network", [recurrent, mapped, scanned])
-def test_loops_that_make_variables(tmp_path, network):
-    def model_fn(features, mode, params):
-        loss = tf.reduce_mean(tf.square(network(features["x"], True) - 1))
-        optimizer = tpu.CrossShardOptimizer(tf.train.MomentumOptimizer(0.01, 0.9))
-        train_op = optimizer.minimize(loss, tf.train.get_global_step())
-        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    def weights(folder, master):
-        estimator = toy.make_estimator(
-            folder, model_fn, master=master, train_batch_size=ROWS, iterations_per_loop=2
+    of_model = [variable for variable in expected if variable.startswith(f"{name}/")]
+    assert of_model and found["global_step"] == expected["global_step"] == STEPS
+    for variable in of_model:
+        np.testing.assert_allclose(
+            found[variable], expected[variable], rtol=1e-4, atol=1e-6, err_msg=variable
         )
-        estimator.train(input_fn, max_steps=STEPS)
-        return {n: estimator.get_variable_value(n) for n in estimator.get_variable_names()}
+    np.testing.assert_allclose(found_losses[name], expected_losses[name], rtol=1e-4)
 
-    found, expected = weights(tmp_path / "devices", "rehearse:2"), weights(tmp_path / "session", "")
-    assert found.keys() == expected.keys() and found["global_step"] == STEPS
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, xla_runtime):
+    """What all models give: see `outcomes`."""
+    return outcomes(tmp_path_factory.mktemp("models"), MODELS)
+
+
+@pytest.mark.parametrize("name", [network.__name__ for network in NETWORKS])
+def test_networks(trained, name):
+    assert_same(trained, name)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(trained, name):
+    assert_same(trained, name)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_that_make_variables(trained, name):
+    assert_same(trained, name)
 
 
 def test_colocated_gradients_of_a_variable_used_twice(tmp_path):
@@ -212,7 +241,7 @@ def test_colocated_gradients_of_a_variable_used_twice(tmp_path):
             keywords["colocate_gradients_with_ops"] = True
             return super().compute_gradients(*arguments, **keywords)
 
-    check(tmp_path, tied, lambda: Colocated(0.01))
+    assert_same(outcomes(tmp_path, {"tied": (tied, lambda: Colocated(0.01))}), "tied")
 
 
 def test_a_train_op_may_be_a_tensor(tmp_path):
@@ -234,19 +263,18 @@ def test_a_train_op_may_be_a_tensor(tmp_path):
     assert abs(estimator.get_variable_value("w") - 1).min() > 1e-3
 
 
-def test_batch_norm_moves_its_averages(tmp_path):
-    weights = check(tmp_path, batch_norm, lambda: tf.train.GradientDescentOptimizer(0.1))
-    assert np.abs(weights["norm/moving_mean"]).min() > 0
-    assert any(name.endswith("/ExponentialMovingAverage") for name in weights)
+def test_batch_norm_moves_its_averages(trained):
+    for weights, _ in trained:
+        assert np.abs(weights["batch_norm/norm/moving_mean"]).min() > 0
+        assert "batch_norm/dense/ExponentialMovingAverage" in weights
 
 
 def test_a_scaffold_fn_sees_the_collections(tmp_path):
     seen = {}
 
     def model_fn(features, mode, params):
-        spec = make_model_fn(embedding, lambda: tf.train.GradientDescentOptimizer(0.1))(
-            features, mode, params
-        )
+        models = {"model": (embedding, lambda: tf.train.GradientDescentOptimizer(0.1))}
+        spec = make_model_fn(models)(features, mode, params)
         tf.add_to_collection(tf.GraphKeys.MODEL_VARIABLES, tf.trainable_variables()[0])
 
         def scaffold_fn():
@@ -258,7 +286,10 @@ def test_a_scaffold_fn_sees_the_collections(tmp_path):
 
     estimator = toy.make_estimator(tmp_path, model_fn, master="rehearse:2", train_batch_size=ROWS)
     estimator.train(input_fn, max_steps=1)
-    assert seen == {"model_variables": ["table"], "moving_average_variables": ["table"]}
+    assert seen == {
+        "model_variables": ["model/table"],
+        "moving_average_variables": ["model/table"],
+    }
 
 
 _WITHOUT_V2 = """
@@ -266,10 +297,12 @@ import pathlib, sys
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
 import test_tf1_idioms as idioms
-for network in (idioms.batch_norm, idioms.cond, idioms.while_loop):
-    folder = pathlib.Path(sys.argv[1]) / network.__name__
-    idioms.check(folder, network, lambda: tf.train.AdamOptimizer(0.1))
-    print("same", network.__name__)
+networks = (idioms.batch_norm, idioms.cond, idioms.while_loop)
+models = {f.__name__: (f, lambda: tf.train.AdamOptimizer(0.1)) for f in networks}
+outcomes = idioms.outcomes(pathlib.Path(sys.argv[1]), models)
+for name in models:
+    idioms.assert_same(outcomes, name)
+    print("same", name)
 """
 
 

@@ -88,8 +88,7 @@ class StepGraph:
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
-            # tf.scan and recurrent networks cache reads, which would then be outside of the step.
-            tf.variable_creator_scope(_without_caching_device),
+            tf.variable_creator_scope(self._with_cached_read),
             initial_values.copied_to_session(
                 self._graph, self._outer, [*self.inputs, self._replica_id]
             ),
@@ -98,6 +97,18 @@ class StepGraph:
         ):
             yield
         self._share_variables()
+
+    def _with_cached_read(self, next_creator, **given):
+        """Creates a variable; a variable with a caching device is read once, before all updates.
+
+        tf.scan, tf.map_fn and recurrent networks cache reads. TensorFlow's own cached read would be
+        outside of the step.
+        """
+        variable = next_creator(**{**given, "caching_device": None})
+        if given.get("caching_device") is not None:
+            with self._graph.as_default(), tf.control_dependencies(None):
+                variable._cached_value = variable.read_value()
+        return variable
 
     def _share_variables(self):
         """Adds the variables to the session graph's collections, which a scaffold_fn may read."""
@@ -343,10 +354,6 @@ def _registered(functions):
     finally:
         for function in new:
             eager.remove_function(function.signature.name)
-
-
-def _without_caching_device(next_creator, **given):
-    return next_creator(**{**given, "caching_device": None})
 
 
 @contextlib.contextmanager

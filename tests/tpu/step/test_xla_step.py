@@ -384,10 +384,12 @@ def pretrained(tmp_path_factory):
 @pytest.mark.parametrize(
     ("master", "micro_batch_size", "recompute"),
     [
-        ("rehearse:2", None, False),
-        ("rehearse:4", None, False),
         ("rehearse:2", 2, False),
-        ("rehearse:2", None, True),
+        ("rehearse:4", None, True),
+        # Compiling takes most of the time: these are parts of what the two above do.
+        pytest.param("rehearse:2", None, False, marks=pytest.mark.slow),
+        pytest.param("rehearse:4", None, False, marks=pytest.mark.slow),
+        pytest.param("rehearse:2", None, True, marks=pytest.mark.slow),
     ],
 )
 def test_pretraining(pretrained, master, micro_batch_size, recompute):
@@ -398,7 +400,13 @@ def test_pretraining(pretrained, master, micro_batch_size, recompute):
     assert_same_weights(weights, expected_weights)
 
 
-@pytest.mark.parametrize(("cores", "cores_per_replica"), [(2, 2), (8, 2)])
+@pytest.mark.parametrize(
+    ("cores", "cores_per_replica"),
+    [
+        (8, 2),
+        pytest.param(2, 2, marks=pytest.mark.slow),  # one of the four replicas above
+    ],
+)
 def test_pretraining_with_a_model_split_over_cores(pretrained, cores, cores_per_replica):
     losses, weights = pretrained(f"rehearse:{cores}", num_cores_per_replica=cores_per_replica)
     expected_losses, expected_weights = pretrained("")
