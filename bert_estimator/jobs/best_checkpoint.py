@@ -96,10 +96,10 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._remove_others()
         if self.exhausted:
             tf.logging.info(
-                "Ending at step %d: no better than %.4f for %d evaluations.",
+                "Ending at step %d: the last %d evaluations were not better than step %d's.",
                 step,
-                values[evaluated_steps.best_of(values)],
                 self._patience,
+                evaluated_steps.best_of(values),
             )
         return self.exhausted
 

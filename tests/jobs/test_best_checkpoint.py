@@ -106,12 +106,14 @@ def test_where_no_metric_is_a_number_the_first_is_kept(tmp_path, run):
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-1"
 
 
-def test_patience_counts_evaluations_that_are_no_better(run):
+def test_patience_counts_evaluations_that_are_no_better(run, logged):
     a_run = run({1: 0.5, 2: 0.5, 3: 0.6, 4: 0.1, 5: 0.6}, early_stopping_patience=2)
     assert [a_run.save(step) for step in (1, 2, 3, 4)] == [False] * 4
     assert not a_run.listener.exhausted
     assert a_run.save(5) is True
     assert a_run.listener.exhausted
+    said = "Ending at step 5: the last 2 evaluations were not better than step 3's."
+    assert logged[-1] == ("INFO", said)
 
 
 def test_a_resumed_training_remembers(tmp_path, run):
