@@ -1,13 +1,13 @@
 """A model's outputs for a fixed batch, by which two copies of its weights are compared."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import loading
 from bert_estimator.interchange.network_variables import (
     ANSWER,
     CLASSIFIER,
@@ -52,9 +52,30 @@ def compute(
       [batch, seq, 2]. Without a pooler, the classifier's logits are of the tokens, [batch, seq,
       labels].
     """
+    with opened(config, weights, batch) as outputs_of:
+        return outputs_of(weights)
+
+
+@contextlib.contextmanager
+def opened(
+    config: BertConfig, names: Collection[str], batch: Mapping[str, np.ndarray] | None = None
+) -> Iterator[Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]]:
+    """Builds a network once, for weights of these names; yields what `compute` does as a function
+    of the weights alone."""
     batch = fixed_batch(config) if batch is None else batch
     size, length = batch["input_ids"].shape
-    with tf.Graph().as_default(), tf.Session() as session:
+    fed = {}
+
+    def placeholder(getter, name, shape, dtype, **_):
+        if name not in fed:  # the layers of an ALBERT share weights
+            fed[name] = tf.placeholder(dtype, shape)
+        return fed[name]
+
+    with (
+        tf.Graph().as_default(),
+        tf.variable_scope("", custom_getter=placeholder),
+        tf.Session() as session,
+    ):
         model = modeling.BertModel(
             config,
             is_training=False,
@@ -63,17 +84,24 @@ def compute(
             token_type_ids=tf.constant(batch["segment_ids"]),
         )
         outputs = {"sequence_output": model.get_sequence_output()}
-        if "bert/pooler/dense/kernel" in weights:
+        if "bert/pooler/dense/kernel" in names:
             outputs["pooled_output"] = model.get_pooled_output()
-        if f"{MASKED_LM}/output_bias" in weights:
+        if f"{MASKED_LM}/output_bias" in names:
             positions = tf.tile(tf.range(length)[tf.newaxis], [size, 1])
             logits = heads.masked_lm_logits(model, positions)
             outputs["masked_lm_logits"] = tf.reshape(logits, [size, length, config.vocab_size])
-        if f"{NEXT_SENTENCE}/output_bias" in weights:
+        if f"{NEXT_SENTENCE}/output_bias" in names:
             outputs["next_sentence_logits"] = heads.next_sentence_logits(model)
-        variables = [v for v in tf.global_variables() if v.op.name in weights]
-        loading.load(weights.__getitem__, variables, session)
-        values = session.run(outputs)
+
+        def outputs_of(weights):
+            feed = {fed[name]: weights[name] for name in fed if name in weights}
+            return _with_logits(session.run(outputs, feed), weights)
+
+        yield outputs_of
+
+
+def _with_logits(values, weights):
+    """Adds the logits of the heads that fine-tuning trains to a network's outputs."""
     if CLASSIFIER in weights:
         hidden = values.get("pooled_output", values["sequence_output"])
         logits = hidden @ weights[CLASSIFIER].T + weights["output_bias"]

@@ -88,11 +88,11 @@ def features_of(
     Returns:
       `input_ids`, `input_mask`, `segment_ids`, int32 [B, F].
     """
-    pieces = [in_graph(text, most_words=max_seq_length) for text in texts]
+    number = tf.size(texts[0])
+    together = in_graph(tf.concat(texts, axis=0), most_words=max_seq_length)
+    pieces = [together] if len(texts) == 1 else [together[:number], together[number:]]
     kept = _lengths([part.row_lengths() for part in pieces], max_seq_length - 1 - len(texts))
-    cls_id, sep_id = (
-        tf.fill([tf.size(texts[0]), 1], i) for i in (tokenizer.cls_id, tokenizer.sep_id)
-    )
+    cls_id, sep_id = (tf.fill([number, 1], i) for i in (tokenizer.cls_id, tokenizer.sep_id))
     parts = [cls_id]
     for part, length in zip(pieces, kept, strict=True):
         positions = tf.ragged.range(part.row_lengths())

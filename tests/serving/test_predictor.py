@@ -71,11 +71,15 @@ def run(path, label_of, is_pair, vocab_file, vocab_size, **flags):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Makes a run for classification of pairs, with WordPiece."""
+    """Makes a run for classification of pairs, with WordPiece. The exported model takes ids."""
     path = tmp_path_factory.mktemp("pairs")
     vocab_file = path / "vocab.txt"
     write_vocab([*SPECIAL_TOKENS, *words(20)], str(vocab_file))
-    return run(path, lambda place: ("low", "high")[place % 2], True, vocab_file, 25)
+
+    def label(place):
+        return ("low", "high")[place % 2]
+
+    return run(path, label, True, vocab_file, 25, export_inputs="ids")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +97,10 @@ def several(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cased(tmp_path_factory):
-    """Makes a run for a number of a text, in which W1 and w1 are different words."""
+    """Makes a run for a number of a text, in which W1 and w1 are different words.
+
+    The exported model takes text as well as ids.
+    """
     path = tmp_path_factory.mktemp("cased")
     vocab_file = path / "cased_words.txt"
     write_vocab([*SPECIAL_TOKENS, *WORDS], str(vocab_file))
