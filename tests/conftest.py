@@ -4,18 +4,27 @@ jax takes the number of virtual cores once, when the first test that needs a dev
 there are enough for every test.
 """
 
+import atexit
 import gc
 import importlib.util
 import os
 import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+# The processes of one run of the tests share the programs that they compile, and no test finds what
+# an earlier run compiled. jax reads the variable when it is loaded, which TensorFlow may do.
+if "PYTEST_XDIST_WORKER" not in os.environ:  # pytest-xdist's processes take the first one's
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled_programs_")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import log_lines
-import pytest
 import rewriting
 import tensorflow.compat.v1 as tf
 
 os.environ.pop("TPU_NAME", None)  # what to run on is each test's own choice
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # no test finds what an earlier run compiled
 
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.step import step_graph
