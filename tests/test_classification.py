@@ -14,7 +14,7 @@ B, F = 4, 6
 CONFIG = BertConfig(
     vocab_size=20,
     hidden_size=8,
-    num_hidden_layers=2,
+    num_hidden_layers=1,  # building the graph takes most of the time
     num_attention_heads=2,
     intermediate_size=16,
     max_position_embeddings=F,
@@ -242,8 +242,9 @@ def test_the_border_of_precision(precision):
 
 
 def test_dropout_is_on_in_training_alone():
-    losses = [train_once("classification", random_seed=seed)[0] for seed in (1, 2, 1)]
-    assert losses[0] == losses[2] != losses[1]
+    with_seed_0, _, _ = train_once("classification")
+    losses = [train_once("classification", random_seed=1)[0] for _ in range(2)]
+    assert losses[0] == losses[1] != with_seed_0
 
 
 def test_layerwise_decay_is_electras():

@@ -1,6 +1,6 @@
 """run_classifier.py killed around an evaluation: it ends as a run that was never killed.
 
-A kill is an exception that nothing catches, raised in its place: what is on disk stays as it is.
+A copy of the directory of a run that goes on, made at the place of a kill, is what a kill leaves.
 """
 
 import json
@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from kills import Killed, kill_before
+from kills import copy_at
 from scripts import CLASSIFIER, write_data
 from tiny_run import metrics_of, variables_of, without_timing
 
@@ -69,10 +69,38 @@ def left_by(output_dir):
     }
 
 
+def at(step):
+    return lambda *args, **kwargs: evaluated_step(args[0]) == step
+
+
+def evaluated_step(listener):
+    newest = checkpoints.newest_whole(os.path.dirname(listener._directory), quiet=True)
+    return checkpoints.global_step_of(newest)
+
+
+def of_results_at(step):
+    return lambda directory, results: results["global_step"] == step
+
+
+def whose_list_ends_at(step):
+    return lambda directory, values: list(values)[-1:] == [step]
+
+
+# Place of the kill -> (what is patched, its name, which call of it).
+PLACES = {
+    "after the checkpoint of step 4": (BestCheckpoint, "after_save", lambda _, s, step: step == 4),
+    "in the evaluation of step 8, the last": (RunDirectory, "add_evaluation", of_results_at(8)),
+    "before the best checkpoint is copied": (BestCheckpoint, "_copy", at(4)),
+    "before best.json says so": (evaluated_steps, "write", whose_list_ends_at(4)),
+    "before best.json says so of the last": (evaluated_steps, "write", whose_list_ends_at(8)),
+    "before the final evaluation": (TPUEstimator, "predict", lambda *args, **kwargs: True),
+}
+
+
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
     """Runs that nobody killed, by runtime: (what each left, its last variables, the modes of its
-    calls of model_fn)."""
+    calls of model_fn, place of a kill -> the directory as it was there)."""
     found, modes = {}, []
     call_model_fn = Job.call_model_fn
 
@@ -83,12 +111,15 @@ def whole(data, tmp_path_factory):
     def of(runtime):
         name = runtime.get("tpu_name", "local")
         if name not in found:
-            path = tmp_path_factory.mktemp("whole") / "run"
+            folder = tmp_path_factory.mktemp("whole")
+            path, copies = folder / "run", {place: folder / place for place in PLACES}
             modes.clear()
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(Job, "call_model_fn", noted)
+                for place, call in PLACES.items():
+                    copy_at(patched, *call, path, copies[place])
                 run(data, path, runtime)
-            found[name] = left_by(path), variables_of(path, 8), list(modes)
+            found[name] = left_by(path), variables_of(path, 8), list(modes), copies
         return found[name]
 
     return of
@@ -97,34 +128,6 @@ def whole(data, tmp_path_factory):
 def test_the_five_evaluations_of_a_run_share_a_graph(whole):
     modes = whole(LOCAL)[2]
     assert modes.count("train") == modes.count("eval") == 1
-
-
-def at(step):
-    return lambda *args, **kwargs: evaluated_step(args[0]) == step
-
-
-def evaluated_step(listener):
-    newest = checkpoints.newest_whole(os.path.dirname(listener._directory), quiet=True)
-    return checkpoints.global_step_of(newest)
-
-
-def of_step(step):
-    return lambda directory, record: record["step"] == step and "eval_loss" in record
-
-
-def whose_list_ends_at(step):
-    return lambda directory, values: list(values)[-1:] == [step]
-
-
-# Place of the kill -> (what is patched, its name, which call of it).
-PLACES = {
-    "after the checkpoint of step 4": (BestCheckpoint, "after_save", lambda _, s, step: step == 4),
-    "in the evaluation of step 8, the last": (RunDirectory, "add_evaluation", None),
-    "before the best checkpoint is copied": (BestCheckpoint, "_copy", at(4)),
-    "before best.json says so": (evaluated_steps, "write", whose_list_ends_at(4)),
-    "before best.json says so of the last": (evaluated_steps, "write", whose_list_ends_at(8)),
-    "before the final evaluation": (TPUEstimator, "predict", lambda *args, **kwargs: True),
-}
 
 
 @pytest.mark.parametrize(
@@ -137,18 +140,12 @@ PLACES = {
     ],
     ids=lambda value: value if isinstance(value, str) else value.get("tpu_name", "local"),
 )
-def test_a_killed_run_ends_as_one_that_was_not(
-    request, monkeypatch, data, whole, tmp_path, place, runtime
-):
+def test_a_killed_run_ends_as_one_that_was_not(request, data, whole, tmp_path, place, runtime):
     if runtime is CORES:
         request.getfixturevalue("xla_runtime")
-    expected, variables, _ = whole(runtime)
-    kind, name, is_the_call = PLACES[place]
-    if is_the_call is None:
-        is_the_call = lambda directory, results: results["global_step"] == 8  # noqa: E731
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        kill_before(patched, kind, name, is_the_call)
-        run(data, tmp_path / "run", runtime)
+    expected, variables, _, copies = whole(runtime)
+    shutil.copytree(copies[place], tmp_path / "run")
+    assert not (tmp_path / "run" / "test_results.tsv").exists()
     shutil.rmtree(tmp_path / "run" / "export", ignore_errors=True)
     run(data, tmp_path / "run", runtime)
     assert left_by(tmp_path / "run") == expected

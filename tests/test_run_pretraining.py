@@ -285,12 +285,13 @@ def test_the_vocabulary_of_records_without_one_is_given_by_a_flag(data, tmp_path
     there.mkdir()
     for name in ("train.tfrecord", "bert_config.json"):
         shutil.copy(data / name, there)
-    assert main([*command(there, run, num_train_steps=2, num_warmup_steps=1), "--do_train"]) == 0
+    changes = {"num_warmup_steps": 1, "do_train": True, "optimizer": "lars"}  # the smallest graph
+    assert main(command(there, run, num_train_steps=2, **changes)) == 0
     assert not (run / "vocab.txt").exists()
     assert interchange.main(["interchange", str(run), str(tmp_path / "hf")]) == 2
     assert f"{run}: there is no vocabulary" in capsys.readouterr().err
-    flags = command(there, run, num_train_steps=3, num_warmup_steps=1)
-    assert main([*flags, "--do_train", f"--vocab_file={data}/vocab.txt"]) == 0
+    changes["vocab_file"] = data / "vocab.txt"
+    assert main(command(there, run, num_train_steps=3, **changes)) == 0
     assert (run / "vocab.txt").read_text() == (data / "vocab.txt").read_text()
     assert interchange.main(["interchange", str(run), str(tmp_path / "hf")]) == 0
 
@@ -355,10 +356,31 @@ def test_the_embedded_default_from_text_to_curves(tmp_path, capsys):
     assert (tmp_path / "vocab.txt").read_text() == (tmp_path / "data/vocab.txt").read_text()
 
 
+RUNTIMES = {"session": {}, "rehearse:2": {"tpu_name": "rehearse:2"}, "local": {"use_tpu": None}}
+# All steps are one loop.
+SHORT = {"num_train_steps": 4, "iterations_per_loop": 1000, "do_train": True}
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Returns the directory of a short training on a runtime."""
+    paths = {}
+
+    def on(runtime):
+        if runtime not in paths:
+            paths[runtime] = tmp_path_factory.mktemp("trained") / "run"
+            assert main(command(data, paths[runtime], **SHORT, **RUNTIMES[runtime])) == 0
+            tf.summary.FileWriterCache.clear()
+        return paths[runtime]
+
+    return on
+
+
 @pytest.mark.usefixtures("xla_runtime")
-def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
+def test_the_step_leaves_for_where_tensorflow_is_not(data, trained, tmp_path, capsys):
     program, out = tmp_path / "program", tmp_path / "out"
-    assert main(command(data, out, export_program=program)) == 0
+    flags = {**SHORT, "do_train": None, "export_program": program}
+    assert main(command(data, out, **flags)) == 0
     assert f"run_program {program}" in capsys.readouterr().out
     assert main(command(data, out, export_program=program, use_tpu=None)) == 2
     assert f"--export_program={program}: needs --use_tpu" in capsys.readouterr().err
@@ -366,26 +388,39 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, tmp_path, capsys):
 
     assert run_program.main([str(program), "--steps=2", "--tpu_name=rehearse:1"]) == 0
     first = float(re.search(r"loss: (\S+) at the first step", capsys.readouterr().out).group(1))
-    assert main(command(data, out, num_train_steps=3, do_train=True, iterations_per_loop=1)) == 0
-    assert first == pytest.approx(metrics_of(out)[0]["loss"], rel=1e-5)
+    assert first == pytest.approx(metrics_of(trained("session"))[0]["loss"], rel=1e-5)
 
 
 @pytest.mark.usefixtures("xla_runtime")
-@pytest.mark.parametrize("cores", [{}, {"tpu_name": "rehearse:2"}, {"use_tpu": None}])
-def test_curves_of_a_short_training_are_lines(data, tmp_path, cores):
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_curves_of_a_short_training_are_lines(trained, runtime):
     """The first and the last step are logged, even if all steps are one loop."""
-    flags = {"num_train_steps": 4, "iterations_per_loop": 1000, "do_train": True, **cores}
-    assert main(command(data, tmp_path, **flags)) == 0
-    first, *_, last = metrics_of(tmp_path)
+    first, *_, last = metrics_of(trained(runtime))
     assert (first["step"], last["step"]) == (1, 4)
     assert "steps_per_sec" in last and "steps_per_sec" not in first
     for name in ("loss", "learning_rate", "gradient_norm"):
-        events = dict(scalars(tmp_path, name))
+        events = dict(scalars(trained(runtime), name))
         assert list(events) == [1, 2, 3, 4]
         assert (events[1], events[4]) == (np.float32(first[name]), np.float32(last[name]))
-    before = metrics_of(tmp_path)
-    assert main(command(data, tmp_path, **{**flags, "num_train_steps": 6})) == 0
-    resumed = metrics_of(tmp_path)
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "session",
+        # Another number of steps is another program to compile. The session's test shows what a
+        # resumed loop logs; the test above shows what a loop of the cores gives.
+        pytest.param("rehearse:2", marks=pytest.mark.slow),
+        "local",
+    ],
+)
+def test_curves_of_a_resumed_training_go_on(data, trained, tmp_path, runtime):
+    output_dir = shutil.copytree(trained(runtime), tmp_path / "run")
+    before = metrics_of(output_dir)
+    flags = {**SHORT, **RUNTIMES[runtime], "num_train_steps": 6}
+    assert main(command(data, output_dir, **flags)) == 0
+    resumed = metrics_of(output_dir)
     assert resumed[: len(before)] == before
     steps = [record["step"] for record in resumed]
     assert steps == sorted(set(steps)) and steps[-1] == 6
@@ -418,31 +453,28 @@ def test_two_hosts_equal_one(data, tmp_path):
         assert [record["step"] for record in metrics_of(path) if "eval_loss" in record] == [0, 10]
 
 
-def test_evaluations_while_training_keep_the_best_checkpoint(data, tmp_path, capsys, logged):
-    flags = {"num_train_steps": 12, "save_checkpoints_steps": 2, "learning_rate": 2.0}
+def test_evaluations_while_training_keep_the_best_checkpoint_and_patience_ends_it(
+    data, tmp_path, capsys, logged
+):
+    flags = {"num_train_steps": 16, "save_checkpoints_steps": 2, "learning_rate": 2.0}
     flags |= {"eval_steps": 4, "keep_best_checkpoint": True, "do_train": True, "do_eval": True}
+    flags |= {"early_stopping_patience": 2}
     assert main(command(data, tmp_path, **flags)) == 0
     losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
     assert list(losses) == [0, 4, 8, 12]
     best = min((4, 8, 12), key=losses.get)
     assert best != 12  # a rate of 2 leads nowhere
+    assert steps_of(tmp_path)[-1] == 12  # and so patience has ended the training
     out = capsys.readouterr().out
     assert f"Checkpoint: {tmp_path}/best/model.ckpt-{best}" in out
     assert f"Training text at step {best}: " in out
     said = [line.split()[3] for _, line in logged if line.startswith("Evaluation at step ")]
     assert said == ["0:", "4:", "8:", "12:"]  # each once
-    assert main(command(data, tmp_path, **{**flags, "num_train_steps": 16})) == 0
+    assert main(command(data, tmp_path, **{**flags, "do_eval": None})) == 0
+    assert "Give a larger --early_stopping_patience to go on" in capsys.readouterr().out
+    assert main(command(data, tmp_path, **{**flags, "early_stopping_patience": 9})) == 0
     losses = {r["step"]: r["eval_loss"] for r in metrics_of(tmp_path) if "eval_loss" in r}
     assert sorted(losses) == [0, 4, 8, 12, 16]
-
-
-def test_patience_ends_a_pretraining(data, tmp_path, capsys):
-    flags = {"num_train_steps": 20, "save_checkpoints_steps": 2, "learning_rate": 2.0}
-    flags |= {"early_stopping_patience": 2, "do_train": True}
-    assert main(command(data, tmp_path, **flags)) == 0
-    assert steps_of(tmp_path)[-1] < 20
-    assert main(command(data, tmp_path, **flags)) == 0
-    assert "Give a larger --early_stopping_patience to go on" in capsys.readouterr().out
 
 
 def test_several_hosts_do_not_evaluate_while_training(data, tmp_path, capsys, monkeypatch):

@@ -75,7 +75,9 @@ def test_the_manifest_names_the_model(data):
     assert manifest.creation["do_whole_word_mask"] is True
 
 
-@pytest.mark.parametrize("master", [None, "rehearse:2"])
+# The cores get ids, whatever the vocabulary; what they compile is compiled by
+# test_run_pretraining.py too.
+@pytest.mark.parametrize("master", [None, pytest.param("rehearse:2", marks=pytest.mark.slow)])
 def test_it_trains_on_both_runtimes(data, tmp_path, capsys, request, master):
     if master:
         request.getfixturevalue("xla_runtime")

@@ -126,8 +126,9 @@ def test_the_exported_model_takes_strings_and_gives_words_with_tags(data, traine
     files = tag_files.read_sentences(str(data / "test.conll"), COLUMNS, None)
     texts = [" ".join(sentence.words) for sentence in files]
     texts += ["", "  w1\u3000W2,w3\tÄ\n", "\x01 w4 \u200b", "w5 " * 40, "w1w2w3w4w5w6w7w8w9 w1"]
-    expected = Predictor(str(trained))(texts)
-    signatures = tf.saved_model.load_v2(Predictor(str(trained)).export_dir).signatures
+    predictor = Predictor(str(trained))
+    expected = predictor(texts)
+    signatures = tf.saved_model.load_v2(predictor.export_dir).signatures
     assert sorted(signatures) == ["ids:windows", "serving_default", "windows"]
     for part in (slice(None), slice(3, 4), slice(len(files), len(files) + 1)):
         found = signatures["serving_default"](text_a=tf.constant(texts[part]))
@@ -190,18 +191,18 @@ def test_the_command_tags_lines(trained, tmp_path, capsys):
     assert wrong["error"].startswith("line 3: has 1 tabs")
 
 
-def test_a_resumed_run_is_the_whole_run(data, tmp_path):
+def test_a_resumed_run_is_the_whole_run(data, trained, tmp_path):
     """What a killed process leaves is a whole run's directory with fewer checkpoints."""
-    flags = {"eval_file": None, "num_train_epochs": 0.6, "do_train": True}
-    assert main(tagging_flags(data, tmp_path / "whole", **flags)) == 0
-    steps = steps_of(tmp_path / "whole")
-    assert steps[-3:] == [4, 8, 9]
-    parts = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    for path in [*parts.glob("model.ckpt-8.*"), *parts.glob("model.ckpt-9.*")]:
+    before, end = steps_of(trained)[-2:]
+    assert 0 < before < end
+    parts = shutil.copytree(trained, tmp_path / "parts")
+    for path in parts.glob(f"model.ckpt-{end}.*"):
         path.unlink()
-    (parts / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
-    assert main(tagging_flags(data, parts, **flags)) == 0
-    expected, found = variables_of(tmp_path / "whole", 9), variables_of(parts, 9)
+    (parts / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{before}"\n')
+    flags = {"eval_file": None, "num_train_epochs": 2, "save_checkpoints_steps": 16}
+    assert main(tagging_flags(data, parts, do_train=True, **flags)) == 0
+    assert steps_of(parts) == steps_of(trained)
+    expected, found = variables_of(trained, end), variables_of(parts, end)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines import embedded_corpus
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 
@@ -55,3 +56,9 @@ def packed_files(tmp_path, documents, tokenizer, vocab_file):
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=2)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="dynamic")
     return files
+
+
+@pytest.fixture(scope="session")
+def corpus():
+    """Returns the embedded corpus, which takes seconds to read."""
+    return embedded_corpus.load()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipelines import embedded_tags, tag_task
+from input_pipelines import embedded_corpus, embedded_tags, tag_task
 from input_pipelines.tag_files import Sentence
 
 
@@ -27,7 +27,8 @@ def test_names_become_words(written, words, tags):
     assert "".join(map(str, sentence.tags)) == tags
 
 
-def test_the_task_is_the_same_every_time_and_held_out_apart():
+def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch):
+    monkeypatch.setattr(embedded_corpus, "load", lambda: corpus)
     task = embedded_tags.load()
     assert task.tags == ("O", "B-CODE", "I-CODE")
     assert len(task.train) > 2000 and len(task.held_out) > 100

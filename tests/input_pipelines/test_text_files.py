@@ -62,7 +62,10 @@ def test_archives_are_not_text(tmp_path, ending):
         with pytest.raises(ValueError, match=message):
             list(part.documents())
     other = tmp_path / "b"  # the name does not tell
-    other.write_bytes(path.read_bytes())
+    content = bytearray(path.read_bytes())
+    if "g" in ending:
+        content[4:8] = bytes(4)  # gzip's time, a byte of which may end a line
+    other.write_bytes(content)
     with pytest.raises(ValueError, match=r"b:1: is not text: byte \d+ is NUL"):
         list(read_documents([str(other)]))
 

@@ -128,7 +128,8 @@ def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
     fixtures.write_hugging_face(tmp_path / "hf", model)
     found = {}
     for name in ("tf1", "hf"):
-        assert run(tmp_path, name, init_checkpoint=tmp_path / name, do_export=name == "hf") == 0
+        export = {"do_export": True, "export_inputs": "ids"} if name == "hf" else {}
+        assert run(tmp_path, name, init_checkpoint=tmp_path / name, **export) == 0
         results = (tmp_path / f"run_{name}" / "eval_results.txt").read_text()
         assert "global_step = 0\n" in results
         rows = np.loadtxt(tmp_path / f"run_{name}" / "test_results.tsv")

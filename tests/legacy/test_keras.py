@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 
 import forked
@@ -41,13 +40,14 @@ print(sorted(name for name in estimator.get_variable_names() if "Adam" not in na
 """
 
 
-def run(tmp_path, text, run=forked.run, **environment):
+def run(tmp_path, text, *runner):
+    """Runs a script by the legacy runner, or by other arguments of Python that start the runner."""
     script = tmp_path / "script.py"
     script.write_text(text, encoding="utf-8")
-    return run(
-        [sys.executable, "-m", "bert_estimator.legacy", str(script), str(tmp_path / "model")],
+    runner = runner or ("-m", "bert_estimator.legacy")
+    return forked.run(
+        [sys.executable, *runner, str(script), str(tmp_path / "model")],
         cwd=ROOT,
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
     )
@@ -78,11 +78,16 @@ except ImportError as error:
     print(error)
 """
 
+WITHOUT_TF_KERAS = """
+import runpy, sys
+assert 'tf_keras' not in sys.modules
+sys.modules['tf_keras'] = None  # with this entry Python does not find the package
+runpy.run_module('bert_estimator.legacy', run_name='__main__', alter_sys=True)
+"""
+
 
 def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_path):
-    # With this entry Python does not find the package.
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tf_keras'] = None\n")
-    done = run(tmp_path, WITHOUT, subprocess.run, PYTHONPATH=str(tmp_path))
+    done = run(tmp_path, WITHOUT, "-c", WITHOUT_TF_KERAS)
     assert done.returncode == 0, done.stderr
     names, error = done.stdout.splitlines()
     assert names == (

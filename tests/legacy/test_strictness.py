@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import replay
@@ -60,24 +61,33 @@ print("all")
 """
 
 
-def run(command, folder):
+# What `python -W error -m bert_estimator.legacy` does after TensorFlow is loaded.
+RUNNER = """
+import runpy, warnings
+warnings.simplefilter("error")
+if {is_old}:
+    warnings.simplefilter("ignore", DeprecationWarning)
+runpy.run_module("bert_estimator.legacy", run_name="__main__", alter_sys=True)
+"""
+
+
+def run(command, folder, process):
     (folder / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(replay.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("TF2_BEHAVIOR", None)
-    return subprocess.run(
+    return process(
         [*command, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
     )
 
 
 def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
-    warnings = ["-W", "error"]
-    if hasattr(np, "in1d"):  # NumPy before 2.4 still has old names, and warns of them.
-        warnings += ["-W", "ignore::DeprecationWarning"]
-    done = run([sys.executable, *warnings, "-m", "bert_estimator.legacy"], tmp_path)
+    # NumPy before 2.4 still has old names, and warns of them.
+    runner = RUNNER.format(is_old=hasattr(np, "in1d"))
+    done = run([sys.executable, "-c", runner], tmp_path, forked.run)
     assert done.stdout == "all\n", done.stderr
 
 
 @pytest.mark.skipif("TF115_PYTHON" not in os.environ, reason="needs TF115_PYTHON")
 def test_the_script_runs_on_tensorflow_1(tmp_path):
-    done = run([os.environ["TF115_PYTHON"]], tmp_path)
+    done = run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run)
     assert done.stdout == "all\n", done.stderr

@@ -1,8 +1,11 @@
 """Kills within a test's process: an exception that nothing catches, in place of a call.
 
-What is on disk stays as it is, as after a `kill -9`.
+What is on disk stays as it is, as after a `kill -9`. A copy of the directory at the time of a call
+shows the same, and spares a run that is killed, since the run that makes the copy goes on.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,6 +36,37 @@ def kill_before(
         return method(*args, **kwargs)
 
     monkeypatch.setattr(kind, name, killed)
+
+
+def copy_at(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type,
+    name: str,
+    is_the_call: Callable[..., bool],
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    after: bool = False,
+) -> None:
+    """Has a directory copied at a call: the copy is what a kill there would have left.
+
+    Args:
+      monkeypatch: what undoes it.
+      kind, name, is_the_call: see `kill_before`.
+      source, target: the directory, and where its copy goes at the first such call.
+      after: whether it is copied after the call, rather than before it.
+    """
+    method = getattr(kind, name)
+
+    def copied(*args, **kwargs):
+        is_now = not os.path.exists(target) and is_the_call(*args, **kwargs)
+        if is_now and not after:
+            shutil.copytree(source, target)
+        result = method(*args, **kwargs)
+        if is_now and after:
+            shutil.copytree(source, target)
+        return result
+
+    monkeypatch.setattr(kind, name, copied)
 
 
 def kill_at_transfer(
