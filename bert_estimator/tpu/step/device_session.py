@@ -108,15 +108,21 @@ class DeviceSession(SessionInterface):
                 self._only_here |= written
 
     def _bring(self, numbers):
-        numbers = sorted(numbers & self._only_there)
-        if numbers:
-            initializers = [self._variables[number].initializer for number in numbers]
-            values = {
-                initializer.inputs[1]: np.asarray(self._state[number])
-                for initializer, number in zip(initializers, numbers, strict=True)
-            }
-            self._session.run(initializers, values)
-            self._only_there -= set(numbers)
+        waiting = sorted(numbers & self._only_there)
+        while waiting:
+            # Each value goes where the initial one would. Variables that share a tensor as their
+            # initial value come one after the other.
+            values, brought = {}, {}
+            for number in waiting:
+                initializer = self._variables[number].initializer
+                holder = initializer.inputs[1].ref()
+                if holder not in values:
+                    values[holder] = np.asarray(self._state[number])
+                    brought[number] = initializer
+            fed = {holder.deref(): value for holder, value in values.items()}
+            self._session.run(list(brought.values()), fed)
+            self._only_there -= brought.keys()
+            waiting = [number for number in waiting if number not in brought]
 
     def _touched(self, fetches):
         """Returns two sets of variable numbers: which ones a run depends on, and may write to."""

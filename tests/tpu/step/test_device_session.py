@@ -85,6 +85,23 @@ def test_a_run_brings_what_it_depends_on_and_once(world):
     assert world.devices.put_values[1:] == [[]]
 
 
+def test_variables_that_share_a_tensor_as_their_initial_value():
+    with tf.Graph().as_default():
+        shared = tf.fill([1], 5.0)
+        variables = [
+            tf.get_variable(name, initializer=initial, use_resource=True)
+            for name, initial in (("a", shared), ("b", shared), ("c", [6.0]))
+        ]
+        assert variables[0].initializer.inputs[1] is variables[1].initializer.inputs[1]
+        raw = tf.Session()
+        raw.run(tf.global_variables_initializer())
+        session = DeviceSession(raw, variables)
+        with session.on_devices(lambda values: values) as state:
+            assert [value.tolist() for value in state] == [[5.0], [5.0], [6.0]]
+            state[:] = [np.float32([number]) for number in range(3)]
+        assert [value.tolist() for value in session.run(variables)] == [[0.0], [1.0], [2.0]]
+
+
 def test_what_a_run_writes_goes_to_the_devices(world):
     world.loop(3, 4, 1)
     world.session.run(world.add_to_b)
