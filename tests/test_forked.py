@@ -57,7 +57,10 @@ def test_a_copy_computes():
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import os; os.abort()", -signal.SIGABRT),
         ("import os; os._exit(143)", 143),
+        ("import sys; sys.exit('bad')", 1),
+        ("import sys; sys.exit(-1)", 255),
         ("import atexit; atexit.register(print, 'bye')", 0),
+        ("import threading; threading.Timer(0.1, print, ['last']).start()", 0),
     ],
 )
 def test_it_ends_as_a_new_process(program, code):

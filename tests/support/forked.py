@@ -42,8 +42,9 @@ class _Server:
         ours, theirs = socket.socketpair()
         program = os.path.join(os.path.dirname(__file__), "fork_server.py")
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._compiled_modules = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
-            [sys.executable, program, str(theirs.fileno())],
+            [sys.executable, program, str(theirs.fileno()), self._compiled_modules.name],
             pass_fds=[theirs.fileno()],
             env={name: v for name, v in self.environment.items() if name != "PYTHONPATH"},
             stdin=subprocess.DEVNULL,
@@ -58,6 +59,7 @@ class _Server:
         self._socket.close()
         self._process.wait()
         self._errors.close()
+        self._compiled_modules.cleanup()
 
     def ask(self, request, streams):
         """Returns (process id of a new copy, a descriptor from which its status can be read)."""
