@@ -1,6 +1,6 @@
 """The infeed: a thread that draws batches ahead of the compute, up to a bounded number."""
 
-import queue
+import collections
 import threading
 import time
 from collections.abc import Callable
@@ -37,9 +37,13 @@ class Infeed:
         self._draw = draw
         self._limit = limit
         self._delay_secs = delay_secs
-        self._batches = queue.Queue(maxsize=depth)
+        self._depth = depth
         self._error = errors.FirstError()
+        self._batches = collections.deque()
+        self._has_ended = False
         self._stopping = threading.Event()
+        # Of the batches, of the thread's end, and of the wish to stop it.
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
         self.drawn = 0
         self.waited_secs = 0.0
@@ -56,43 +60,54 @@ class Infeed:
         """
         start = time.perf_counter()
         try:
-            while not interrupted():
-                # This must come before the look into the queue, or the last batch may be missed.
-                finished = not self._thread.is_alive()
-                try:
-                    return self._batches.get(timeout=0 if finished else _POLL_SECS)
-                except queue.Empty:
-                    if finished:
+            with self._changed:
+                while not interrupted():
+                    if self._batches:
+                        self._changed.notify_all()
+                        return self._batches.popleft()
+                    if self._has_ended:
                         self._error.raise_if_any()
-                        raise EndOfInput from None
+                        raise EndOfInput
+                    self._changed.wait(_POLL_SECS)  # `interrupted` tells nobody when it changes
             return None
         finally:
             self.waited_secs += time.perf_counter() - start
 
     def has_batch(self) -> bool:
         """Returns whether `get` would not have to wait."""
-        return not self._batches.empty()
+        return bool(self._batches)
 
     def stop(self) -> None:
         """Asks the thread to end, without waiting for a `draw` that is running."""
-        self._stopping.set()
+        with self._changed:
+            self._stopping.set()
+            self._changed.notify_all()
 
     def join(self, timeout_secs: float) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout_secs)
 
     def _run(self):
-        with self._error.recorded():
-            self._stopping.wait(self._delay_secs)
-            while not self._stopping.is_set() and self.drawn != self._limit:
-                try:
-                    batch = self._draw()
-                except EndOfInput:
-                    return
-                self.drawn += 1
-                while not self._stopping.is_set():
-                    try:
-                        self._batches.put(batch, timeout=_POLL_SECS)
-                        break
-                    except queue.Full:
-                        continue
+        try:
+            with self._error.recorded():
+                self._draw_all()
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _draw_all(self):
+        self._stopping.wait(self._delay_secs)
+        while not self._stopping.is_set() and self.drawn != self._limit:
+            try:
+                batch = self._draw()
+            except EndOfInput:
+                return
+            self.drawn += 1
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: len(self._batches) < self._depth or self._stopping.is_set()
+                )
+                if not self._stopping.is_set():
+                    self._batches.append(batch)
+                    self._changed.notify_all()

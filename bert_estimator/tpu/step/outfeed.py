@@ -6,6 +6,7 @@ and is fed the values of the step's tensors, concatenated over the cores.
 """
 
 import collections
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from bert_estimator.tpu.spec import call_host_fn
 # bounds the memory.
 _DEPTH = 64
 _POLL_SECS = 0.1
+_WAKE = object()  # what an outfeed gets when it is stopped
 
 
 class HostFunction:
@@ -145,6 +147,8 @@ class Outfeed:
 
     def stop(self) -> None:
         self._stopping.set()
+        with contextlib.suppress(queue.Full):  # then the thread does not wait for a value
+            self._values.put_nowait(_WAKE)
 
     def join(self, timeout_secs: float) -> None:
         if self._thread.is_alive():
@@ -152,11 +156,10 @@ class Outfeed:
 
     def _run(self):
         with self._error.recorded():
-            while not self._stopping.is_set():
-                try:
-                    values = self._values.get(timeout=_POLL_SECS)
-                except queue.Empty:
-                    continue
+            while True:
+                values = self._values.get()
+                if self._stopping.is_set():
+                    return
                 self._receive(values)
                 self._values.task_done()
 

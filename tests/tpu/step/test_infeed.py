@@ -122,6 +122,23 @@ def test_a_full_infeed_stops_and_one_never_started_can_be_stopped(started):
     idle.join(5)
 
 
+def test_nothing_waits_for_a_look_at_the_interruption(started, monkeypatch):
+    monkeypatch.setattr(infeed, "_POLL_SECS", 600)
+    go = threading.Event()
+
+    def draw():
+        go.wait()
+        raise EndOfInput
+
+    ending = started(draw)
+    threading.Timer(0.1, go.set).start()
+    with pytest.raises(EndOfInput):
+        ending.get()
+    full = started(counting())
+    wait_until(lambda: full.drawn == infeed.DEPTH + 1)
+    assert [full.get() for _ in range(20)] == list(range(1, 21))
+
+
 def test_join_does_not_wait_for_a_draw_that_hangs(started):
     release = threading.Event()
     feed = started(release.wait)

@@ -153,6 +153,26 @@ def test_a_full_outfeed_makes_the_step_wait_and_an_error_frees_it(started):
         feed.put([np.zeros([1], np.float32)])
 
 
+@pytest.mark.parametrize("waiting", [0, 3, outfeed._DEPTH])
+def test_it_stops_after_the_value_that_is_being_processed(started, waiting):
+    go, processed = threading.Event(), []
+
+    def note(value):
+        processed.append(value)
+        go.wait()
+
+    feed, _ = started(lambda t: tf.py_func(note, [t], []))
+    feed.put([np.zeros([1], np.float32)])
+    wait_until(lambda: processed)
+    for _ in range(waiting):
+        feed.put([np.zeros([1], np.float32)])
+    feed.stop()
+    go.set()
+    feed.join(5)
+    assert not feed._thread.is_alive()
+    assert len(processed) == 1
+
+
 def test_writers_made_so_far_are_opened_and_flushed(graph, tmp_path):
     with summary.create_file_writer(str(tmp_path)).as_default():
         write = summary.scalar("a", 1.5, step=3)
