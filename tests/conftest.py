@@ -117,6 +117,15 @@ LONG_FILES = (
     "test_combinations.py",
     "recipes/test_hand_over.py",
     "tpu/verbs/test_interrupts.py",
+    "serving/test_answer_model.py",
+    "serving/test_graph_sentencepiece.py",
+    "interchange/test_hub.py",
+    "test_run_squad.py",
+    "tpu/test_train_eval.py",
+    "tpu/test_tf1_idioms.py",
+    "tpu/verbs/test_evaluation.py",
+    "tpu/verbs/test_prediction.py",
+    "tpu/verbs/test_kept_evaluation.py",
 )
 
 

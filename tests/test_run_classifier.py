@@ -345,7 +345,14 @@ def test_eight_cores_predict_what_one_does(data, copied):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("tpu_name", [None, "rehearse:2"])
+@pytest.mark.parametrize(
+    "tpu_name",
+    [
+        None,
+        # The variables get them before they go to the cores: quick tests of warm starts show it.
+        pytest.param("rehearse:2", marks=pytest.mark.slow),
+    ],
+)
 def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_name):
     """The rate is so small that training leaves the weights as they were."""
     if tpu_name:
