@@ -108,21 +108,18 @@ class DeviceSession(SessionInterface):
                 self._only_here |= written
 
     def _bring(self, numbers):
-        waiting = sorted(numbers & self._only_there)
+        waiting = numbers & self._only_there
         while waiting:
-            # Each value goes where the initial one would. Variables that share a tensor as their
-            # initial value come one after the other.
-            values, brought = {}, {}
-            for number in waiting:
-                initializer = self._variables[number].initializer
-                holder = initializer.inputs[1].ref()
-                if holder not in values:
-                    values[holder] = np.asarray(self._state[number])
-                    brought[number] = initializer
-            fed = {holder.deref(): value for holder, value in values.items()}
-            self._session.run(list(brought.values()), fed)
-            self._only_there -= brought.keys()
-            waiting = [number for number in waiting if number not in brought]
+            # Each value goes where the initial one would. Of variables that share a tensor as their
+            # initial value, each run brings one.
+            initializers = {number: self._variables[number].initializer for number in waiting}
+            number_of = {each.inputs[1].ref(): number for number, each in initializers.items()}
+            self._session.run(
+                [initializers[number] for number in number_of.values()],
+                {place.deref(): np.asarray(self._state[n]) for place, n in number_of.items()},
+            )
+            self._only_there -= set(number_of.values())
+            waiting &= self._only_there
 
     def _touched(self, fetches):
         """Returns two sets of variable numbers: which ones a run depends on, and may write to."""

@@ -42,7 +42,7 @@ class Infeed:
         self._batches = collections.deque()
         self._has_ended = False
         self._stopping = threading.Event()
-        # Of the batches, of the thread's end, and of the wish to stop it.
+        # Notified when batches come or go, when the thread ends, and when it is to end.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
         self.drawn = 0

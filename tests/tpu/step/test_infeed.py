@@ -122,9 +122,12 @@ def test_a_full_infeed_stops_and_one_never_started_can_be_stopped(started):
     idle.join(5)
 
 
-def test_nothing_waits_for_a_look_at_the_interruption(started, monkeypatch):
-    monkeypatch.setattr(infeed, "_POLL_SECS", 600)
-    go = threading.Event()
+def test_get_and_the_thread_wake_each_other(started, monkeypatch):
+    monkeypatch.setattr(infeed, "_POLL_SECS", 20)  # what a wait would take that nobody ends
+    start, go = time.perf_counter(), threading.Event()
+
+    def too_long():
+        return time.perf_counter() - start > 15
 
     def draw():
         go.wait()
@@ -133,10 +136,11 @@ def test_nothing_waits_for_a_look_at_the_interruption(started, monkeypatch):
     ending = started(draw)
     threading.Timer(0.1, go.set).start()
     with pytest.raises(EndOfInput):
-        ending.get()
+        ending.get(too_long)
     full = started(counting())
     wait_until(lambda: full.drawn == infeed.DEPTH + 1)
-    assert [full.get() for _ in range(20)] == list(range(1, 21))
+    assert [full.get(too_long) for _ in range(20)] == list(range(1, 21))
+    assert not too_long()
 
 
 def test_join_does_not_wait_for_a_draw_that_hangs(started):
