@@ -10,8 +10,8 @@ from types import ModuleType
 
 from bert_estimator import native_log
 
-# TensorFlow's own import imports one Keras, and jax for TensorFlow Lite's conversions. They take
-# more than half as long again, and TensorFlow goes on if they are not installed.
+# TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
+# converter. It takes over 50 % longer with them, and TensorFlow works without them.
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 
 

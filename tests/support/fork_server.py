@@ -155,7 +155,7 @@ def end(status):
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
-    except OSError:  # Python says so
+    except OSError:  # Python reports that when it ends
         sys.exit(status)
     os._exit(status)
 

@@ -83,8 +83,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         """Writes the graph, and saves.
 
         TensorFlow's method does the same, but it serializes the graph three times and prints it in
-        Python, which takes BERT-base 2 seconds. A session's graph is final, so its serialized form
-        is kept for the checkpoints, each of which has a copy.
+        Python, which takes BERT-base 2 seconds. The graph cannot change any more, so it is
+        serialized once, and written beside each checkpoint.
         """
         step = session.run(self._global_step_tensor)
         graph_def = tf.get_default_graph().as_graph_def(add_shapes=True)

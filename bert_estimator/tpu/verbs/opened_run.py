@@ -243,10 +243,10 @@ class _PreparedGraph:
 
 
 def _skip_readiness(scaffold):
-    """Spares sessions the check that all variables are initialized, if they must be.
+    """Leaves the check that all variables are initialized out, if it cannot fail.
 
-    They are if the operations that initialize them and the saver are the defaults, which know every
-    variable. The check takes two operations for each variable, and runs twice.
+    It cannot if the saver and the operations that initialize variables are the defaults, which
+    cover every variable. The check takes two operations for each variable, and runs twice.
     """
     own = (scaffold.init_op, scaffold.local_init_op)
     collected = (tf.GraphKeys.INIT_OP, tf.GraphKeys.LOCAL_INIT_OP)
