@@ -1,7 +1,7 @@
 """Kills within a test's process: an exception that nothing catches, in place of a call.
 
-What is on disk stays as it is, as after a `kill -9`. A copy of the directory at the moment of a call
-has the same files, and the run goes on: then no run of its own has to be killed.
+What is on disk stays as it is, as after a `kill -9`. A copy of the directory at the moment of a
+call has the same files, and the run goes on: then no run of its own has to be killed.
 """
 
 import os
