@@ -24,12 +24,12 @@ import tempfile
 import threading
 import types
 
-# TensorFlow's client of gs:// reads them when TensorFlow is loaded, which `rewriting` does. By
+# TensorFlow's client of gs:// reads them when TensorFlow is loaded, which `quick_graphs` does. By
 # default it repeats a request that fails for minutes.
 os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "1"
 os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "1000"
 
-import rewriting
+import quick_graphs
 
 
 def load():
@@ -125,7 +125,7 @@ def run(arguments, folder, environment):
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # The environment may have another TMPDIR than the server's.
-    rewriting.do_as_original()
+    quick_graphs.do_as_original()
     path = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kind = arguments[0]
     first = {"-c": "", "-m": os.getcwd()}.get(kind) or os.path.dirname(os.path.abspath(kind))

@@ -7,6 +7,7 @@ import toy
 
 from bert_estimator import tpu
 
+KNOWS_LINES = True  # see `around_tests`
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 LINES = {

@@ -1,0 +1,83 @@
+"""The fixtures of all tests: the XLA runtime, what TensorFlow can leave out, TensorFlow's logger.
+
+They are apart from `conftest.py` because they load TensorFlow, which takes seconds: the process
+that shares tests out to others does without. jax takes the number of virtual cores once, when the
+first test that needs a device starts it: so there are enough for every test.
+"""
+
+import importlib.util
+
+import log_lines
+import pytest
+import quick_graphs
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step import step_graph
+
+try:
+    devices.import_jax().config.update("jax_num_cpu_devices", 8)
+    step_graph.check_tensorflow()
+    _MISSING = None
+except RuntimeError as error:
+    _MISSING = str(error)
+
+
+@pytest.fixture(scope="session")
+def xla_runtime():
+    """Skips the tests that use this fixture if the XLA runtime cannot run."""
+    if _MISSING:
+        pytest.skip(f"needs the XLA runtime: {_MISSING}")
+
+
+@pytest.fixture(scope="session")
+def tpu_compiler(xla_runtime):
+    """Skips the tests that compile for TPUs if the TPU's compiler is not installed."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs the TPU's compiler, libtpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quicker_graphs(request):
+    """Switches off what TensorFlow does with every graph, unless a module asks for it.
+
+    A module asks for the rewriting with REWRITES_GRAPHS = True, for the lines that made operations
+    with KNOWS_LINES = True. The copies of the process that `forked` makes do as the process does.
+    Both stay on if slow tests are asked for, and in new processes.
+    """
+    is_quick = request.config.option.markexpr == "not slow"
+    with pytest.MonkeyPatch.context() as patched:
+        if is_quick and not getattr(request.module, "REWRITES_GRAPHS", False):
+            quick_graphs.switch_rewriting_off(patched)
+        if is_quick and not getattr(request.module, "KNOWS_LINES", False):
+            quick_graphs.switch_stacks_off(patched)
+        yield
+
+
+@pytest.fixture
+def rewritten_graphs(monkeypatch):
+    """Switches the rewriting of graphs on, for exactly the numbers of a new process."""
+    quick_graphs.switch_rewriting_on(monkeypatch)
+
+
+_LOGGER = tf.get_logger()
+_AS_IT_WAS = _LOGGER.level, _LOGGER.propagate, [*_LOGGER.filters], [*_LOGGER.handlers]
+_FORMATTERS = [handler.formatter for handler in _LOGGER.handlers]
+
+
+@pytest.fixture(autouse=True)
+def untouched_logger():
+    """Scripts set TensorFlow's logger up, in fixtures too: the next test gets it as it was."""
+    yield
+    level, _LOGGER.propagate, filters, handlers = _AS_IT_WAS
+    _LOGGER.setLevel(level)
+    _LOGGER.filters[:], _LOGGER.handlers[:] = filters, handlers
+    for handler, formatter in zip(handlers, _FORMATTERS, strict=True):
+        handler.setFormatter(formatter)
+
+
+@pytest.fixture
+def logged():
+    """What is logged in the test: a list of (level, message)."""
+    with log_lines.collected() as lines:
+        yield lines
