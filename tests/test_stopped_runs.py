@@ -256,7 +256,10 @@ def test_a_directory_of_a_run_on_other_data_is_refused(script, data, finished, t
     ("script", "changes"),
     [
         (PRETRAINING, {"use_tpu": True, "precision": "bfloat16"}),
-        (PRETRAINING, {"use_tpu": False, "keep_best_checkpoint": True}),
+        # test_killed_evaluations.py has a quick case in local mode.
+        pytest.param(
+            PRETRAINING, {"use_tpu": False, "keep_best_checkpoint": True}, marks=pytest.mark.slow
+        ),
         (CLASSIFIER, {"use_tpu": True, "precision": "bfloat16", "keep_best_checkpoint": True}),
         pytest.param(
             SQUAD,

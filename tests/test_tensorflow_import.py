@@ -44,6 +44,7 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
     assert printed(code) == ["0", "3", "True", "4"]
 
 
+@pytest.mark.slow
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
 from bert_estimator import tensorflow_import
