@@ -119,7 +119,8 @@ def test_a_file_cut_short_while_it_is_read(data, tmp_path, monkeypatch, capsys):
 
 def test_a_loss_that_is_infinite(script, data, tmp_path, capsys):
     path = shutil.copytree(data[script.name], tmp_path / "data")
-    changes = {**script.steps(20), **script.spoil(path), "optimizer": "lars"}  # the smallest graph
+    # LAMB and LARS would take the norm of a huge weight, which is infinite at once.
+    changes = {**script.steps(20), **script.spoil(path), "optimizer": "adamw"}
     assert script.main([*script.flags(path, tmp_path / "run", **changes), "--do_train"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"{script.name}: error: The loss of step 7 is {script.bad_loss}")
