@@ -133,7 +133,7 @@ def test_own_text_to_answers_of_transformers(workspace, journey):
     lines = journey.run("-m", "bert_estimator.interchange", "runs/mine", "hf")
     assert len(lines) < 50 and not [line for line in lines if "adam_" in line]
     assert any(line.startswith("Weights read back bit for bit.") for line in lines)
-    if "TRANSFORMERS_PYTHON" in os.environ:
+    if os.environ.get("TRANSFORMERS_PYTHON"):
         program = (
             "import json, transformers\n"
             "answers = transformers.pipeline('fill-mask', 'hf')('The bright [MASK] sees it.')\n"

@@ -49,8 +49,8 @@ def _truncated_normal(full_name, shape):
         alg=_PHILOX,
         dtype=tf.uint32,
     )
-    # float32 holds 24 bits exactly. They become odd multiples of 2^-24 within (-1, 1).
-    uniform = tf.cast(tf.bitwise.right_shift(words, tf.constant(8, tf.uint32)), tf.float32)
-    uniform = (uniform - (2.0**23 - 0.5)) * 2.0**-23
+    # float32 holds 24 bits exactly: odd multiples of 1/2 within (-2^23, 2^23).
+    odd = tf.cast(tf.bitwise.right_shift(words, tf.constant(8, tf.uint32)), tf.float32)
+    odd -= 2.0**23 - 0.5
     two_deviations = math.erf(2.0 / math.sqrt(2.0))
-    return math.sqrt(2.0) * tf.math.erfinv(uniform * two_deviations)
+    return math.sqrt(2.0) * tf.math.erfinv(odd * (two_deviations * 2.0**-23))

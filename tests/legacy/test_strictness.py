@@ -87,7 +87,7 @@ def test_a_script_may_use_what_todays_packages_refuse(tmp_path):
     assert done.stdout == "all\n", done.stderr
 
 
-@pytest.mark.skipif("TF115_PYTHON" not in os.environ, reason="needs TF115_PYTHON")
+@pytest.mark.skipif(not os.environ.get("TF115_PYTHON"), reason="needs TF115_PYTHON")
 def test_the_script_runs_on_tensorflow_1(tmp_path):
     done = run([os.environ["TF115_PYTHON"]], tmp_path, subprocess.run)
     assert done.stdout == "all\n", done.stderr

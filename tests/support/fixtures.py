@@ -56,11 +56,11 @@ def write_tf1(folder, config, weights, **facts):
 
 
 needs_transformers = pytest.mark.skipif(
-    "TRANSFORMERS_PYTHON" not in os.environ,
+    not os.environ.get("TRANSFORMERS_PYTHON"),
     reason="TRANSFORMERS_PYTHON names no Python with torch and transformers",
 )
 needs_tensorflow_1 = pytest.mark.skipif(
-    "TF115_PYTHON" not in os.environ, reason="TF115_PYTHON names no TF 1.15"
+    not os.environ.get("TF115_PYTHON"), reason="TF115_PYTHON names no TF 1.15"
 )
 
 
