@@ -182,7 +182,7 @@ def test_the_stages_of_a_recipe_are_compiled_and_summed(tmp_path, capsys):
         for name in totals:
             totals[name] += report[name]
     least, likely = map(compile_only._duration, totals.values())
-    assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}." in capsys.readouterr().out
+    assert f"all 2 stages: {least} at least; at 28.3% of peak {likely}\n" in capsys.readouterr().out
 
 
 def test_what_does_not_fit(tmp_path, capsys):
