@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 OUTSIDE = "O"
-PREFIXES = "BIES"
+PREFIXES = tuple("BIES")
 
 Entity = tuple[str, int, int]  # type, place of its first word, place after its last word
 

@@ -58,6 +58,7 @@ def test_scores_of_nothing_are_0():
         (("O", "B", "I"), True),
         (("S-X", "E-Y"), True),
         (("NOUN", "VERB", "O"), False),
+        (("O", "ES", "IE"), False),  # languages: ES is not S, and not E
         (("O",), False),
     ],
 )
