@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import atomic_file
 from bert_estimator.command_line import evaluated_steps
 from bert_estimator.command_line.run_directory import NETWORK_FILES
 from bert_estimator.jobs.config import JobConfig
@@ -104,15 +105,20 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         return self.exhausted
 
     def _copy(self, checkpoint):
-        """Copies a checkpoint. The index file is the last: without it TensorFlow sees nothing."""
+        """Copies a checkpoint. The index file is the last: without it TensorFlow sees nothing.
+
+        The copies reach the disk before best.json names them and the best one until then goes.
+        """
         os.makedirs(self._directory, exist_ok=True)
         paths = sorted(glob.glob(glob.escape(checkpoint) + ".*"), key=lambda p: p.endswith("index"))
         folder = os.path.dirname(checkpoint)
         for path in [*(os.path.join(folder, name) for name in NETWORK_FILES), *paths]:
             if os.path.exists(path):
                 copy = os.path.join(self._directory, os.path.basename(path))
-                shutil.copy(path, copy + ".tmp")
-                os.replace(copy + ".tmp", copy)
+                shutil.copy(path, copy + atomic_file.ENDING)
+                atomic_file.sync(copy + atomic_file.ENDING)
+                os.replace(copy + atomic_file.ENDING, copy)
+        atomic_file.sync(self._directory)
 
     def _remove_others(self):
         """Removes the files of all checkpoints but the best one."""

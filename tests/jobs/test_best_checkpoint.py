@@ -87,6 +87,33 @@ def test_the_network_is_kept_with_the_best(tmp_path, run):
         assert (tmp_path / "best" / name).read_text() == name
 
 
+def test_the_best_is_on_the_disk_before_best_json_names_it(run, monkeypatch):
+    calls = []
+
+    def noted(name, function):
+        def called(source, *arguments):
+            is_open = isinstance(source, int)
+            path = os.readlink(f"/proc/self/fd/{source}") if is_open else source
+            calls.append((name, os.path.basename(path)))
+            return function(source, *arguments)
+
+        monkeypatch.setattr(os, name, called)
+
+    for name in ("fsync", "replace", "remove"):
+        noted(name, getattr(os, name))
+    a_run = run({10: 0.5, 20: 0.7})
+    a_run.save(10)
+    del calls[:]
+    a_run.save(20)
+    named = calls.index(("replace", "best.json.tmp"))
+    for extension in ("index", "data-00000-of-00001"):
+        name = f"model.ckpt-20.{extension}.tmp"
+        assert calls.index(("fsync", name)) < calls.index(("replace", name)) < named
+    last = calls.index(("replace", "model.ckpt-20.index.tmp"))
+    assert ("fsync", "best") in calls[last:named]
+    assert ("remove", "model.ckpt-10.index") in calls[named:]
+
+
 def test_what_has_no_weights_yet_is_not_evaluated(run):
     a_run = run({})
     assert a_run.save(0) is False
