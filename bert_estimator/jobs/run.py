@@ -18,6 +18,7 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
+from bert_estimator.tpu.verbs.interrupts import Interrupts
 
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
 _FILE_FLAGS = (
@@ -140,14 +141,22 @@ class Run:
         listeners = [best_checkpoint] if best_checkpoint is not None else []
         if self.config.mirror is not None:
             listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
-        while not self._train_or_roll_back(input_fn, num_train_steps, listeners, rollbacks):
-            self.directory.forget_metrics_after(self.estimator.global_step())
+        # A signal may come in the step whose loss is not finite, or between two attempts.
+        with Interrupts("finishing the current step, then saving") as interrupts:
+            while not self._train_or_roll_back(
+                input_fn, num_train_steps, listeners, rollbacks, interrupts
+            ):
+                self.directory.forget_metrics_after(self.estimator.global_step())
+            interrupts.raise_if_requested()
         if self.config.mirror is not None:
             self.config.mirror.share()
         print(f"Training took {time.perf_counter() - start:.0f} s.")
 
-    def _train_or_roll_back(self, input_fn, num_train_steps, listeners, rollbacks):
-        """Trains to the end; returns False if it rolled back instead, and is to be called again."""
+    def _train_or_roll_back(self, input_fn, num_train_steps, listeners, rollbacks, interrupts):
+        """Trains to the end; returns False if it rolled back instead, and is to be called again.
+
+        A run that a signal ended rolls back when the same command goes on with it.
+        """
         try:
             self.estimator.train(
                 input_fn(tuple(rollbacks.skipped)),
@@ -156,6 +165,8 @@ class Run:
                 saving_listeners=listeners,
             )
         except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
+            if self.config.max_rollbacks:
+                interrupts.raise_if_requested()
             step = self.estimator.global_step()
             if not rollbacks.add(step, error.step):
                 raise

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.rollbacks import Rollbacks
-from bert_estimator.tpu.verbs import snapshot
+from bert_estimator.tpu.verbs import snapshot, training
 
 
 def test_rollbacks_are_kept_and_bounded(tmp_path):
@@ -148,6 +149,25 @@ def test_rollbacks_and_the_best_checkpoint(run, script, runtime, way, tmp_path, 
     found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_signal_in_the_step_that_fails_ends_the_run(run, tmp_path, monkeypatch):
+    """The same command rolls back, and goes on to the end."""
+    check = training._TrainingLoop._check_losses
+
+    def with_signal(self, result):
+        if not np.isfinite(result.losses).all():
+            os.kill(os.getpid(), signal.SIGTERM)  # it came while the step ran
+        check(self, result)
+
+    flags = {"optimizer": "adamw", "max_rollbacks": 2}
+    monkeypatch.setattr(training._TrainingLoop, "_check_losses", with_signal)
+    assert run(PRETRAINING, "run", SESSION, **flags) == 143
+    assert steps_of(tmp_path / "run") == [0, 4]
+    assert not (tmp_path / "run" / "rollbacks.json").exists()
+    monkeypatch.undo()
+    assert run(PRETRAINING, "run", SESSION, **flags) == 0
+    assert skipped_by(tmp_path / "run") == [(4, 3)]
 
 
 def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsys):
