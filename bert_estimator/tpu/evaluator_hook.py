@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu import checks
+from bert_estimator.tpu.verbs import interrupts
 
 
 class InMemoryEvaluatorHook(tf.train.SessionRunHook):
@@ -15,6 +16,7 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
 
     The training goes on after each evaluation with the same session and data. The variables reach
     the evaluation in a temporary checkpoint, so model_dir gets only the evaluation's event file.
+    If a signal ends the training, it also ends an evaluation, and the training saves its state.
 
     Args:
       estimator: the `Estimator` or `TPUEstimator` that trains, and evaluates.
@@ -82,6 +84,9 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
             self._evaluate(session, step)
 
     def _evaluate(self, session, step):
+        self._evaluated = step
+        if interrupts.stop_requested():
+            return
         with tempfile.TemporaryDirectory(prefix="in_memory_evaluator_") as folder:
             path = self._saver.save(
                 session,
@@ -90,7 +95,11 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
                 write_meta_graph=False,
                 write_state=False,
             )
-            self._estimator.evaluate(
-                self._input_fn, checkpoint_path=path, name=self._name, **self._evaluation
-            )
-        self._evaluated = step
+            try:
+                self._estimator.evaluate(
+                    self._input_fn, checkpoint_path=path, name=self._name, **self._evaluation
+                )
+            except (KeyboardInterrupt, SystemExit):
+                # The training sees the signal after this, saves its state, and raises.
+                if not interrupts.stop_requested():
+                    raise

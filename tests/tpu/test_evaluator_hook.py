@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -52,6 +53,36 @@ def test_a_training_is_evaluated_as_its_checkpoints_are(tmp_path, request, runti
     for name in plain.get_variable_names():
         assert (plain.get_variable_value(name) == hooked.get_variable_value(name)).all(), name
     assert hooked.latest_checkpoint() == str(tmp_path / "hooked" / "model.ckpt-6")
+
+
+@pytest.mark.parametrize("place", ["in a step", "in an evaluation"])
+def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, rules, place):
+    class Signal(tf.train.SessionRunHook):
+        def __init__(self, counted):
+            self.calls, self._counted = 0, counted
+
+        def after_run(self, run_context, run_values):
+            self.calls += 1
+            if self.calls == self._counted:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    in_training, in_evaluation = Signal(5), Signal(6)
+    is_in_step = place == "in a step"
+    estimator = toy.make_estimator(tmp_path, iterations_per_loop=1, **rules)
+    hook = tpu.InMemoryEvaluatorHook(
+        estimator,
+        toy.input_fn,
+        steps=2,
+        hooks=[] if is_in_step else [in_evaluation],
+        every_n_iter=2,
+    )
+    hooks = [in_training, hook] if is_in_step else [hook]
+    with pytest.raises(SystemExit) as ended:
+        estimator.train(toy.input_fn, steps=50, hooks=hooks)
+    assert ended.value.code == 128 + signal.SIGTERM
+    # The third evaluation is of step 4. Its own loops may be of several steps.
+    assert estimator.global_step() == (5 if is_in_step else estimator.global_step()) > 0
+    assert toy.checkpoint_steps(tmp_path) == [0, estimator.global_step()]
 
 
 def test_it_is_refused_with_several_processes(tmp_path, monkeypatch):
