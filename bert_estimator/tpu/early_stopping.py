@@ -29,9 +29,7 @@ def make_early_stopping_hook(
     """
     if not callable(should_stop_fn):
         raise TypeError(f"should_stop_fn must be a function, not {should_stop_fn!r}")
-    if (run_every_secs is None) == (run_every_steps is None):
-        raise ValueError("give exactly one of run_every_secs and run_every_steps, the other None")
-    return _StoppingHook(should_stop_fn, run_every_secs, run_every_steps)
+    return _StoppingHook(lambda step: should_stop_fn(), run_every_secs, run_every_steps)
 
 
 def stop_if_higher_hook(
@@ -54,7 +52,7 @@ def stop_if_higher_hook(
       run_every_secs, run_every_steps: see `make_early_stopping_hook`.
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.gt, eval_dir, min_steps)
-    return make_early_stopping_hook(estimator, crossed, run_every_secs, run_every_steps)
+    return _StoppingHook(crossed, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -71,7 +69,7 @@ def stop_if_lower_hook(
     The arguments are as in `stop_if_higher_hook`.
     """
     crossed = _crossed(estimator, metric_name, threshold, operator.lt, eval_dir, min_steps)
-    return make_early_stopping_hook(estimator, crossed, run_every_secs, run_every_steps)
+    return _StoppingHook(crossed, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -90,7 +88,7 @@ def stop_if_no_increase_hook(
     stuck = _stuck(
         estimator, metric_name, max_steps_without_increase, operator.gt, eval_dir, min_steps
     )
-    return make_early_stopping_hook(estimator, stuck, run_every_secs, run_every_steps)
+    return _StoppingHook(stuck, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -109,7 +107,7 @@ def stop_if_no_decrease_hook(
     stuck = _stuck(
         estimator, metric_name, max_steps_without_decrease, operator.lt, eval_dir, min_steps
     )
-    return make_early_stopping_hook(estimator, stuck, run_every_secs, run_every_steps)
+    return _StoppingHook(stuck, run_every_secs, run_every_steps)
 
 
 def make_stop_at_checkpoint_step_hook(
@@ -133,8 +131,14 @@ def read_eval_metrics(eval_dir: str) -> collections.OrderedDict[int, dict[str, f
 
 
 class _StoppingHook(tf.train.SessionRunHook):
-    def __init__(self, should_stop_fn, every_secs, every_steps):
-        self._should_stop_fn = should_stop_fn
+    """Ends training when a function of the global step returns True."""
+
+    def __init__(self, should_stop, every_secs, every_steps):
+        if (every_secs is None) == (every_steps is None):
+            raise ValueError(
+                "give exactly one of run_every_secs and run_every_steps, the other None"
+            )
+        self._should_stop = should_stop
         self._timer = tf.train.SecondOrStepTimer(every_secs=every_secs, every_steps=every_steps)
 
     def begin(self):
@@ -143,7 +147,7 @@ class _StoppingHook(tf.train.SessionRunHook):
     def after_create_session(self, session, coord):
         # A resumed training may be where the one before it was to end.
         step = session.run(self._global_step)
-        if step and self._should_stop_fn():
+        if step and self._should_stop(int(step)):
             tf.logging.info("Early stopping at global step %d", step)
             coord.request_stop()
 
@@ -154,29 +158,37 @@ class _StoppingHook(tf.train.SessionRunHook):
         step = run_values.results
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            if self._should_stop_fn():
+            # In local mode the step that was fetched may be from before the update.
+            now = int(run_context.session.run(self._global_step))
+            if self._should_stop(now):
                 tf.logging.info("Early stopping at global step %d", step)
                 run_context.request_stop()
 
 
-def _evaluations(estimator, metric_name, eval_dir, min_steps):
-    """Returns the (step, value) pairs of a metric from a step on."""
+def _evaluations(estimator, metric_name, eval_dir, first, last):
+    """Returns the (step, value) pairs of a metric from a step to another.
+
+    There may be evaluations of later steps: a killed training goes on from its last checkpoint, and
+    somebody may go back to an earlier one.
+    """
     by_step = read_eval_metrics(eval_dir or estimator.eval_dir())
-    return [(step, metrics[metric_name]) for step, metrics in by_step.items() if step >= min_steps]
+    return [
+        (step, metrics[metric_name]) for step, metrics in by_step.items() if first <= step <= last
+    ]
 
 
 def _crossed(estimator, metric_name, threshold, is_beyond, eval_dir, min_steps):
-    def should_stop():
-        evaluations = _evaluations(estimator, metric_name, eval_dir, min_steps)
+    def should_stop(now):
+        evaluations = _evaluations(estimator, metric_name, eval_dir, min_steps, now)
         return any(is_beyond(value, threshold) for _, value in evaluations)
 
     return should_stop
 
 
 def _stuck(estimator, metric_name, most_steps, is_better, eval_dir, min_steps):
-    def should_stop():
+    def should_stop(now):
         best_step, best = None, None
-        for step, value in _evaluations(estimator, metric_name, eval_dir, min_steps):
+        for step, value in _evaluations(estimator, metric_name, eval_dir, min_steps, now):
             if best is None or is_better(value, best):
                 best_step, best = step, value
             if step - best_step >= most_steps:

@@ -9,23 +9,28 @@ from bert_estimator.tpu import early_stopping
 LOSSES = {10: 5.0, 20: 3.0, 30: 4.0, 40: 3.0, 50: 3.5}
 
 
-@pytest.fixture
-def estimator(tmp_path):
+def write_events(folder, losses):
     with tf.Graph().as_default():
-        writer = tf.summary.FileWriter(str(tmp_path / "eval"))
-        for step, loss in LOSSES.items():
+        writer = tf.summary.FileWriter(str(folder / "eval"))
+        for step, loss in losses.items():
             value = tf.Summary.Value(tag="loss", simple_value=loss)
             writer.add_summary(tf.Summary(value=[value]), step)
         writer.close()
+
+
+@pytest.fixture
+def estimator(tmp_path):
+    write_events(tmp_path, LOSSES)
     return make_estimator(tmp_path, iterations_per_loop=2)
 
 
 def stops(estimator, hook):
-    """Returns whether a hook ends the estimator's training at once."""
+    """Returns whether a hook ends the estimator's training at once, when it goes on at step 50."""
+    estimator.train(input_fn, max_steps=50)
     visits = Visits()
     estimator.train(input_fn, steps=4, hooks=[hook, visits])
-    assert visits.steps in ([2], [2, 4])
-    return visits.steps == [2]
+    assert visits.steps in ([], [52, 54])
+    return not visits.steps
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,19 @@ def stops(estimator, hook):
 def test_the_evaluations_decide(estimator, make, arguments, expected):
     hook = make(estimator, "loss", run_every_secs=None, run_every_steps=1, **arguments)
     assert stops(estimator, hook) == expected
+
+
+def test_evaluations_of_later_steps_do_not_count(tmp_path, rules):
+    """A killed training may have been evaluated after the checkpoint that it goes on from."""
+    write_events(tmp_path, {2: 1.0, 4: 9.0, 6: 9.0})
+    estimator = make_estimator(tmp_path, iterations_per_loop=2, **rules)
+    arguments = {"run_every_secs": None, "run_every_steps": 1}
+    higher = early_stopping.stop_if_higher_hook(estimator, "loss", 5.0, **arguments)
+    estimator.train(input_fn, max_steps=8, hooks=[higher])
+    assert estimator.global_step() == 4
+    stuck = early_stopping.stop_if_no_decrease_hook(estimator, "loss", 4, **arguments)
+    estimator.train(input_fn, max_steps=8, hooks=[stuck])
+    assert estimator.global_step() == 6
 
 
 def test_another_directory(estimator, tmp_path):
@@ -79,7 +97,8 @@ def test_a_function_decides_as_often_as_it_is_asked(estimator):
 
 def test_a_step_to_stop_at(estimator):
     hook = early_stopping.make_stop_at_checkpoint_step_hook(estimator, last_step=2)
-    assert stops(estimator, hook)
+    estimator.train(input_fn, steps=4, hooks=[hook])
+    assert estimator.global_step() == 2
 
 
 @pytest.mark.parametrize(
