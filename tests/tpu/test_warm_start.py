@@ -79,6 +79,17 @@ def test_the_first_step_already_has_them(tmp_path, source, rules):
     assert estimator.get_variable_value("global_step") == 3
 
 
+def test_steps_count_from_a_step_that_the_warm_start_brings(tmp_path, source, rules, logged):
+    settings = tpu.WarmStartSettings(source, vars_to_warm_start=[".*"])  # the global step, too
+    estimator = make(tmp_path, settings, rules)
+    estimator.train(input_fn, steps=3)
+    assert estimator.global_step() == 5
+    assert estimator.get_variable_value("a") == 5.0
+    assert ("INFO", "The warm start begins at step 2: training to step 5.") in logged
+    estimator.train(input_fn, max_steps=6)
+    assert estimator.global_step() == 6
+
+
 def test_a_checkpoint_of_its_own_wins(tmp_path, source):
     make(tmp_path, None).train(input_fn, steps=1)
     estimator = make(tmp_path, source).train(input_fn, steps=1)

@@ -70,11 +70,11 @@ def train(
             observers.finishing_checkpoint,
         ) as run,
         run.graph.as_default(),
-        observers.progress() as progress,
+        observers.progress(run.global_step(), steps) as progress,
     ):
         # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
         checkpoints.remember_earlier(run.step.spec.scaffold.saver, model_dir)
-        loop = _TrainingLoop(run, stop_step, progress, observers.finite, interrupts)
+        loop = _TrainingLoop(run, observers.stop_step, progress, observers.finite, interrupts)
         loop.run()
     # This also waits until the chief has written the last checkpoint.
     hosts.agree_on("the step reached", loop.now)
@@ -86,12 +86,13 @@ class _Observers:
 
     Attributes:
       finite: the `FiniteCheck`, once the hooks are made.
+      stop_step: the global step to end at, or None.
     """
 
     def __init__(self, job, hooks, saving_listeners, start_step, restored, stop_step):
         self._job, self._config = job, job.config
         self._callers_hooks, self._listeners = hooks, saving_listeners
-        self._start_step, self._restored, self._stop_step = start_step, restored, stop_step
+        self._start_step, self._restored, self.stop_step = start_step, restored, stop_step
         self._saver, self._last_hooks = None, []
 
     def make_hooks(self, step):
@@ -134,12 +135,22 @@ class _Observers:
             "Training from step %d%s to %s.",
             self._start_step,
             f" (restored from {self._restored})" if self._restored else "",
-            "the end of the data" if self._stop_step is None else f"step {self._stop_step}",
+            "the end of the data" if self.stop_step is None else f"step {self.stop_step}",
         )
 
     @contextlib.contextmanager
-    def progress(self):
-        """Gives the `Progress` of this training, and ends it."""
+    def progress(self, first_step, steps):
+        """Gives the `Progress` of this training, and ends it.
+
+        Args:
+          first_step: the global step of the session. A warm start may have brought one.
+          steps: the number of further steps, or None.
+        """
+        if steps is not None and first_step != self._start_step:
+            self.stop_step = first_step + steps
+            tf.logging.info(
+                "The warm start begins at step %d: training to step %d.", first_step, self.stop_step
+            )
         # Only the chief writes rates into the event file.
         config = self._config
         if not self._job.hosts.is_chief:
@@ -148,7 +159,7 @@ class _Observers:
             config,
             self._job.batch_size,
             self._job.units_per_example,
-            self._stop_step,
+            self.stop_step,
             self._hooks,
         )
         try:
