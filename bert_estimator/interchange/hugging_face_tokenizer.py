@@ -59,10 +59,25 @@ def _tokens(path):
 
 def read_settings(folder: str) -> tuple[bool | None, int | None]:
     """Returns (do_lower_case, model_max_length) of the directory's tokenizer_config.json; None for
-    a setting that it does not have."""
+    a setting that it does not have.
+
+    Raises:
+      ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
+    """
     path = os.path.join(folder, TOKENIZER)
     values = json_files.read(path) if os.path.exists(path) else {}
     lower, length = values.get("do_lower_case"), values.get("model_max_length")
+    # Without them, BertTokenizer does as google-research/bert: it strips accents if it lower-cases.
+    usual = {"strip_accents": lower is not False, "tokenize_chinese_chars": True}
+    for name, value in usual.items():
+        given = values.get(name)
+        if isinstance(given, bool) and given != value:
+            shown = f"{name}={str(given).lower()}"
+            raise ValueError(
+                f"{path}: {shown} with do_lower_case={str(lower is not False).lower()} is not "
+                "supported: text would be cut into other tokens than the model knows. To use it "
+                f"all the same, take {name} out of the file"
+            )
     return (
         lower if isinstance(lower, bool) else None,
         # transformers writes a number beyond all lengths for "not known".

@@ -344,6 +344,31 @@ def test_the_padding_token_is_the_vocabularys(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 4
 
 
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"do_lower_case": True, "strip_accents": False}, "strip_accents=false"),  # German models
+        ({"strip_accents": False}, "strip_accents=false"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents=true"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=false"),
+        ({"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True}, None),
+        ({"do_lower_case": False, "strip_accents": False}, None),
+        ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, None),
+    ],
+)
+def test_another_tokenizer_is_refused(tmp_path, settings, refused):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if refused is None:
+        assert open_source(str(folder)).do_lower_case is settings.get("do_lower_case")
+        return
+    name = refused.partition("=")[0]
+    with pytest.raises(
+        ValueError, match=rf"json: {refused} with do_lower_case=.* take {name} out of the file$"
+    ):
+        open_source(str(folder))
+
+
 @pytest.mark.parametrize("length", ["512", True, 0, 10**30, None])
 def test_a_length_that_says_nothing_is_not_read(tmp_path, length):
     folder = fixtures.changed(tmp_path, "hf_encoder")
