@@ -156,7 +156,8 @@ def own_task(
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
 
     Raises:
-      TableError: a column is not found; the message names the columns of the file.
+      TableError: a column is not found, or several may be the text; the message names the columns
+        of the file.
     """
     given = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (given and all(column.isdecimal() for column in given))
@@ -166,6 +167,12 @@ def own_task(
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
+        texts = [name for name in TEXT_A_NAMES if name in header]
+        if text_a_column is None and text_b is None and len(texts) > 1:
+            raise TableError(
+                f"{first}: its columns {' and '.join(texts)} may each be the text. Give "
+                "text_a_column, and text_b_column if the task is about pairs of texts"
+            )
         _check_columns(
             first,
             header,
@@ -203,9 +210,15 @@ def own_task(
 
 
 def _header(path: str) -> list[str | int]:
+    """Returns the columns of a file: of JSONL, the keys of all rows."""
+    columns: dict[str | int, None] = {}
     for _, row in read_rows(path):
-        return list(row)
-    raise TableError(f"{path}: has 0 rows; give a file with at least one")
+        columns.update(dict.fromkeys(row))
+        if not path.lower().endswith(".jsonl"):
+            break
+    if not columns:
+        raise TableError(f"{path}: has 0 rows; give a file with at least one")
+    return list(columns)
 
 
 def _usual(header: list[str | int], names: tuple[str, ...]) -> str | None:

@@ -202,6 +202,20 @@ def test_several_labels(tmp_path):
     assert [e.label for e in examples.training_examples(task)] == [(1, 1), (0, 0), (1, 0)]
 
 
+def test_the_second_text_of_a_later_row_is_not_left_out(tmp_path):
+    rows = '{"text": "a", "label": "x"}\n{"text": "b", "text_b": "c", "label": "y"}\n'
+    with pytest.raises(TableError, match=r"train\.jsonl:1: .*text_b"):
+        examples.training_examples(own(tmp_path, rows, "train.jsonl"))
+
+
+def test_of_several_columns_that_may_be_the_text_the_chosen_ones_are(tmp_path):
+    text = "question\tsentence\tlabel\nWhen?\tIn 1066.\tyes\nWho?\tIt.\tno\n"
+    task = own(tmp_path, text, text_a_column="question", text_b_column="sentence")
+    assert as_tuples(examples.training_examples(task))[0] == ("When?", "In 1066.", 1)
+    task = own(tmp_path, text, text_a_column="sentence")
+    assert as_tuples(examples.training_examples(task))[0] == ("In 1066.", None, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -228,6 +242,12 @@ def test_several_labels(tmp_path):
             "text\tlabel\n1\t2\n",
             {"label_column": "9th"},
             "its columns are text, label, which does not include label_column=9th",
+        ),
+        (
+            "question\tsentence\tlabel\nWhen?\tIn 1066.\tyes\n",  # as QNLI's files
+            {},
+            "train.tsv: its columns sentence and question may each be the text. Give "
+            "text_a_column, and text_b_column if the task is about pairs of texts",
         ),
         ("text\tlabel\n", {}, "has 0 rows"),
         ("1\tx\n", {"text_a_column": "2"}, "Give both text_a_column and label_column"),
