@@ -212,9 +212,10 @@ def test_every_character(casing):
         expected = [preprocess(text, casing == "uncased").encode() for text in some]
         with tf.Graph().as_default(), tf.Session() as session:
             in_graph = GraphSentencePiece(tokenizer)
-            cleaned = in_graph._preprocessed(tf.constant([text.encode() for text in some]))
+            given = tf.constant([text.encode() for text in some])
+            cleaned = in_graph._preprocessed(tf.strings.unicode_decode(given, "UTF-8"))
             session.run(tf.tables_initializer())
-            found = session.run(cleaned).tolist()
+            found = session.run(cleaned.texts).tolist()
         wrong = [each for each in zip(some, found, expected, strict=True) if each[1] != each[2]]
         assert wrong == []
         assert differences(tokenizer, some) == {}
