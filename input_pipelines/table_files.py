@@ -90,8 +90,10 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
 
 
 def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
-    for line, text in text_lines(path):
-        yield line, text.split("\t")
+    for line, text in text_lines(path, keep_empty=True):
+        # A line of tabs is a row of empty cells: predictions have a row for it.
+        if "\t" in text or text.strip():
+            yield line, text.split("\t")
 
 
 def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:

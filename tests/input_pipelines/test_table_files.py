@@ -27,6 +27,13 @@ def test_byte_order_mark_windows_line_ends_and_empty_lines(tmp_path):
     ]
 
 
+def test_a_row_of_empty_cells_is_a_row(tmp_path):
+    data = b"id\ttext\n1\ta\n\t\n\n2\tb\n"
+    found = [(2, {"id": "1", "text": "a"}), (3, {"id": "", "text": ""})]
+    assert rows(tmp_path, "a.tsv", data) == [*found, (5, {"id": "2", "text": "b"})]
+    assert rows(tmp_path, "a.csv", data.replace(b"\t", b",")) == rows(tmp_path, "a.tsv", data)
+
+
 def test_only_a_line_feed_ends_a_line(tmp_path):
     data = "a\tb\nx\u2028y\x85z\x0b\t1\n".encode()
     assert rows(tmp_path, "a.tsv", data) == [(2, {"a": "x\u2028y\x85z\x0b", "b": "1"})]
