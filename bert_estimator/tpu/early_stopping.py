@@ -151,16 +151,12 @@ class _StoppingHook(tf.train.SessionRunHook):
             tf.logging.info("Early stopping at global step %d", step)
             coord.request_stop()
 
-    def before_run(self, run_context):
-        return tf.train.SessionRunArgs(self._global_step)
-
     def after_run(self, run_context, run_values):
-        step = run_values.results
+        # Fetched with the step, in local mode, it may be from before the update.
+        step = int(run_context.session.run(self._global_step))
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            # In local mode the step that was fetched may be from before the update.
-            now = int(run_context.session.run(self._global_step))
-            if self._should_stop(now):
+            if self._should_stop(step):
                 tf.logging.info("Early stopping at global step %d", step)
                 run_context.request_stop()
 
