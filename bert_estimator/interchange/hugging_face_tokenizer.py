@@ -67,7 +67,7 @@ def read_settings(folder: str) -> tuple[bool | None, int | None]:
     path = os.path.join(folder, TOKENIZER)
     values = json_files.read(path) if os.path.exists(path) else {}
     lower, length = values.get("do_lower_case"), values.get("model_max_length")
-    # Without them, BertTokenizer does as google-research/bert: it strips accents if it lower-cases.
+    # By default BertTokenizer is google-research/bert's, which strips accents if it lower-cases.
     usual = {"strip_accents": lower is not False, "tokenize_chinese_chars": True}
     for name, value in usual.items():
         given = values.get(name)
