@@ -176,9 +176,11 @@ ARROWS = {
     "bert_estimator.recipes": ["bert_estimator.recipes"],
     "bert_estimator.jobs.owner": ["bert_estimator.tpu.lock"],
     "bert_estimator.jobs.local_folder": ["bert_estimator.tpu.lock"],
+    "bert_estimator.jobs.termination": [],
     "bert_estimator.jobs.mirror": [
         "bert_estimator.jobs.local_folder",
         "bert_estimator.jobs.owner",
+        "bert_estimator.jobs.termination",
         "bert_estimator.command_line.flags",
         "bert_estimator.tpu.lock",
         "bert_estimator.tpu.program.hosts",

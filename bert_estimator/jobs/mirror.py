@@ -40,6 +40,7 @@ from bert_estimator import paths, storage
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import owner
 from bert_estimator.jobs.local_folder import LocalFolder
+from bert_estimator.jobs.termination import Termination
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.program import hosts
 
@@ -54,6 +55,7 @@ _RESULTS = re.compile(
     r"(.*/)?(eval_results\.txt|eval_report[^/]*|test_results[^/]*|(nbest_)?predictions\.json"
     r"|null_odds\.json)"
 )
+_UPLOADING = "uploading what there is before the command ends"
 # After so many uploads in a row that failed, training ends.
 _MOST_FAILURES = 3
 # What another process writes meanwhile is listed at most so often, until nothing has changed.
@@ -127,7 +129,7 @@ class Mirror:
     def followed(self, owns: bool, takes_over: bool) -> Iterator[None]:
         """Uploads, at the end of the `with` block, what the block has written.
 
-        After an exception, too, it uploads what there is.
+        After an exception or SIGTERM, too, it uploads what there is.
 
         Args:
           owns: whether the block trains: no other process may, meanwhile.
@@ -139,17 +141,21 @@ class Mirror:
           StorageError: an upload failed. What was not uploaded stays on this machine; the text says
             where.
         """
-        if self._host.is_chief and (owns or (takes_over and self._owner.other())):
-            self._claim(takes_over)
-        try:
-            yield
-        except (Exception, KeyboardInterrupt, SystemExit):
+        with Termination() as termination:
+            if self._host.is_chief and (owns or (takes_over and self._owner.other())):
+                self._claim(takes_over)
             try:
+                yield
+            except (Exception, KeyboardInterrupt, SystemExit):
+                try:
+                    with termination.postponed(_UPLOADING):
+                        self._finish()
+                except Exception as another:  # The first error is the one to raise.
+                    _warn(str(another))
+                raise
+            with termination.postponed(_UPLOADING):
                 self._finish()
-            except Exception as another:  # The first error is the one to raise.
-                _warn(str(another))
-            raise
-        self._finish()
+            termination.raise_if_it_came()
 
     def _claim(self, takes_over):
         self._owner.claim(takes_over)

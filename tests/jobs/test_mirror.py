@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -484,6 +485,48 @@ def be_host(monkeypatch, task):
     cluster = {"chief": ["a:1"], "worker": ["b:1"]}
     config = {"cluster": cluster, "task": {"type": task, "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+def test_sigterm_outside_of_training_uploads_what_there_is(url, local):
+    before = signal.getsignal(signal.SIGTERM)
+    mirror = Mirror(url)
+    with (
+        pytest.raises(SystemExit) as exit_,
+        mirror.followed(owns=True, takes_over=False),
+    ):
+        write(mirror, "checkpoint", "eval_results.txt")
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert exit_.value.code == 143
+    assert names_in(url) == {"checkpoint", "eval_results.txt"}
+    assert os.listdir(local) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_sigterm_in_the_last_upload(url, local, monkeypatch, capsys, num_signals):
+    upload, signals = storage.upload, iter(range(num_signals))
+
+    def signalled(path, to):
+        if "metrics" in to:
+            for _ in signals:
+                os.kill(os.getpid(), signal.SIGTERM)
+        upload(path, to)
+
+    mirror = Mirror(url)
+    with (
+        pytest.raises(SystemExit) as exit_,
+        mirror.followed(owns=True, takes_over=False),
+    ):
+        write(mirror, "checkpoint", "metrics.jsonl")
+        monkeypatch.setattr(storage, "upload", signalled)
+    assert exit_.value.code == 143
+    assert "SIGTERM: uploading what there is before the command ends" in capsys.readouterr().err
+    whole = num_signals == 1
+    assert ("checkpoint" in names_in(url), local_is_left(local)) == (whole, not whole)
+
+
+def local_is_left(local):
+    return any("checkpoint" in names for _, _, names in os.walk(local))
 
 
 def test_hosts_but_the_chief_upload_their_own_directory_alone(url, monkeypatch):

@@ -1,0 +1,55 @@
+"""SIGTERM where nothing else handles it, such as in a prediction: what was written is uploaded."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+
+class Termination:
+    """Context manager that turns SIGTERM into SystemExit(143), as Python turns SIGINT into an error.
+
+    Training and evaluation handle signals themselves (`tpu.verbs.interrupts`). In a thread other
+    than the main thread, or if the program has its own handler of SIGTERM, this does nothing.
+    """
+
+    def __init__(self):
+        self._work, self._came = None, False
+
+    def __enter__(self):
+        in_main = threading.current_thread() is threading.main_thread()
+        self._installs = in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if self._installs:
+            signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(self, *exc_info):
+        if self._installs:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @contextlib.contextmanager
+    def postponed(self, what: str) -> Iterator[None]:
+        """Surrounds work that a first signal only ends when it is done; a second ends it at once.
+
+        Args:
+          what: the work, for the message: "uploading ...".
+        """
+        self._work = what
+        try:
+            yield
+        finally:
+            self._work = None
+
+    def raise_if_it_came(self) -> None:
+        """Raises SystemExit(143) for a signal that was postponed."""
+        if self._came:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _handle(self, number, frame):
+        if self._work and not self._came:
+            self._came = True
+            text = f"\nSIGTERM: {self._work}. Send it again to exit at once."
+            print(text, file=sys.stderr, flush=True)
+            return
+        raise SystemExit(128 + number)
