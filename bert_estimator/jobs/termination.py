@@ -1,4 +1,4 @@
-"""SIGTERM where nothing else handles it, such as in a prediction: what was written is uploaded."""
+"""SIGTERM outside of training, such as in a prediction: what was written is uploaded."""
 
 import contextlib
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Termination:
-    """Context manager that turns SIGTERM into SystemExit(143), as Python turns SIGINT into an error.
+    """Turns SIGTERM into SystemExit(143) in a `with` block, as Python turns SIGINT into an error.
 
     Training and evaluation handle signals themselves (`tpu.verbs.interrupts`). In a thread other
     than the main thread, or if the program has its own handler of SIGTERM, this does nothing.
