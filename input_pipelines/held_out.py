@@ -55,3 +55,32 @@ def find(record_files: Sequence[str]) -> list[str]:
             )
         found.append(file)
     return found
+
+
+def disagreement(record_files: Sequence[str]) -> str | None:
+    """Returns a warning if sets of training records do not hold out the same documents, or None.
+
+    The fraction decides which documents are held out. If one set holds out more than another, its
+    held-out text may be in the other, which is trained on, and the evaluation would look too good.
+    """
+    listed = manifests.read_manifests_of(record_files)
+    first_of = {}  # fraction -> the first file of a set that holds out this much
+    for path in record_files:
+        corpus = listed[path][1].corpus if path in listed else {}
+        fraction = 0.0
+        if corpus.get("held_out") is not None:
+            place = f"{listed[path][0]}: corpus: held_out"
+            json_files.check(corpus["held_out"], dict, place)
+            fraction = json_files.field(corpus["held_out"], "fraction", float, place)
+        first_of.setdefault(fraction, path)
+    if len(first_of) < 2:
+        return None
+    found = [
+        f"{path} {f'was made with --eval_fraction={fraction}' if fraction else 'holds out nothing'}"
+        for fraction, path in sorted(first_of.items())
+    ]
+    return (
+        f"The training records do not hold out the same documents: {', '.join(found)}. If they "
+        "share text, some of the held-out text is trained on, and the evaluation looks too good. "
+        "Create all of them with the same --eval_fraction, or give --eval_input_file."
+    )

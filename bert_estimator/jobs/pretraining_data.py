@@ -5,6 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow.compat.v1 as tf
+
 from bert_estimator import tokenization
 from bert_estimator.command_line import flags
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
@@ -112,6 +114,8 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
+    if not config.eval_input_file:
+        _warn_of_text_on_both_sides(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
     return PretrainingData(
@@ -124,6 +128,13 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         next(iter(manifest.casings(records.files)), None),
         token_counts,
     )
+
+
+def _warn_of_text_on_both_sides(record_files):
+    with flags.named("input_file"):
+        warning = held_out.disagreement(record_files)
+    if warning:
+        tf.logging.warning("%s", warning)
 
 
 def _check_one_vocabulary(flag, value, files, others):

@@ -3,8 +3,10 @@ import os
 import kills
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from commands import MAINS
 
+from bert_estimator.jobs import pretraining_config, pretraining_data
 from input_pipelines import creation, held_out, unigram
 from input_pipelines import manifest as manifests
 from input_pipelines.documents import is_held_out
@@ -91,6 +93,50 @@ def test_other_held_out_records_are_refused(tmp_path, vocab_file):
     os.remove(manifests.manifest_path(str(evaluation)))
     with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: is missing, but .*\.json names"):
         held_out.find(training)
+
+
+def test_sets_that_hold_out_other_documents_are_told(tmp_path, vocab_file, record_files):
+    """What one set holds out may be in another, which is trained on."""
+    for name, fraction in (("one", 0.25), ("same", 0.25), ("more", 0.5)):
+        (tmp_path / name).mkdir()
+        assert create(tmp_path / name, vocab_file, f"--eval_fraction={fraction}") == 0
+    one, same, more = (
+        str(tmp_path / name / "data" / "a.tfrecord") for name in ("one", "same", "more")
+    )
+    assert held_out.disagreement(record_files) is None
+    assert held_out.disagreement([one, same, one.replace("a.tf", "b.tf")]) is None
+    assert (
+        f": {one} was made with --eval_fraction=0.25, {more} was made with --eval_fraction=0.5. "
+        in (held_out.disagreement([more, one, same]))
+    )
+    nothing = held_out.disagreement([*record_files, one])
+    assert f": {record_files[0]} holds out nothing, {one} was made with" in nothing
+    # Records of other programs have no manifest, so their held-out documents are not known.
+    foreign = tmp_path / "foreign.tfrecord"
+    foreign.write_bytes(b"")
+    assert f"{foreign} holds out nothing" in held_out.disagreement([one, str(foreign)])
+
+
+@pytest.mark.parametrize("evaluated", [None, "heldout.b.tfrecord"])
+def test_pretraining_begins_with_a_warning(tmp_path, vocab_file, caplog, monkeypatch, evaluated):
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    for name, fraction in (("one", 0.25), ("more", 0.5)):
+        (tmp_path / name).mkdir()
+        assert create(tmp_path / name, vocab_file, f"--eval_fraction={fraction}") == 0
+    (tmp_path / "bert_config.json").write_text('{"vocab_size": 50}')
+    flags = [
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=4",
+        "--do_train",
+    ]
+    flags.append(f"--input_file={tmp_path}/one/data/*,{tmp_path}/more/data/*")
+    if evaluated:  # The user's own choice of records to evaluate on.
+        flags.append(f"--eval_input_file={tmp_path}/more/data/{evaluated}")
+    (config,) = pretraining_config.resolve(["x", f"--output_dir={tmp_path}/run", *flags])
+    pretraining_data.find(config, 50, may_replace=False)
+    warned = "The training records do not hold out the same documents" in caplog.text
+    assert warned == (evaluated is None)
 
 
 @pytest.mark.parametrize(
