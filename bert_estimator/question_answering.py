@@ -155,7 +155,8 @@ def _not_below(value):
     if its odds are not above the threshold.
     """
     rounded = np.float32(value)
-    return rounded if rounded >= value else np.nextafter(rounded, np.float32(np.inf))
+    # As a Python number: NumPy would round the value, too, and then compare.
+    return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
 
 
 def _metric_fn(scorer):

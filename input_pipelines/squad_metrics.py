@@ -8,9 +8,12 @@ the bags of words that are left. Of several right answers the best score counts.
 
 import collections
 import dataclasses
+import itertools
 import re
 import string
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -106,20 +109,29 @@ def best_threshold(
 
     Returns:
       (the mean score, in percent, if each question whose null odds are above the threshold counts
-      as "no answer"; the threshold). It is the lowest of several equally good thresholds, and 0 if
-      "no answer" is best for all questions.
+      as "no answer"; the threshold). It is the lowest of several equally good thresholds. If "no
+      answer" is best for all questions, it is the greatest float32 below all null odds: metrics
+      are float32, and a greater number might be rounded to the lowest odds.
     """
-    # Begin with "no answer" for all; then let one prediction after the other count.
+    # Begin with "no answer" for all; then let one prediction after the other count. A threshold
+    # cannot separate questions of equal odds, so it is judged after the last of them.
+    names = sorted(answers, key=lambda name: null_odds[name])
     current = best = float(sum(not golds for golds in answers.values()))
-    threshold = 0.0
-    for name in sorted(answers, key=lambda name: null_odds[name]):
-        if answers[name]:
-            current += scores[name]
-        elif predictions[name]:
-            current -= 1
+    threshold = _below(null_odds[names[0]])
+    for odds, equal in itertools.groupby(names, key=lambda name: null_odds[name]):
+        for name in equal:
+            if answers[name]:
+                current += scores[name]
+            elif predictions[name]:
+                current -= 1
         if current > best:
-            best, threshold = current, null_odds[name]
+            best, threshold = current, odds
     return 100.0 * best / len(answers), threshold
+
+
+def _below(value):
+    """Returns the greatest float32 that is below the float32 next to a value, so below it, too."""
+    return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
 
 
 def _f1(predicted, gold, version_2):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert_estimator import question_answering
 from input_pipelines.squad_metrics import Score, best_threshold, evaluate, normalize, score
 
 HALF, THIRD = 1 / 2, 1 / 3
@@ -152,29 +153,55 @@ def test_the_threshold_of_hand_worked_odds():
     assert best_threshold(scores, predictions, ANSWERS, odds) == (75.0, -3.0)
     odds["b"] = -2.0
     assert best_threshold(scores, predictions, ANSWERS, odds) == (100.0, -2.0)
-    # "No answer" is best for all.
+    # "No answer" is best for all: a threshold of 0 would let the answer of a, at -3, count.
     zeros = dict.fromkeys(scores, 0.0)
-    assert best_threshold(zeros, predictions, ANSWERS, odds) == (50.0, 0.0)
+    nothing, threshold = best_threshold(zeros, predictions, ANSWERS, odds)
+    assert nothing == 50.0
+    assert threshold == np.nextafter(np.float32(-3), np.float32(-np.inf)) < -3
     # A prediction of "" is right beyond any threshold, if there is no answer.
     assert best_threshold(scores, {**predictions, "c": ""}, ANSWERS, odds)[0] == 100.0
 
 
-def test_the_threshold_is_as_good_as_any():
+def test_questions_of_equal_odds_count_together():
+    # Of equal odds, a gains and c is lost: no threshold has the one without the other.
+    answers, predictions = {"a": ["x"], "c": []}, {"a": "x", "c": "y"}
+    for names in (("a", "c"), ("c", "a")):
+        answers = {name: answers[name] for name in names}
+        found = best_threshold({"a": 1.0, "c": 0.0}, predictions, answers, {"a": 1.0, "c": 1.0})
+        assert found == (50.0, np.nextafter(np.float32(1), np.float32(0)))
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_the_threshold_gives_its_score_and_is_as_good_as_any(ties, scale):
     random = np.random.default_rng(0)
-    for _ in range(50):
-        names = [str(i) for i in range(12)]
+    for _ in range(100):
+        names = [str(i) for i in range(random.integers(1, 12))]
         answers = {name: ["x"] * random.integers(2) for name in names}
         scores = {name: random.random() if answers[name] else 0.0 for name in names}
         predictions = dict.fromkeys(names, "x")
-        odds = {name: float(random.normal()) for name in names}
+        odds = {name: scale * float(random.normal()) for name in names}
+        if ties:
+            odds = {name: scale * float(random.integers(-2, 2)) for name in names}
         best, threshold = best_threshold(scores, predictions, answers, odds)
         nothing = with_threshold(-np.inf, answers, scores, odds)
         found = [with_threshold(value, answers, scores, odds) for value in odds.values()]
         assert best == pytest.approx(max(nothing, *found))
-        if best > nothing:
-            assert best == pytest.approx(with_threshold(threshold, answers, scores, odds))
-        else:
-            assert threshold == 0.0
+        assert best == pytest.approx(with_threshold(threshold, answers, scores, odds))
+        # Metrics are float32, which are rounded up.
+        rounded = float(question_answering._not_below(threshold))
+        assert best == pytest.approx(with_threshold(rounded, answers, scores, odds))
+        if not ties:
+            assert best == pytest.approx(best_one_by_one(scores, answers, odds))
+
+
+def best_one_by_one(scores, answers, odds):
+    """Returns the best score as SQuAD 2.0's own script finds it, which does not look for ties."""
+    current = best = sum(not golds for golds in answers.values())
+    for name in sorted(odds, key=odds.get):
+        current += scores[name] if answers[name] else -1
+        best = max(best, current)
+    return 100 * best / len(odds)
 
 
 def with_threshold(threshold, answers, scores, odds):
