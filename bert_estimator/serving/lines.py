@@ -1,5 +1,6 @@
 """Lines of text as they arrive, and what they say or why they cannot be answered."""
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -70,7 +71,8 @@ def answered(
 ) -> Iterator[list[tuple[Any, str | None]]]:
     """Yields the answers of lines in order, as soon as the lines arrive.
 
-    No line ends the service: if texts cannot be answered together, they are answered one by one.
+    No line ends the service: if texts cannot be answered together, they are answered one by one. A
+    byte-order mark before the first line, as editors on Windows write it, is left out.
 
     Args:
       reader: a buffered reader.
@@ -84,6 +86,8 @@ def answered(
     """
     number = 0
     for arrived in arriving(reader):
+        if number == 0 and arrived and arrived[0]:
+            arrived[0] = arrived[0].removeprefix(codecs.BOM_UTF8)
         for first in range(0, len(arrived), batch_size):
             part = arrived[first : first + batch_size]
             yield _answers(part, number + 1, is_pair, answer)

@@ -373,6 +373,19 @@ def test_strange_lines_are_answered(pairs, several, line):
         assert set(json.loads(writer.getvalue())["probabilities"]) <= set("abc") | {"high", "low"}
 
 
+@pytest.mark.parametrize("chunk", [1, 1 << 16])
+def test_a_byte_order_mark_is_not_part_of_the_first_text(chunk):
+    class Slow(io.BytesIO):
+        def read1(self, size):
+            return super().read1(min(size, chunk))
+
+    texts = []
+    for content in (b"\xef\xbb\xbfone\r\n\xef\xbb\xbftwo\n", b"\xef\xbb\xbf\n", b"\nthree"):
+        for _ in lines.answered(Slow(content), 4, None, lambda part: texts.extend(part) or part):
+            pass
+    assert texts == ["one", "\ufefftwo", "", "", "three"]
+
+
 def test_a_pair_in_a_line_where_the_task_has_single_texts(cased):
     writer = io.StringIO()
     assert answer_lines(Predictor(str(cased)), io.BytesIO(b"a\tb\n"), writer) == 1
