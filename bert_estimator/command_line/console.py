@@ -20,6 +20,8 @@ _CHATTER = re.compile(
     r"Graph was finalized|Running local_init_op|Done running local_init_op|"
     r"Calling checkpoint listeners|Create CheckpointSaverHook|Restoring parameters from|"
     r"Signatures (?:INCLUDED|EXCLUDED)|Assets (?:added|written)|No assets to|"
+    # The alternatives of inputs and outputs that do not go together, which exports leave out:
+    r"^'[^']*' : (?:The signature's input tensors|requests to classify and to regress)|"
     r"SavedModel written to|is deprecated and will be removed|"
     r"Evaluation at step %d over"  # the jobs say it themselves
 )

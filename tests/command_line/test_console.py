@@ -5,12 +5,16 @@ import logging
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.python.saved_model.model_utils import export_output, export_utils
 
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.errors import ArgumentError
+from bert_estimator.jobs import classification_export
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -32,6 +36,25 @@ def test_lines_are_plain_and_chatter_is_left_out(logger):
     assert logger.handlers[0].stream.getvalue() == "step 3\nWARNING: no TPU\n"
     assert len(logger.filters) == 1
     assert not logger.propagate
+
+
+def test_signatures_that_an_export_leaves_out_are_chatter(logger, monkeypatch):
+    """TensorFlow combines all receivers with all outputs, and reports what does not fit."""
+    monkeypatch.setattr(export_utils, "logging", logger)
+    with tf.Graph().as_default():
+        texts, ids = tf.placeholder(tf.string, [None]), tf.placeholder(tf.int64, [None])
+        lengths = tf.strings.length(texts)
+        classify = classification_export._Classification(scores=tf.cast(lengths, tf.float32))
+        classify.inputs = types.SimpleNamespace(texts={"texts": texts}, examples=texts)
+        signatures = export_utils.build_all_signature_defs(
+            {"texts": texts},
+            {"serving_default": export_output.PredictOutput(lengths), "classify": classify},
+            {"ids": {"ids": ids}},
+        )
+    assert signatures.keys() == {"serving_default", "classify"}
+    assert logger.handlers[0].stream.getvalue() == ""
+    logger.info("'%s' : %s", "a signature", "Another reason.")
+    assert logger.handlers[0].stream.getvalue() == "'a signature' : Another reason.\n"
 
 
 def test_a_logger_without_handlers_gets_one(capsys):
