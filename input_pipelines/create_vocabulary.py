@@ -85,7 +85,11 @@ def _create(values, path, there):
             write_vocab(train_vocabulary(sentences, size, do_lower_case), path)
     left_out = document_filter.in_words(chosen.left_out)
     left_out = left_out and f" Left out: {left_out}."
-    part = f", from a random {100 * share:.2g} % of the sentences" if share < 1 else ""
+    part = ""
+    if share < 1:
+        part = f", from a random {100 * share:.2g} % of the sentences"
+        if values.model_type == "bpe":
+            part = f", from its most frequent words, {100 * share:.2f} % of the text"
     return f"{values.vocab_size} tokens in {path}{part}.{left_out}", [path]
 
 

@@ -6,7 +6,8 @@ their counts. Pieces at the beginning of words become tokens, and other pieces g
 
 import collections
 import io
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 
@@ -26,7 +27,10 @@ from bert_estimator.tokenization.wordpiece import (
 CHARACTER_COVERAGE = 0.9999
 
 _WORD_START = "\u2581"  # SentencePiece's mark of a space; a word that holds it cannot be trained.
+_RESERVED = "\u2585"  # SentencePiece leaves out the lines that hold it.
 _MAX_WORD_LENGTH = 200
+# SentencePiece leaves out lines of more than 4192 bytes; a character has 4 at most.
+_MAX_LINE_LENGTH = 1000
 
 
 def train_vocabulary(
@@ -103,7 +107,8 @@ def train_sentencepiece(
     Args:
       texts: sentences, in any order; they are read once. A byte-pair model is trained from all
         words, as `train_vocabulary`; a unigram model from the sentences, or from a random part of
-        them if they have more than 67 million characters.
+        them if they have more than 67 million characters. What is too long for SentencePiece is
+        broken, at spaces if it has any.
       model_file: file to write; it gets its name when it is complete.
       vocab_size: number of pieces, the special pieces included.
       model_type: "unigram" or "bpe".
@@ -111,20 +116,24 @@ def train_sentencepiece(
       character_coverage: share of the characters of the text that get a piece, at least 0.98.
 
     Returns:
-      The share of the sentences that the model was trained from.
+      The share of the sentences that a unigram model was trained from, or of the characters that a
+      byte-pair model was trained from: it does not see the rarest words if there are too many.
 
     Raises:
       ValueError: the text does not give a model of this size.
     """
     model = io.BytesIO()
-    lines = (line for line in (preprocess(text, do_lower_case) for text in texts) if line)
-    share, options = 1.0, {}
+    cleaned = (preprocess(text, do_lower_case).replace(_RESERVED, " ") for text in texts)
+    options = {}
     if model_type == "bpe":
-        counted = WordCounts(str.split)
-        counted.add(lines)
+        counted = WordCounts(_trainable_words)
+        counted.add(cleaned)
         lines, options = _lines_of_counts(counted.words), {"input_format": "tsv"}
+        share = _share_of_characters(counted)
     else:
-        lines, share = sample(lines)
+        lines, share = sample(
+            part for line in cleaned for part in _parts(line, _MAX_LINE_LENGTH) if part.strip()
+        )
     try:
         sentencepiece.SentencePieceTrainer.train(
             **options,
@@ -147,6 +156,31 @@ def train_sentencepiece(
     with atomic_file.writer(model_file, "wb") as file:
         file.write(model.getvalue())
     return share
+
+
+def _trainable_words(text: str) -> list[str]:
+    return [part for word in text.split() for part in _parts(word, _MAX_WORD_LENGTH)]
+
+
+def _parts(text: str, most: int) -> Iterator[str]:
+    """Yields a text in parts of at most this many characters, broken at spaces if it has any.
+
+    Without spaces, as in Chinese, it is broken before a character that is not a combining mark.
+    """
+    start = 0
+    while len(text) - start > most:
+        end = text.rfind(" ", start + 1, start + most + 1)
+        if end < 0:
+            places = range(start + most, start + most // 2, -1)
+            end = next((p for p in places if unicodedata.category(text[p])[0] != "M"), places[0])
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _share_of_characters(counted: WordCounts) -> float:
+    known = sum(len(word) * count for word, count in counted.words.items())
+    return known / max(known + counted.characters_forgotten.total(), 1)
 
 
 def _lines_of_counts(word_counts: dict[str, int]) -> list[str]:

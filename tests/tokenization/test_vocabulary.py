@@ -1,3 +1,4 @@
+import functools
 import io
 import pathlib
 
@@ -6,11 +7,14 @@ import sentencepiece
 
 from bert_estimator.tokenization import (
     FullTokenizer,
+    open_tokenizer,
     train_sentencepiece,
     train_vocabulary,
+    vocabulary,
     write_vocab,
 )
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
+from bert_estimator.tokenization.word_counts import WordCounts
 
 TEXTS = [
     "the lower the cat, the newer the newest cat",
@@ -117,3 +121,44 @@ def test_counted_words_give_the_byte_pairs_of_the_sentences(tmp_path):
 def test_a_model_of_no_text(tmp_path, kind):
     with pytest.raises(ValueError, match=r"vocab_size=45: SentencePiece cannot make such a model"):
         train_sentencepiece(iter(["", " "]), str(tmp_path / "spm.model"), 45, kind)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "long",
+    [
+        "\u5929\u5730\u7384\u9ec4\u5b87\u5b99" * 400,  # without spaces, in 3 bytes each
+        "\U00020000\U00020001\U00020002" * 700,  # in 4 bytes each
+        "qux zyzzyx jub " * 400,
+        "qux \u2585 jub",  # SentencePiece reserves this character.
+    ],
+)
+def test_long_lines_are_trained_from(tmp_path, kind, long):
+    path = str(tmp_path / "spm.model")
+    assert train_sentencepiece(iter([*TEXTS, long]), path, 30, kind) == 1.0
+    tokenizer = open_tokenizer(path)
+    characters = {*"".join(tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)))}
+    assert set(long) - {" ", "\u2585"} <= characters
+
+
+def test_long_texts_are_broken_at_spaces_and_not_before_marks():
+    def parts(text):
+        found = list(vocabulary._parts(text, 6))
+        assert "".join(found) == text
+        return found
+
+    assert parts("one two three fourteen") == ["one", " two", " three", " fourt", "een"]
+    assert parts("x" * 6) == ["x" * 6] and parts("x" * 13) == ["x" * 6, "x" * 6, "x"]
+    assert parts("\u0e01\u0e49\u0e33" * 3 + "\u0e01\u0e49") == [
+        "\u0e01\u0e49\u0e33" * 2,
+        "\u0e01\u0e49\u0e33\u0e01\u0e49",
+    ]
+    assert parts("aaaaa" + "\u0e49" * 2 + "b") == ["aaaa", "a\u0e49\u0e49b"]
+    assert parts("\u0e49" * 13)[0] == "\u0e49" * 6
+
+
+def test_the_share_of_byte_pairs_without_the_rarest_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "WordCounts", functools.partial(WordCounts, most_words=8))
+    texts = ["the cat"] * 50 + [" ".join("bdfgijk")]
+    share = train_sentencepiece(iter(texts), str(tmp_path / "spm.model"), 12, "bpe")
+    assert share == 300 / 307
