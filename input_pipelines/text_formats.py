@@ -15,6 +15,7 @@ from typing import IO
 from bert_estimator import json_files
 from input_pipelines import text_files
 
+_NUL = "\0"  # JSON and parquet can hold it, but text files cannot; tokenizers leave it out, too.
 _MOST_LINE_BYTES = 1 << 28
 _BLOCK = 1 << 18
 _PARQUET_ROWS = 64
@@ -103,7 +104,7 @@ def _lines_before(file, end):
 
 
 def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
-    """Yields the texts of JSON lines; a text of null is empty.
+    """Yields the texts of JSON lines, without NULs; a text of null is empty.
 
     Raises:
       ValueError: a line is not an object with this key; the message names file and line.
@@ -119,7 +120,7 @@ def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
                 f"{place}: has no key {text_field!r} (it has {keys or 'none'}). Give the key of "
                 "the text as text_field."
             )
-        yield json_files.field(values, text_field, str, place, default="")
+        yield json_files.field(values, text_field, str, place, default="").replace(_NUL, "")
 
 
 def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
@@ -153,7 +154,7 @@ def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
 
 
 def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
-    """Yields the texts of a column of strings; a text of null is empty.
+    """Yields the texts of a column of strings, without NULs; a text of null is empty.
 
     Raises:
       ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
@@ -178,7 +179,7 @@ def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
             raise ValueError(f"{path}: the column {text_field!r} holds {kind}, not strings.")
         for batch in table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
             for value in batch.column(0):
-                yield value.as_py() or ""
+                yield (value.as_py() or "").replace(_NUL, "")
                 row += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(

@@ -84,6 +84,13 @@ def test_another_field(tmp_path):
         list(read_documents([path]))
 
 
+@pytest.mark.parametrize(("name", "content_of"), [("a.jsonl", json_lines), ("a.parquet", parquet)])
+def test_nul_in_a_text_is_left_out(tmp_path, name, content_of):
+    """Plain text cannot hold it: what `create_text` wrote of it could not be read."""
+    path = write(tmp_path, name, content_of([{"text": "One\0 two.\0 Three."}, {"text": "\0"}]))
+    assert list(read_documents([path])) == [["One two.", "Three."]]
+
+
 @pytest.mark.parametrize("before", ["", "\ufeff", "\n\n  "])
 def test_a_first_line_that_is_long_is_told_by_its_beginning(tmp_path, monkeypatch, before):
     monkeypatch.setattr(documents, "_LOOKED_AT", 1 << 10)
