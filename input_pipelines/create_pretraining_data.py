@@ -24,7 +24,14 @@ from absl import flags
 from bert_estimator import storage
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, remote_output, shards, text_flags
+from input_pipelines import (
+    command_line,
+    companions,
+    document_filter,
+    remote_output,
+    shards,
+    text_flags,
+)
 from input_pipelines.beam_pool import BeamPool
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.documents import find_files, no_text, total_bytes
@@ -210,6 +217,12 @@ def _output_files(output_files, num_shards, there):
             output_files = shards.names(output_files[0], num_shards)
     for path in output_files:
         command_line.check_names_a_file("output_file", path)
+        if os.path.basename(path).startswith(companions.HELD_OUT_PREFIX):
+            raise ValueError(
+                f"--output_file={path}: names that begin with {companions.HELD_OUT_PREFIX!r} are "
+                "for the held-out records that --eval_fraction makes, which a training does not "
+                "read. Give another name"
+            )
     if len({os.path.realpath(path) for path in output_files}) < len(output_files):
         raise ValueError("--output_file: a file is named twice; name each file once")
     if len({os.path.dirname(path) for path in output_files}) > 1:

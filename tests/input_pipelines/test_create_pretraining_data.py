@@ -192,6 +192,11 @@ def test_sentence_order_is_in_the_manifest(values, text_file, tmp_path, vocab_fi
             ValueError,
             r"would replace .*, which this command reads. Write to ",
         ),
+        (
+            "--output_file={folder}/a,{folder}/heldout.news.tfrecord",
+            ValueError,
+            r"--output_file=.*heldout\.news\.tfrecord: names that begin with 'heldout\.' are for",
+        ),
         ("--output_file=no/such/x", FileNotFoundError, r"--output_file: .*no/such/x.* not exist"),
         ("--vocab_file=none.txt", FileNotFoundError, r"none\.txt"),
         (
