@@ -10,10 +10,18 @@ import functools
 
 from absl import flags
 
-from bert_estimator import atomic_file
+from bert_estimator import atomic_file, storage
 from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, remote_output, text_flags, words
-from input_pipelines.documents import find_files, read_documents, total_bytes
+from input_pipelines import (
+    command_line,
+    document_filter,
+    remote_output,
+    text_files,
+    text_flags,
+    text_formats,
+    words,
+)
+from input_pipelines.documents import find_files, read_pieces, total_bytes
 from input_pipelines.progress import Progress
 
 _DUPLICATES = ("no", "exact", "near")
@@ -59,33 +67,56 @@ def _create(values, path, there):
     """Makes the text in a file of this machine; returns what `remote_output.create` asks for."""
     del there
     command_line.check_names_a_file("output_file", path)
+    _check_is_read_as_text(path)
     options = text_flags.options(values)
     chosen = options.new_filter()
     with command_line.naming("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
     command_line.check_output("output_file", path, files)
-    documents = read_documents(files, progress, options, chosen)
+    pieces = read_pieces(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
-        number, size, repeated = _write(documents, file, values.deduplicate)
+        number, size, repeated = _write(pieces, file, values.deduplicate)
     left_out = document_filter.in_words({"duplicates": repeated, **chosen.left_out})
     return f"{number} documents ({size} words) in {path}. Left out: {left_out}.", [path]
 
 
-def _write(documents, file, kind):
+def _check_is_read_as_text(path):
+    """Checks that the commands that read the output will not look for another format in it."""
+    shown = storage.shown(path)
+    if text_files.packing(path) or text_files.is_archive(path):
+        raise ValueError(f"--output_file={shown}: is written without packing; end it in .txt")
+    kind = text_formats.of_file(path, b"")
+    if kind != "plain":
+        raise ValueError(
+            f"--output_file={shown}: a file of this name is read as {kind}, but plain text is "
+            "written; end it in .txt"
+        )
+
+
+def _write(pieces, file, kind):
     """Writes the documents that are new; returns numbers: of them, their words, and the others."""
     # Imported only now, since NumPy takes a third of the time of --help.
     from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
 
     duplicates = {"no": lambda: None, "exact": ExactDuplicates, "near": NearDuplicates}[kind]()
     number = size = repeated = 0
-    for document in documents:
-        if duplicates and not duplicates.is_new(document):
-            repeated += 1
+    is_written = False  # whether the last piece is
+    for piece in pieces:
+        # A document in several pieces is written from the first new piece on. Each is remembered.
+        is_new = duplicates is None or duplicates.is_new(piece.sentences)
+        goes_on = is_written and not piece.is_first
+        repeated += piece.is_first and not is_new
+        is_written = is_new or goes_on
+        if not is_written:
             continue
-        file.write(("\n" if number else "") + "\n".join(document) + "\n")
-        number += 1
-        size += len(words.of_document(document))
+        if not number:
+            file.write(text_formats.before_plain(piece.sentences[0]))
+        elif not goes_on:
+            file.write("\n")
+        file.write("\n".join(piece.sentences) + "\n")
+        number += not goes_on
+        size += len(words.of_document(piece.sentences))
     return number, size, repeated
 
 

@@ -6,7 +6,7 @@ texts of a few words.
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from input_pipelines import words
 
@@ -37,10 +37,6 @@ class DocumentFilter:
             check_language(language)
         looked_for = {_SHORT: min_words, _FEW_LETTERS: min_letters, _OTHER_LANGUAGES: language}
         self.left_out = Counter({reason: 0 for reason, value in looked_for.items() if value})
-
-    def kept(self, documents: Iterable[list[str]]) -> Iterator[list[str]]:
-        """Yields the documents, sequences of sentences, that are not left out."""
-        return filter(self.keeps, documents)
 
     def keeps(self, document: Sequence[str]) -> bool:
         """Returns whether a document, a sequence of sentences, is not left out."""

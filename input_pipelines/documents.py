@@ -109,6 +109,18 @@ def total_bytes(files: Sequence[str]) -> int:
     )
 
 
+class Piece(NamedTuple):
+    """A document, or a part of a document that is cut because it has too many sentences.
+
+    Attributes:
+      sentences: the sentences.
+      is_first: whether the document begins with them.
+    """
+
+    sentences: list[str]
+    is_first: bool
+
+
 def read_documents(
     files: Sequence[str],
     progress: Progress | None = None,
@@ -116,6 +128,19 @@ def read_documents(
     chosen: DocumentFilter | None = None,
 ) -> Iterator[list[str]]:
     """Yields the documents of the files, each a non-empty list of non-empty sentences.
+
+    A document of more than `MOST_SENTENCES` sentences comes in pieces; see `read_pieces`.
+    """
+    return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
+
+
+def read_pieces(
+    files: Sequence[str],
+    progress: Progress | None = None,
+    options: TextOptions = _DEFAULT,
+    chosen: DocumentFilter | None = None,
+) -> Iterator[Piece]:
+    """Yields the documents of the files, which are not empty, in pieces of `MOST_SENTENCES`.
 
     Args:
       files: paths.
@@ -128,15 +153,14 @@ def read_documents(
         the first bad byte), or the files do not contain any document, or all are left out.
     """
     chosen = chosen or options.new_filter()
-    number_of_documents = 0
+    is_any = False
     for path in files:
-        whole = documents_of_file(path, options=options, progress=progress)
-        for document in chosen.kept(whole):
-            number_of_documents += 1
-            yield document
+        for piece in kept(pieces_of_file(path, options=options, progress=progress), chosen):
+            is_any = True
+            yield piece
     if progress:
         progress.end()
-    if not number_of_documents:
+    if not is_any:
         raise ValueError(no_text(files, chosen.left_out, options))
 
 
@@ -195,16 +219,14 @@ def documents_of_file(
     return (piece.sentences for piece in pieces_of_file(path, start, end, options, progress))
 
 
-class Piece(NamedTuple):
-    """A document, or a part of a document that is cut because it has too many sentences.
-
-    Attributes:
-      sentences: the sentences.
-      is_first: whether the document begins with them.
-    """
-
-    sentences: list[str]
-    is_first: bool
+def kept(pieces: Iterable[Piece], chosen: DocumentFilter) -> Iterator[Piece]:
+    """Yields the pieces of the documents that a filter keeps; it looks at their first pieces."""
+    keeps = False
+    for piece in pieces:
+        if piece.is_first:
+            keeps = chosen.keeps(piece.sentences)
+        if keeps:
+            yield piece
 
 
 def pieces_of_file(
@@ -216,13 +238,13 @@ def pieces_of_file(
 ) -> Iterator[Piece]:
     """Yields all documents of a file, in pieces of at most `MOST_SENTENCES` sentences.
 
-    `read_documents`, which leaves some documents out, says what is raised.
+    `read_pieces`, which leaves some documents out, says what is raised.
 
     Args:
       path: the file.
       start, end: the bytes at which the first document begins and the last document ends, if
         `is_plain`.
-      options, progress: as for `read_documents`.
+      options, progress: as for `read_pieces`.
     """
     kind = "plain" if start else _format(path)
     with text_files.opened(path, progress) as file:

@@ -37,6 +37,11 @@ def unpacked_name(path: str) -> str:
     return path.lower().removesuffix(packing(path))
 
 
+def is_archive(path: str) -> bool:
+    """Returns whether the name of a file is of an archive of files, which cannot be read."""
+    return unpacked_name(path).endswith(_ARCHIVES)
+
+
 @contextlib.contextmanager
 def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
     """Opens a file for reading, unpacked.
@@ -50,7 +55,7 @@ def opened(path: str, progress: Progress | None = None) -> Iterator[IO[bytes]]:
         why. Errors of the operating system and of damaged files within the block become this error
         too, with the place in the file.
     """
-    if unpacked_name(path).endswith(_ARCHIVES):
+    if is_archive(path):
         raise ValueError(
             f"{path}: is an archive of files, which is not text. Unpack it first, then give its "
             "files."

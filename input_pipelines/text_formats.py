@@ -4,7 +4,7 @@ Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON li
 line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
 Any other file is recognized by its first line: `<doc ` begins WikiExtractor's output, an object of
 JSON begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
-text.
+text. A no-break space before the first line makes it plain text, and is not a part of the text.
 """
 
 import html
@@ -16,6 +16,7 @@ from bert_estimator import json_files
 from input_pipelines import text_files
 
 _NUL = "\0"  # JSON and parquet can hold it, but text files cannot; tokenizers leave it out, too.
+_NO_BREAK_SPACE = "\u00a0"
 _MOST_LINE_BYTES = 1 << 28
 _BLOCK = 1 << 18
 _PARQUET_ROWS = 64
@@ -37,7 +38,8 @@ def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
         return "parquet"
     if name.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
-    if _DOC.match(first_line.decode(errors="replace").strip()):
+    # Bytes are stripped of ASCII's spaces, not of `before_plain`.
+    if _DOC.match(first_line.strip().decode(errors="replace")):
         return "wikiextractor"
     return "jsonl" if _is_object(first_line, goes_on) else "plain"
 
@@ -50,6 +52,13 @@ def _is_object(line, goes_on):
     except json_files.JsonError:
         return False
     return True
+
+
+def before_plain(first_line: str) -> str:
+    """Returns what to write before plain text, so that it is not taken for another format."""
+    line = first_line.lstrip("\ufeff")  # which a reader takes for the file's byte order mark
+    is_like_another = _DOC.match(line) or _OBJECT.match(line.encode())
+    return _NO_BREAK_SPACE if is_like_another else ""
 
 
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:

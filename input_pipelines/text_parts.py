@@ -58,12 +58,13 @@ class TextPart:
         chosen = chosen or self.options.new_filter()
         end = self.end if self.end < self.version[0] else None
         is_meant = True
-        for piece in documents.pieces_of_file(self.path, self.start, end, self.options):
+        pieces = documents.pieces_of_file(self.path, self.start, end, self.options)
+        for piece in documents.kept(pieces, chosen):
             # All pieces of a document that is cut are on one side.
             if self.side and piece.is_first:
                 fraction, are_held_out = self.side
                 is_meant = documents.is_held_out(piece.sentences, fraction) == are_held_out
-            if chosen.keeps(piece.sentences) and is_meant:
+            if is_meant:
                 yield piece.sentences
 
 

@@ -51,7 +51,7 @@ def languages(monkeypatch):
 )
 def test_documents_are_left_out_and_counted(languages, settings, kept, left_out):
     chosen = DocumentFilter(*settings)
-    assert list(chosen.kept([ENGLISH, GERMAN, NUMBERS, ["Hi."]])) == kept
+    assert list(filter(chosen.keeps, [ENGLISH, GERMAN, NUMBERS, ["Hi."]])) == kept
     assert chosen.left_out == left_out
 
 

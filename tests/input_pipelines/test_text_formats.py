@@ -112,6 +112,13 @@ def test_a_line_that_is_not_an_object_is_plain_text(tmp_path, text):
     assert list(read_documents([path])) == [[text, "One."]] and is_plain(path)
 
 
+@pytest.mark.parametrize("text", [WIKI.strip(), json_lines()])
+def test_a_no_break_space_before_the_first_line_makes_it_plain_text(tmp_path, text):
+    path = write(tmp_path, "wiki_00", f"\n\u00a0{text}")
+    assert is_plain(path)
+    assert next(read_documents([path]))[0] == text.splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -1,3 +1,4 @@
+import collections
 import json
 import os
 
@@ -89,14 +90,30 @@ def test_a_document_that_is_cut_is_on_one_side(tmp_path, monkeypatch, split, nam
         (part,) = split_files([path], options, (0.5, are_held_out))
         chosen = options.new_filter()
         pieces = list(part.documents(chosen))
-        assert all(len(piece) == most for piece in pieces)
-        on_sides.append({sentence.split()[0] for piece in pieces for sentence in piece})
-        shorter = -(-8 // most) - 8 // most  # the last piece of each document
-        assert chosen.left_out["short"] == 6 * shorter
-    assert not on_sides[0] & on_sides[1]
-    assert len(on_sides[0] | on_sides[1]) == (6 if most <= 8 else 0)
+        assert all(len(piece) <= most for piece in pieces)
+        # The last piece of a document is shorter, and belongs to it.
+        assert chosen.left_out["short"] == (6 if most > 8 else 0)
+        on_sides.append([sentence.split()[0] for piece in pieces for sentence in piece])
+    assert not set(on_sides[0]) & set(on_sides[1])
+    counts = collections.Counter(on_sides[0] + on_sides[1])
+    assert counts == ({} if most > 8 else {f"W{i}": 8 for i in range(6)})
     if most <= 8:
         assert on_sides[0] and on_sides[1]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_document_that_is_cut_is_left_out_as_a_whole(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(documents, "MOST_SENTENCES", 3)
+    texts = ["12.\n3 + 4.\n5.\nWords here.\nMore words.", "Only words.\nHere.\nToo.\n6 7 8 9."]
+    content = "\n\n".join(texts)
+    if name.endswith(".jsonl"):
+        content = "\n".join(json.dumps({"text": text}) for text in texts)
+    (tmp_path / name).write_text(content)
+    options = TextOptions(min_letters=0.5, split_sentences="no")
+    chosen = options.new_filter()
+    found = list(read_documents([str(tmp_path / name)], options=options, chosen=chosen))
+    assert found == [["Only words.", "Here.", "Too."], ["6 7 8 9."]]
+    assert chosen.left_out == {"of too few letters": 1}
 
 
 def test_pieces_after_empty_lines_begin_documents(tmp_path, monkeypatch):
