@@ -142,7 +142,10 @@ BAD_FILES = {
         (b'{"is_decoder": true}', ": is_decoder=True, but the network supports False only"),
         (hf_config(problem_type=["x"]), ': problem_type: must be a string, not ["x"]'),
         (hf_config(id2label=[1]), ": id2label: must be an object, not [1]"),
-        (hf_config(id2label={"0": []}), ": id2label: must be a string, not []"),
+        (
+            hf_config(id2label={"0": [], "1": "b", "2": "c"}),
+            ": id2label: must be a string, not []",
+        ),
     ],
     ("convert", "hf_classifier/model.safetensors"): [
         (b"", ": is not a complete safetensors file: "),

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_estimator import json_files
 from bert_estimator.interchange import (
     architectures,
     hugging_face_config,
@@ -56,6 +57,8 @@ _MISSING_CLASSES = {
     ALBERT: ((NEXT_SENTENCE,),),
     ELECTRA: ((MASKED_LM, NEXT_SENTENCE), (MASKED_LM,), (NEXT_SENTENCE,), (CLASSIFIER,)),
 }
+# ELECTRA's discriminator, of which the encoder is read.
+_ONLY_READ = {BERT: (), ALBERT: (), ELECTRA: (_CLASSES[MASKED_LM, NEXT_SENTENCE],)}
 _PREFIX = {BERT: "Bert", ALBERT: "Albert", ELECTRA: "Electra"}
 
 # Tensors that files may hold a second time: name -> the weight that they repeat.
@@ -117,7 +120,9 @@ def open_directory(folder: str, path: str) -> Source:
             f"{path}: holds tensors that are unknown here: {names}"
             + f". They are ElectraForSequenceClassification's{_GELU}" * is_gelu
         )
+    _check_known(values, path_of_config, architecture)
     found = network_variables.check(config, shapes, path)
+    outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
     do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
         path=path,
@@ -127,8 +132,8 @@ def open_directory(folder: str, path: str) -> Source:
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=hugging_face_tokenizer.find_vocabulary(folder),
-        labels=hugging_face_config.labels_of(values, path_of_config) if CLASSIFIER in found else (),
-        kind=hugging_face_config.kind_of(values, path_of_config) if CLASSIFIER in found else None,
+        labels=hugging_face_config.labels_of(values, path_of_config, outputs) if outputs else (),
+        kind=hugging_face_config.kind_of(values, path_of_config) if outputs else None,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
         architecture=architecture,
@@ -170,6 +175,25 @@ def write(
         end = hugging_face_config.TOKEN_CLASSIFIER
     name = _PREFIX[architecture] + end
     hugging_face_config.write(folder, source, name, num_labels, tokenizer.pad_id)
+
+
+def _check_known(values, path, architecture):
+    """Raises ValueError if the classes that a config.json names are not those read here.
+
+    Another class may have the same weights and put them to another use: BertForMultipleChoice
+    scores each choice with the weights of a regression.
+    """
+    names = json_files.field(values, "architectures", list, path, default=[])
+    ends = [end for heads, end in _CLASSES.items() if heads not in _MISSING_CLASSES[architecture]]
+    ends += [hugging_face_config.TOKEN_CLASSIFIER, *_ONLY_READ[architecture]]
+    known = [_PREFIX[architecture] + end for end in ends]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{path}: architectures: {json_files.shown(unknown[0])} is not known here; with "
+            f"model_type={architecture!r}, allowed are {', '.join(known)}. If the model is one of "
+            "these, write its class there"
+        )
 
 
 def _check_class(source, heads, shapes, architecture):

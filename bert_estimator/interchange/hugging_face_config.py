@@ -142,17 +142,45 @@ def model_type(values: dict[str, Any], path: str) -> str:
     return kind
 
 
-def labels_of(values: dict[str, Any], path: str) -> tuple[str, ...]:
+def labels_of(values: dict[str, Any], path: str, num_outputs: int) -> tuple[str, ...]:
     """Returns the labels that a config.json names, in their order; empty if they are the defaults
-    of transformers, LABEL_0, LABEL_1 and so on. Raises ValueError if they are not strings."""
+    of transformers, LABEL_0, LABEL_1 and so on.
+
+    Args:
+      values: the dict in the file.
+      path: the file, for errors.
+      num_outputs: number of the classifier's outputs.
+
+    Raises:
+      ValueError: the labels are not strings, not one for each output, or one of them occurs twice.
+    """
     names = json_files.field(values, "id2label", dict, path, default={})
-    default = _default_labels(len(names))
-    given = [names.get(str(i), label) for i, label in enumerate(default)]
-    labels = tuple(
-        str(label) if type(label) is int else json_files.check(label, str, f"{path}: id2label")
-        for label in given
-    )
-    return () if labels == default else labels
+    if not names:
+        return ()
+    default = _default_labels(num_outputs)
+    if len(names) != num_outputs:
+        raise ValueError(
+            f"{path}: id2label: has {len(names)} labels, but the classifier has {num_outputs} "
+            "outputs, and each needs one label. Correct id2label, or take it out of the file"
+        )
+    labels: dict[str, int] = {}
+    for i in range(num_outputs):
+        if str(i) not in names:
+            raise ValueError(
+                f"{path}: id2label: lacks the key {str(i)!r}; its keys must be the numbers of the "
+                f"outputs, 0 to {num_outputs - 1}. Correct id2label, or take it out of the file"
+            )
+        given = names[str(i)]
+        label = json_files.check(
+            str(given) if type(given) is int else given, str, f"{path}: id2label"
+        )
+        if label in labels:
+            raise ValueError(
+                f"{path}: id2label: the outputs {labels[label]} and {i} have the same label, "
+                f"{json_files.shown(label)}. Give each output a label of its own"
+            )
+        labels[label] = i
+    return () if tuple(labels) == default else tuple(labels)
 
 
 def kind_of(values: dict[str, Any], path: str) -> str | None:

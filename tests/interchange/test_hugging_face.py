@@ -317,6 +317,77 @@ def test_labels_in_another_order_than_the_defaults_are_kept(tmp_path):
     assert open_source(str(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"0": "a", "1": "b"}, "has 2 labels, but the classifier has 3 outputs, and each needs"),
+        (
+            {str(i): f"LABEL_{i}" for i in range(5)},
+            "has 5 labels, but the classifier has 3 outputs, and each needs one label. Correct "
+            "id2label, or take it out of the file",
+        ),
+        (
+            {"1": "a", "2": "b", "3": "c"},
+            "lacks the key '0'; its keys must be the numbers of the outputs, 0 to 2. Correct id2la",
+        ),
+        (
+            {"0": "a", "1": "b", "2": "a"},
+            'the outputs 0 and 2 have the same label, "a". Give each output a label of its own',
+        ),
+        ({"0": 7, "1": "b", "2": "7"}, 'the outputs 0 and 2 have the same label, "7". Give each'),
+    ],
+)
+def test_labels_that_do_not_name_each_output_are_refused(tmp_path, names, message):
+    folder = fixtures.changed(tmp_path, "hf_classifier", id2label=names)
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: id2label: {message}"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize("names", [None, {}, {str(i): f"LABEL_{i}" for i in range(3)}])
+def test_labels_may_be_missing_or_the_defaults(tmp_path, names):
+    folder = fixtures.changed(tmp_path, "hf_classifier", id2label=names)
+    assert open_source(str(folder)).labels == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "allowed"),
+    [
+        (
+            "hf_classifier",
+            "BertForMultipleChoice",
+            "'bert', allowed are BertForPreTraining, BertForMaskedLM, "
+            "BertForNextSentencePrediction, BertForSequenceClassification, "
+            "BertForQuestionAnswering, BertModel, BertForTokenClassification. If the model is one "
+            "of these, write its class there",
+        ),
+        ("hf_masked_lm", "BertLMHeadModel", "'bert', allowed are BertForPreTraining, BertForMask"),
+        (
+            "hf_albert",
+            "AlbertForMultipleChoice",
+            "'albert', allowed are AlbertForPreTraining, AlbertForMaskedLM, "
+            "AlbertForSequenceClassification, AlbertForQuestionAnswering, AlbertModel, ",
+        ),
+        (
+            "hf_electra",
+            "ElectraForMultipleChoice",
+            "'electra', allowed are ElectraForQuestionAnswering, ElectraModel, "
+            "ElectraForTokenClassification, ElectraForPreTraining. If",
+        ),
+    ],
+)
+def test_classes_that_are_not_known_are_refused(tmp_path, model, name, allowed):
+    folder = fixtures.changed(tmp_path, model, architectures=[name])
+    message = f'architectures: "{name}" is not known here; with model_type={allowed}'
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: {message}"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize("names", [None, [], ["BertForTokenClassification"]])
+def test_classes_may_be_missing(tmp_path, names):
+    folder = fixtures.changed(tmp_path, "hf_classifier", architectures=names, problem_type=None)
+    assert open_source(str(folder)).kind == ("tagging" if names else None)
+
+
 def test_a_model_without_a_classifier_has_no_labels(tmp_path):
     meaning = {"id2label": {"0": "a"}, "problem_type": "regression"}
     folder = fixtures.changed(tmp_path, "hf_encoder", **meaning)
