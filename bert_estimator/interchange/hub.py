@@ -185,7 +185,7 @@ def _open_tf2(prefix, model, path):
     shapes = {name: _flat(name, stored_shapes[key]) for name, key in sorted(keys.items())}
 
     def read(name):
-        value = tf1_checkpoint.tensor(reader, keys.get(name, name), name, path)
+        value = tf1_checkpoint.weight(reader, keys.get(name, name), name, path)
         return np.reshape(value, shapes[name])
 
     query = stored_shapes.get(keys.get(_QUERY), [])

@@ -20,6 +20,9 @@ BASENAME = "bert_model.ckpt"
 # Stands before names of variables that only a pretraining has.
 _PRETRAINING = "pretraining:"
 
+# The stored types whose values float32 represents exactly.
+_EXACT = ("float32", "float16", "bfloat16")
+
 NEWEST, BEST = CHOICES = ("newest", "best")
 
 
@@ -86,7 +89,7 @@ def open_prefix(prefix: str, path: str) -> Source:
         path=path,
         format=TF1,
         shapes=weights,
-        read=lambda name: tensor(reader, stored.get(name, name), name, path),
+        read=lambda name: weight(reader, stored.get(name, name), name, path),
         checkpoint=prefix,
         left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
         architecture=architectures.of_tf1(stored_shapes),
@@ -120,6 +123,21 @@ def tensor(reader: Any, key: str, name: str, path: str) -> Any:
         return reader.get_tensor(key)
     except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
         raise ValueError(f"{path}: {name} cannot be read: {error}") from None
+
+
+def weight(reader: Any, key: str, name: str, path: str) -> np.ndarray:
+    """Reads a tensor of a checkpoint as a float32 array; the arguments are as for `tensor`.
+
+    Raises:
+      ValueError: the checkpoint is damaged, or the tensor's type is not exact in float32.
+    """
+    value = np.asarray(tensor(reader, key, name, path))
+    if value.dtype.name not in _EXACT:
+        raise ValueError(
+            f"{path}: {name} is {value.dtype.name}; allowed are {', '.join(_EXACT)}. Save the "
+            "checkpoint with one of these types"
+        )
+    return value.astype(np.float32, copy=False)
 
 
 def write(

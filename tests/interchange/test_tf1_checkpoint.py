@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import open_source, tf1_checkpoint
+from bert_estimator.interchange import conversion, open_source, tf1_checkpoint
 
 PREFIX = str(fixtures.TF1 / "bert_model.ckpt")
 
@@ -95,6 +95,38 @@ def test_damaged_checkpoints(tmp_path):
     os.truncate(prefix + ".index", 100)
     with pytest.raises(ValueError, match=r"^here: the checkpoint cannot be read: "):
         tf1_checkpoint.open_prefix(prefix, "here")
+
+
+def of_type(folder, dtype):
+    """A copy of the fixture whose weights have another type."""
+    shutil.copytree(fixtures.TF1, folder)
+    source = open_source(str(fixtures.TF1))
+    weights = {name: source.read(name).astype(dtype) for name in source.shapes}
+    tf1_checkpoint.save(str(folder / "bert_model.ckpt"), weights)
+    return weights
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_of_half_the_bytes_become_float32(tmp_path, dtype):
+    weights = of_type(tmp_path / "half", tf.as_dtype(dtype).as_numpy_dtype)
+    source = open_source(str(tmp_path / "half"))
+    for name, value in weights.items():
+        found = source.read(name)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, value.astype(np.float32), err_msg=name)
+    conversion.convert(source, str(tmp_path / "hf"), "hf")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_weights_that_float32_does_not_hold_are_refused(tmp_path, dtype):
+    of_type(tmp_path / "other", dtype)
+    source = open_source(str(tmp_path / "other"))
+    message = (
+        f"^{tmp_path}/other: bert/pooler/dense/bias is {dtype}; allowed are float32, float16, "
+        "bfloat16. Save the checkpoint with one of these types$"
+    )
+    with pytest.raises(ValueError, match=message):
+        source.read("bert/pooler/dense/bias")
 
 
 @pytest.mark.slow
