@@ -180,7 +180,10 @@ def test_a_bert_config(tmp_path, data):
 
 TOKENIZER = {
     "model": {"type": "WordPiece", "vocab": {"a": 0, "b": 1}},
-    "added_tokens": [{"content": "c", "id": 2}],
+    "added_tokens": [{"content": "[CLS]", "id": 2}],
+    "normalizer": {"type": "BertNormalizer", "lowercase": True},
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]},
 }
 TASK = {
     "kind": "classification", "labels": ["a", "b"], "do_lower_case": True, "max_seq_length": 9,

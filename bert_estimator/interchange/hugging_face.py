@@ -123,6 +123,7 @@ def open_directory(folder: str, path: str) -> Source:
     _check_known(values, path_of_config, architecture)
     found = network_variables.check(config, shapes, path)
     outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
+    vocab_file = hugging_face_tokenizer.find_vocabulary(folder)
     do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
         path=path,
@@ -131,7 +132,7 @@ def open_directory(folder: str, path: str) -> Source:
         read=read,
         left_out=tuple(stored[name] for name in left_out),
         config=config,
-        vocab_file=hugging_face_tokenizer.find_vocabulary(folder),
+        vocab_file=vocab_file,
         labels=hugging_face_config.labels_of(values, path_of_config, outputs) if outputs else (),
         kind=hugging_face_config.kind_of(values, path_of_config) if outputs else None,
         do_lower_case=do_lower_case,

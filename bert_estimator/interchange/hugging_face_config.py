@@ -160,8 +160,9 @@ def labels_of(values: dict[str, Any], path: str, num_outputs: int) -> tuple[str,
     default = _default_labels(num_outputs)
     if len(names) != num_outputs:
         raise ValueError(
-            f"{path}: id2label: has {len(names)} labels, but the classifier has {num_outputs} "
-            "outputs, and each needs one label. Correct id2label, or take it out of the file"
+            f"{path}: id2label: {len(names)} labels, but the number of the classifier's outputs, "
+            f"which need a label each, is {num_outputs}. Correct id2label, or take it out of the "
+            "file"
         )
     labels: dict[str, int] = {}
     for i in range(num_outputs):

@@ -1,17 +1,45 @@
 """Hugging Face's files of a tokenizer: vocab.txt, tokenizer.json and tokenizer_config.json."""
 
+import itertools
 import os
 import shutil
 
 from bert_estimator import json_files, storage
-from bert_estimator.interchange import architectures
-from bert_estimator.interchange.hugging_face_config import write_json
+from bert_estimator.interchange import added_tokens, architectures, tokenizer_json
+from bert_estimator.interchange.hugging_face_config import CONFIG, write_json
 from bert_estimator.interchange.source import Source
-from bert_estimator.tokenization import CLS, MASK, PAD, SEP, UNK, Tokenizer
+from bert_estimator.tokenization import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    SentencePieceTokenizer,
+    Tokenizer,
+    load_vocab,
+)
 
 VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
 TOKENIZER = "tokenizer_config.json"
-_WHOLE_TOKENIZER = "tokenizer.json"
+
+# Classes of transformers' tokenizers that cut text as google-research/bert or google-research/
+# albert does, and the classes that do what tokenizer.json says.
+_CLASSES = tuple(
+    f"{name}Tokenizer{end}"
+    for name in ("Bert", "Electra", "DistilBert", "Albert")
+    for end in ("", "Fast")
+)
+_ANY_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Settings of tokenizer_config.json, and what they must be if they are there.
+_FIXED = {
+    "do_basic_tokenize": True,
+    "do_word_tokenize": True,
+    "do_subword_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+}
+_OTHER_TOKENS = "text would be cut into other tokens than the model knows"
 
 
 def find_vocabulary(folder: str) -> str | None:
@@ -20,46 +48,65 @@ def find_vocabulary(folder: str) -> str | None:
     vocabulary, or its tokenizer.json is not WordPiece.
 
     Raises:
-      ValueError: tokenizer.json is damaged.
+      ValueError: a file is damaged, two files differ, or a file adds tokens to the vocabulary.
     """
-    for name in (VOCABULARY, SENTENCE_PIECE):
-        if os.path.exists(vocab_file := os.path.join(folder, name)):
-            return vocab_file
-    path = os.path.join(folder, _WHOLE_TOKENIZER)
-    if not os.path.exists(path):
+    paths = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
+    vocab_file = next(filter(os.path.exists, paths), None)
+    path = os.path.join(folder, tokenizer_json.FILE)
+    whole = tokenizer_json.read(folder)
+    if vocab_file is not None:
+        tokens = _tokens_of(vocab_file)
+        added_tokens.check(folder, vocab_file, tokens)
+        if whole is not None:
+            _check_same(whole, path, vocab_file, tokens)
+        return vocab_file
+    if whole is None or not tokenizer_json.is_wordpiece(whole):
+        added_tokens.check(folder, None, None)
         return None
-    tokens = _tokens(path)
-    if tokens is None:
-        return None
+    tokens = tokenizer_json.tokens(whole, path)
+    added_tokens.check(folder, path, tokens)
     vocab_file = os.path.join(storage.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file
 
 
-def _tokens(path):
-    """Returns the tokens of a tokenizer.json in the order of their ids; None if its tokenizer is
-    not WordPiece."""
-    values = json_files.read(path)
-    model = json_files.field(values, "model", dict, path)
-    if model.get("type") != "WordPiece":
-        return None
-    ids = dict(json_files.field(model, "vocab", dict, path))
-    added = json_files.field(values, "added_tokens", list, path, default=[])
-    for token in json_files.items(added, dict, f"{path}: added_tokens"):
-        ids[json_files.field(token, "content", str, path)] = token.get("id")
-    tokens = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
-    for number in range(len(ids)):
-        if number not in tokens:
-            raise ValueError(f"{path}: of its {len(ids)} tokens, none has the id {number}")
-        if "\n" in tokens[number]:
-            raise ValueError(f"{path}: the token {tokens[number]!r} holds a line end")
-    return [tokens[number] for number in range(len(ids))]
+def _tokens_of(vocab_file):
+    """Returns the tokens of a vocabulary in the order of their ids."""
+    if vocab_file.endswith(".model"):
+        pieces = SentencePieceTokenizer(vocab_file)
+        return pieces.convert_ids_to_tokens(range(pieces.vocab_size))
+    return list(load_vocab(vocab_file))
+
+
+def _check_same(whole, path, vocab_file, tokens):
+    """Raises ValueError if a tokenizer.json has another vocabulary than the file beside it."""
+    remedy = "Remove the file that the model was not trained with"
+    is_pieces = vocab_file.endswith(".model")
+    if tokenizer_json.is_wordpiece(whole) == is_pieces:
+        kind = json_files.shown(whole["model"].get("type"))
+        raise ValueError(
+            f"{path}: its model is {kind}, but {os.path.basename(vocab_file)} beside it is "
+            f"{'SentencePiece' if is_pieces else 'WordPiece'}. {remedy}"
+        )
+    if is_pieces:
+        return
+    # Lines of vocab.txt are read without the spaces around them.
+    theirs = [token.strip() for token in tokenizer_json.tokens(whole, path)]
+    for number, (there, here) in enumerate(itertools.zip_longest(theirs, tokens)):
+        if there != here:
+            there, here = (
+                "missing" if token is None else json_files.shown(token) for token in (there, here)
+            )
+            raise ValueError(
+                f"{path}: its vocabulary differs from {VOCABULARY} beside it: the token of the id "
+                f"{number} is {there} here, and {here} in {VOCABULARY}. {remedy}"
+            )
 
 
 def read_settings(folder: str) -> tuple[bool | None, int | None]:
     """Returns (do_lower_case, model_max_length) of the directory's tokenizer_config.json; None for
-    a setting that it does not have.
+    a setting that it does not have. Without its do_lower_case, tokenizer.json's counts.
 
     Raises:
       ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
@@ -75,13 +122,81 @@ def read_settings(folder: str) -> tuple[bool | None, int | None]:
             shown = f"{name}={str(given).lower()}"
             raise ValueError(
                 f"{path}: {shown} with do_lower_case={str(lower is not False).lower()} is not "
-                "supported: text would be cut into other tokens than the model knows. To use it "
-                f"all the same, take {name} out of the file"
+                f"supported: {_OTHER_TOKENS}. To use it all the same, take {name} out of the file"
             )
+    whole = tokenizer_json.read(folder)
+    name = _check_class(folder, values, path, whole is not None)
+    _check_fixed(values, path)
+    lower = lower if isinstance(lower, bool) else None
+    if whole is not None and tokenizer_json.is_wordpiece(whole):
+        lower = _lower_case(whole, folder, lower, name in _ANY_CLASSES)
+        tokenizer_json.check(whole, os.path.join(folder, tokenizer_json.FILE), lower)
     return (
-        lower if isinstance(lower, bool) else None,
+        lower,
         # transformers writes a number beyond all lengths for "not known".
         length if type(length) is int and 0 < length < 1 << 31 else None,
+    )
+
+
+def _check_fixed(values, path):
+    """Raises ValueError if a tokenizer_config.json has a setting that is not supported."""
+    for name, allowed in _FIXED.items():
+        given = values.get(name)
+        if given is not None and given != allowed:
+            raise ValueError(
+                f"{path}: {name}={json_files.shown(given)} is not supported: {_OTHER_TOKENS}. "
+                f"Allowed is {json_files.shown(allowed)}. To use it all the same, take {name} out "
+                "of the file"
+            )
+    never = json_files.field(values, "never_split", list, path, default=[])
+    words = [word for word in never if word not in SPECIAL_TOKENS]
+    if words:
+        raise ValueError(
+            f"{path}: never_split={json_files.shown(words)} is not supported: {_OTHER_TOKENS}. "
+            f"Allowed are {', '.join(SPECIAL_TOKENS)}. To use it all the same, take never_split "
+            "out of the file"
+        )
+
+
+def _check_class(folder, values, path, has_whole):
+    """Returns the class of a directory's tokenizer, or None if its files do not name one.
+
+    Raises:
+      ValueError: the class is not supported.
+    """
+    name = json_files.field(values, "tokenizer_class", str, path, default=None)
+    other = os.path.join(folder, CONFIG)
+    if name is None and os.path.exists(other):
+        path = other
+        name = json_files.field(json_files.read(path), "tokenizer_class", str, path, default=None)
+    allowed = (*_CLASSES, *_ANY_CLASSES) if has_whole else _CLASSES
+    if name is not None and name not in allowed:
+        raise ValueError(
+            f"{path}: tokenizer_class={json_files.shown(name)} is not supported: {_OTHER_TOKENS}. "
+            f"Allowed are {', '.join(_CLASSES)}; and {' and '.join(_ANY_CLASSES)} if there is a "
+            f"{tokenizer_json.FILE}. If the model's text was cut by one of these, write it there"
+        )
+    return name
+
+
+def _lower_case(whole, folder, recorded, is_any):
+    """Returns whether text is lower-cased, by a tokenizer.json and what tokenizer_config.json says.
+
+    transformers' BertTokenizer takes it from tokenizer_config.json, and lower-cases if that does
+    not say it. Its general classes (`is_any`) take it from tokenizer.json.
+    """
+    lower = tokenizer_json.lower_cases(whole)
+    if lower is None:
+        return recorded is not False
+    if lower == recorded or (recorded is None and (lower or is_any)):
+        return lower
+    if recorded is not None and not is_any:
+        return recorded
+    said = "lacks it, which means true" if recorded is None else f"says {str(recorded).lower()}"
+    raise ValueError(
+        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: lowercase="
+        f"{str(lower).lower()}, but do_lower_case of {TOKENIZER} {said}. The two must agree. Write "
+        "there how the model's text was cased"
     )
 
 

@@ -151,7 +151,8 @@ def test_a_decoder_of_its_own_is_refused(tmp_path):
 
 def tokenizer_json(kind, vocab, added):
     tokens = [{"content": token, "id": number} for token, number in added.items()]
-    return json.dumps({"model": {"type": kind, "vocab": vocab}, "added_tokens": tokens})
+    values = {**fixtures.TOKENIZER_JSON, "added_tokens": tokens}
+    return json.dumps({**values, "model": {**values["model"], "type": kind, "vocab": vocab}})
 
 
 def with_tokenizer(tmp_path, text):
@@ -164,10 +165,10 @@ def with_tokenizer(tmp_path, text):
 def test_a_vocabulary_in_tokenizer_json(tmp_path):
     """As transformers 5 saves it; the numbers count, not the order, and added tokens are of it."""
     vocab = {"été": 2, "[PAD]": 0, "##s": 1}
-    added = {"[PAD]": 0, "[NEW]": 3}
+    added = {"[PAD]": 0, "[MASK]": 3}
     folder = with_tokenizer(tmp_path, tokenizer_json("WordPiece", vocab, added))
     with open(open_source(str(folder)).vocab_file, encoding="utf-8") as reader:
-        assert reader.read() == "[PAD]\n##s\nété\n[NEW]\n"
+        assert reader.read() == "[PAD]\n##s\nété\n[MASK]\n"
 
 
 def test_a_tokenizer_of_another_kind_gives_no_vocabulary(tmp_path):
@@ -320,11 +321,11 @@ def test_labels_in_another_order_than_the_defaults_are_kept(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"0": "a", "1": "b"}, "has 2 labels, but the classifier has 3 outputs, and each needs"),
+        ({"0": "a", "1": "b"}, "2 labels, but the number of the classifier's outputs, which ne"),
         (
             {str(i): f"LABEL_{i}" for i in range(5)},
-            "has 5 labels, but the classifier has 3 outputs, and each needs one label. Correct "
-            "id2label, or take it out of the file",
+            "5 labels, but the number of the classifier's outputs, which need a label each, is 3. "
+            "Correct id2label, or take it out of the file",
         ),
         (
             {"1": "a", "2": "b", "3": "c"},

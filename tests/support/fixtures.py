@@ -20,6 +20,51 @@ BERTS = ("hf_pretraining", "hf_classifier", "hf_masked_lm", "hf_encoder")
 HUGGING_FACE = (*BERTS, "hf_albert", "hf_electra")
 TF1 = DATA / "tf1"
 
+# A tokenizer.json as transformers 5 writes it, without its vocabulary.
+_SINGLE = [
+    {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+    {"Sequence": {"id": "A", "type_id": 0}},
+    {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+]
+_SECOND = [
+    {"Sequence": {"id": "B", "type_id": 1}},
+    {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
+]
+TOKENIZER_JSON = {
+    "version": "1.0",
+    "added_tokens": [],
+    "normalizer": {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": _SINGLE,
+        "pair": [*_SINGLE, *_SECOND],
+    },
+    "model": {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {},
+    },
+}
+
+
+def with_tokenizer_json(folder, **parts):
+    """Writes a tokenizer.json of the directory's vocab.txt; `parts` update parts of it."""
+    tokens = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    vocab = {token: number for number, token in enumerate(tokens)}
+    values = {**TOKENIZER_JSON, "model": {**TOKENIZER_JSON["model"], "vocab": vocab}}
+    for name, part in parts.items():
+        values[name] = {**values[name], **part} if isinstance(part, dict) else part
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+
 
 def tensors_of(folder):
     return safetensors.numpy.load_file(folder / "model.safetensors")

@@ -1,0 +1,140 @@
+"""Settings of Hugging Face's tokenizers: settings of BERT's tokenizer, and others."""
+
+import json
+import re
+
+import fixtures
+import pytest
+
+from bert_estimator.interchange import open_source
+from bert_estimator.tokenization import train_sentencepiece
+
+OTHER = "text would be cut into other tokens than the model knows"
+
+
+def model(tmp_path, config=None, **settings):
+    """Copies a model, and writes settings into its config.json and its tokenizer_config.json."""
+    folder = fixtures.changed(tmp_path, "hf_encoder", **(config or {}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def refused(folder, message):
+    return pytest.raises(ValueError, match="^" + re.escape(f"{folder}/{message}"))
+
+
+CLASSES = (
+    "Allowed are BertTokenizer, BertTokenizerFast, ElectraTokenizer, ElectraTokenizerFast, "
+    "DistilBertTokenizer, DistilBertTokenizerFast, AlbertTokenizer, AlbertTokenizerFast; and "
+    "PreTrainedTokenizerFast and TokenizersBackend if there is a tokenizer.json. If the model's "
+    "text was cut by one of these, write it there"
+)
+
+
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_other_classes_are_refused(tmp_path, file, name):
+    values = {"tokenizer_class": name}
+    is_config = file == "config.json"
+    folder = model(tmp_path, values) if is_config else model(tmp_path, **values)
+    message = f'{file}: tokenizer_class="{name}" is not supported: {OTHER}. {CLASSES}'
+    with refused(folder, message):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type="mecab" is not supported: OTHER. '),
+        ({"subword_tokenizer_type": "character"}, 'subword_tokenizer_type="character" is not '),
+        (
+            {"do_basic_tokenize": False},
+            "do_basic_tokenize=false is not supported: OTHER. Allowed is true. To use it all the "
+            "same, take do_basic_tokenize out of the file",
+        ),
+        (
+            {"never_split": ["[CLS]", "<e>"]},
+            'never_split=["<e>"] is not supported: OTHER. Allowed are [PAD], [UNK], [CLS], [SEP], '
+            "[MASK]. To use it all the same, take never_split out of the file",
+        ),
+    ],
+)
+def test_settings_that_cut_text_otherwise_are_refused(tmp_path, settings, message):
+    folder = model(tmp_path, **settings)
+    with refused(folder, f"tokenizer_config.json: {message.replace('OTHER', OTHER)}"):
+        open_source(str(folder))
+
+
+def test_settings_of_bert_are_not_refused(tmp_path):
+    folder = model(
+        tmp_path,
+        {"tokenizer_class": "BertJapaneseTokenizer"},  # tokenizer_config.json counts
+        tokenizer_class="BertTokenizer",
+        do_basic_tokenize=True,
+        word_tokenizer_type="basic",
+        subword_tokenizer_type="wordpiece",
+        never_split=["[UNK]"],
+    )
+    assert open_source(str(folder)).do_lower_case is None
+
+
+@pytest.mark.parametrize(
+    ("model_part", "message"),
+    [
+        (
+            {"vocab": {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "[CLS]": 3}},
+            'its vocabulary differs from vocab.txt beside it: the token of the id 2 is "[SEP]" '
+            'here, and "[CLS]" in vocab.txt. Remove the file that the model was not trained with',
+        ),
+        (
+            {"vocab": {"[PAD]": 0, "[UNK]": 1}},
+            "its vocabulary differs from vocab.txt beside it: the token of the id 2 is missing he"
+            're, and "[CLS]" in vocab.txt. Remove',
+        ),
+        (
+            {"type": "Unigram", "vocab": []},
+            'its model is "Unigram", but vocab.txt beside it is WordPiece. Remove the file that',
+        ),
+    ],
+)
+def test_two_vocabularies_are_refused(tmp_path, model_part, message):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    fixtures.with_tokenizer_json(folder, model=model_part)
+    with refused(folder, f"tokenizer.json: {message}"):
+        open_source(str(folder))
+
+
+def test_a_sentencepiece_model_beside_a_wordpiece_vocabulary_is_refused(tmp_path):
+    folder = fixtures.changed(tmp_path, "hf_albert")
+    fixtures.with_tokenizer_json(folder)
+    (folder / "vocab.txt").unlink()
+    pieces = str(folder / "spiece.model")
+    train_sentencepiece(["some words of few letters"] * 9, pieces, vocab_size=17)
+    message = 'its model is "WordPiece", but spiece.model beside it is SentencePiece. Remove the'
+    with refused(folder, f"tokenizer.json: {message}"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "lowercase", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, "lacks it, which means true. The two must agree. Write there how the model's"),
+        ({"do_lower_case": False}, False, False),
+        # transformers' BertTokenizer takes it from tokenizer_config.json.
+        ({"do_lower_case": False}, True, False),
+        ({"do_lower_case": True}, False, True),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, True, True),
+        ({"tokenizer_class": "TokenizersBackend", "do_lower_case": True}, False, "says true. The"),
+    ],
+)
+def test_the_casing_that_two_files_tell(tmp_path, settings, lowercase, expected):
+    folder = model(tmp_path, **settings)
+    fixtures.with_tokenizer_json(folder, normalizer={"lowercase": lowercase})
+    if isinstance(expected, bool):
+        assert open_source(str(folder)).do_lower_case is expected
+        return
+    start = f"tokenizer.json: normalizer: lowercase={str(lowercase).lower()}, but do_lower_case of "
+    with refused(folder, f"{start}tokenizer_config.json {expected}"):
+        open_source(str(folder))
