@@ -100,8 +100,9 @@ def opened_run(
         initial values, or the values of the job's warm start.
       make_hooks: function of the built step that returns the list of hooks, in the order of their
         visits. It may still add operations to the graph, which is then finalized.
-      finishing: function that returns a context manager, called when the hooks are made. It
-        surrounds all that the hooks do in the session, and is left before the session is closed.
+      finishing: function that returns a context manager, called when the variables have their
+        values. It surrounds all that the hooks do in the session, and is left before the session is
+        closed.
 
     Yields:
       An `OpenedRun`. The graph is the default graph at the `yield` only, not inside of the block:

@@ -67,13 +67,11 @@ def train(
             input_fn,
             restored,
             observers.make_hooks,
-            observers.finishing_checkpoint,
+            observers.around_hooks,
         ) as run,
         run.graph.as_default(),
         observers.progress(run.global_step(), steps) as progress,
     ):
-        # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
-        checkpoints.remember_earlier(run.step.spec.scaffold.saver, model_dir)
         loop = _TrainingLoop(run, observers.stop_step, progress, observers.finite, interrupts)
         loop.run()
     # This also waits until the chief has written the last checkpoint.
@@ -98,6 +96,7 @@ class _Observers:
     def make_hooks(self, step):
         """Returns all hooks of a training, in the order of their visits."""
         spec = step.spec
+        self._scaffold = spec.scaffold
         _summarize_loss(spec.loss)
         self.finite = checkpoint_saver.FiniteCheck()
         callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
@@ -126,8 +125,13 @@ class _Observers:
         )
         return [self._saver]
 
-    def finishing_checkpoint(self):
-        """Returns the context manager that completes the last checkpoint if training fails."""
+    def around_hooks(self):
+        """Returns the context manager that completes the last checkpoint if training fails.
+
+        It is called before the first hook sees the session: a caller's saver saves right then.
+        """
+        # The saver is new, and must be told of the earlier checkpoints, to delete the oldest.
+        checkpoints.remember_earlier(self._scaffold.saver, self._config.model_dir)
         return self._saver.finishing() if self._saver is not None else contextlib.nullcontext()
 
     def _log_start(self):

@@ -70,6 +70,14 @@ def test_the_number_kept_holds_over_restarts(tmp_path, keep):
         assert [int(path.rsplit("-", 1)[1]) for path in listed] == written[-keep:]
 
 
+def test_the_number_kept_holds_over_restarts_with_a_saver_of_the_caller(tmp_path):
+    """Its first save comes before the first step, and names only that in the state file."""
+    for _ in range(3):
+        saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+        make_estimator(tmp_path, keep_checkpoint_max=2).train(input_fn, steps=4, hooks=[saver])
+    assert checkpoint_steps(tmp_path) == [10, 12]
+
+
 def test_0_keeps_all_over_restarts(tmp_path):
     for _ in range(2):
         make_estimator(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=0).train(
