@@ -11,6 +11,9 @@ _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 # How many rows these operations return depends on values.
 _OF_UNKNOWN_LENGTH = {"DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts",
                       "UniqueWithCountsV2", "Where"}  # fmt: skip
+# Of TensorFlow's functions, only a lookup in several tables makes it: it joins the rows that each
+# table gives, and how many these are depends on values.
+_LOOKUP_IN_PARTS = "ParallelDynamicStitch"
 # tf_slim is only found, not imported: that takes a second if scikit-learn is installed.
 _LIBRARIES = tuple(
     os.path.dirname(importlib.util.find_spec(name).origin) + os.sep
@@ -45,6 +48,12 @@ def explained(error: Exception, graph: tf2.Graph) -> RuntimeError:
         )
     nodes = dict.fromkeys(_NODE.findall(text))
     places = ", ".join(_described(graph, name) for name in nodes)
+    if any(_kind(graph, name) == _LOOKUP_IN_PARTS for name in nodes):
+        return RuntimeError(
+            f"model_fn looks rows up in a variable of several parts: {places}. How many rows a "
+            "part gives depends on values, and on a TPU all shapes must be static: make the table "
+            "without a partitioner. It can be restored from the checkpoints of the parts"
+        )
     return RuntimeError(f"The step of model_fn cannot be lowered to XLA ({places}): {text}")
 
 
@@ -79,6 +88,14 @@ def line_of(operation: tf2.Operation) -> str:
         if not frame.filename.startswith(_LIBRARIES):
             return f"{frame.filename}:{frame.lineno}"
     return "an unknown line"
+
+
+def _kind(graph, name):
+    """Returns the type of an operation; None if it is inside the function of another."""
+    try:
+        return graph.get_operation_by_name(name).type
+    except KeyError:
+        return None
 
 
 def _described(graph, name, kind=None):

@@ -20,6 +20,11 @@ LINES = {
     "table": lambda x: tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer([1, 2], [3, 4]), 0
     ).lookup(tf.cast(x, tf.int32), name="own"),
+    "parts": lambda x: tf.nn.embedding_lookup(
+        tf.get_variable("parts", [8, 1], partitioner=tf.fixed_size_partitioner(2)),
+        tf.cast(x, tf.int32),
+        name="own",
+    ),
     "old_variable": lambda x: x * tf.Variable(2.0, use_resource=False, name="own"),
 }
 
@@ -38,6 +43,7 @@ def line(name):
         ("unique", rf"length depends on values: own \(Unique\) in .*{line('unique')}"),
         ("shape", rf"lowered to XLA \(own in .*{line('shape')}\): .*compile-time constant"),
         ("table", r"uses hash_table:0 in .*test_lowering_error\.py:\d+, a tensor from outside"),
+        ("parts", rf"of several parts: own in .*{line('parts')}\. .*without a partitioner"),
         ("old_variable", rf"uses own/read:0 in .*{line('old_variable')}, .*use_resource=True"),
     ],
 )

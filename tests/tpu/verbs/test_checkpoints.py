@@ -409,11 +409,16 @@ def test_a_saver_of_the_user_restores_what_it_saves(folder):
 
 def test_the_parts_of_a_partitioned_variable_fit_the_whole(tmp_path):
     def model_fn(features, mode, params):
-        with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(2)):
+        with tf.variable_scope("", partitioner=params["partitioner"]):
             tf.get_variable("table", [4, 3])
         return make_model_fn()(features, mode, params)
 
-    for _ in range(2):
-        make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+    values = []
+    for partitioner in (tf.fixed_size_partitioner(2), tf.fixed_size_partitioner(2), None):
+        params = {"partitioner": partitioner}
+        estimator = make_estimator(tmp_path, model_fn, params=params)
+        estimator.train(input_fn, steps=2)
+        values.append(estimator.get_variable_value("table").tolist())
     assert dict(tf.train.list_variables(str(tmp_path)))["table"] == [4, 3]
-    assert checkpoint_steps(tmp_path) == [0, 2, 4]
+    assert checkpoint_steps(tmp_path) == [0, 2, 4, 6]
+    assert values[0] == values[1] == values[2]
