@@ -70,3 +70,32 @@ def test_an_assignment_to_one_of_several_cores_is_an_error(tmp_path, xla_runtime
     )
     with pytest.raises(ValueError, match=r"tf\.tpu\.core\(1\).*num_cores_per_replica=2.*sharding"):
         estimator.train(toy.input_fn, max_steps=1)
+
+
+def test_each_core_has_its_own_copy_until_a_training_resumes(tmp_path, xla_runtime):
+    """A checkpoint has the first core's copy, and a resumed training gives it to all cores."""
+
+    def after_steps(folder, *parts):
+        for steps in parts:
+
+            def model_fn(features, mode, params):
+                own = tf.get_variable("own", initializer=0.0, trainable=False)
+                total = tf.get_variable("total", initializer=0.0, trainable=False)
+                own = own.assign_add(tf.cast(tpu.replica_id(), tf.float32) + 1)
+                updates = [
+                    total.assign(tpu.cross_replica_sum(own)),
+                    tf.train.get_global_step().assign_add(1),
+                ]
+                loss = tf.reduce_mean(features["x"])
+                return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=tf.group(updates))
+
+            estimator = toy.make_estimator(
+                folder, model_fn, master="rehearse:2", save_checkpoints_steps=1
+            )
+            estimator.train(toy.input_fn, steps=steps)
+        return [estimator.get_variable_value(name) for name in ("own", "total")]
+
+    # The first core adds 1 in each step, and the second adds 2. To save does not change a copy.
+    assert after_steps(tmp_path / "whole", 3) == [3, 3 + 6]
+    # After step 2 the first core has 2, and the second core gets it, too.
+    assert after_steps(tmp_path / "resumed", 2, 1) == [3, 3 + 4]
