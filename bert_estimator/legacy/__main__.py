@@ -11,6 +11,7 @@ import types
 
 import bert_estimator.legacy
 from bert_estimator import native_log, paths, ticker
+from bert_estimator.legacy import children
 from bert_estimator.tpu import lock
 
 
@@ -73,7 +74,8 @@ def _install():
 
 def _exit_code(name, run):
     try:
-        run()
+        with children.following():
+            run()
     except lock.InUseError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,66 @@
+"""Processes that a TF1 script starts by `multiprocessing`, by the methods spawn and forkserver.
+
+Such a process is a new Python, which first runs the script's top level with `__name__`
+"__mp_main__". TensorFlow has to be made TensorFlow 1 there, too, before that.
+"""
+
+import contextlib
+import multiprocessing.spawn
+import os
+import runpy
+from collections.abc import Iterator
+from typing import Any
+
+import bert_estimator.legacy
+
+# Holds which main module the parent has, as multiprocessing says it: KIND=NAME.
+_VARIABLE = "BERT_ESTIMATOR_LEGACY_MAIN"
+_BY_NAME, _BY_PATH = "init_main_from_name", "init_main_from_path"
+_SPAWNED = "bert_estimator.legacy.spawned"
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@contextlib.contextmanager
+def following() -> Iterator[None]:
+    """Surrounds a script's run: the processes that it starts run TensorFlow 1, too."""
+    before = multiprocessing.spawn.get_preparation_data
+    multiprocessing.spawn.get_preparation_data = _through_spawned(before)
+    try:
+        yield
+    finally:
+        multiprocessing.spawn.get_preparation_data = before
+
+
+def become_main(namespace: dict[str, Any]) -> None:
+    """Fills the namespace of a child's main module as plain Python would, on TensorFlow 1."""
+    bert_estimator.legacy.install()
+    multiprocessing.spawn.get_preparation_data = _through_spawned(
+        multiprocessing.spawn.get_preparation_data
+    )
+    content = _run(*os.environ[_VARIABLE].split("=", 1))
+    namespace.clear()
+    namespace.update(content)
+
+
+def _through_spawned(get_preparation_data):
+    """Returns a `get_preparation_data` whose processes have `spawned` run the main module."""
+
+    def get(name):
+        data = get_preparation_data(name)
+        mains = [(key, data.pop(key)) for key in (_BY_NAME, _BY_PATH) if key in data]
+        os.environ[_VARIABLE] = "=".join(*mains or [(_BY_NAME, "__main__")])
+        data[_BY_NAME] = _SPAWNED
+        if _ROOT not in data["sys_path"]:
+            data["sys_path"] = [*data["sys_path"], _ROOT]
+        return data
+
+    return get
+
+
+def _run(kind, main):
+    """Runs a main module as `multiprocessing.spawn.prepare` does; returns its namespace."""
+    if kind == _BY_PATH:
+        return runpy.run_path(main, run_name="__mp_main__")
+    if f".{main}".endswith(".__main__"):  # of packages and directories; these are not run again
+        return {}
+    return runpy.run_module(main, run_name="__mp_main__", alter_sys=True)
