@@ -1,10 +1,12 @@
 """Runs a TF1 script as python would: `python -m bert_estimator.legacy SCRIPT.py [its flags]`.
 
-`python -m bert_estimator.legacy -m package.module [its flags]` runs a module.
+`python -m bert_estimator.legacy -m package.module [its flags]` runs a module. In the place of the
+script there may be a directory or a zip file that holds `__main__.py`.
 """
 
 import importlib.util
 import os
+import pkgutil
 import runpy
 import sys
 import types
@@ -30,22 +32,36 @@ def main(argv: list[str]) -> int:
         )
         return 2
     script = argv[1]
+    module = types.ModuleType("__main__")
     try:
         paths.check_arguments(argv[1:2])
-        with open(script, "rb") as file:
-            source = file.read()
-        program = compile(source, script, "exec")
-    except (OSError, ValueError, SyntaxError) as error:
+        folder, program = _program(script, module)
+    except (ImportError, OSError, ValueError, SyntaxError) as error:
         what = "is not Python" if isinstance(error, SyntaxError) else "can't open it"
         print(f"python -m bert_estimator.legacy: {script}: {what}: {error}", file=sys.stderr)
         return 2
     sys.argv = argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.path[0] = folder
     _install()
-    module = types.ModuleType("__main__")
-    module.__file__ = script
     sys.modules["__main__"] = module
     return _exit_code(script, lambda: exec(program, module.__dict__))
+
+
+def _program(script, module):
+    """Returns the directory of a script's imports, and its code; sets attributes of its module."""
+    finder = pkgutil.get_importer(script)
+    if finder is None:
+        with open(script, "rb") as file:
+            program = compile(file.read(), script, "exec")
+        module.__file__ = script
+        return os.path.dirname(os.path.abspath(script)), program
+    found = finder.find_spec("__main__")
+    if found is None or found.loader is None:
+        raise ImportError("it does not hold a file __main__.py, which Python would run")
+    program = found.loader.get_code("__main__")
+    module.__spec__, module.__loader__ = found, found.loader
+    module.__file__, module.__package__ = found.origin, ""
+    return script, program
 
 
 def _run_module(name, flags):

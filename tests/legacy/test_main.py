@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import zipfile
 
 import forked
 import locked
@@ -334,6 +335,43 @@ def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     (tmp_path / "lacking" / "__init__.py").write_text("import something_absent")
     with pytest.raises(ModuleNotFoundError, match="something_absent"):
         runner.main(["runner", "-m", "lacking.module"])
+
+
+def in_zip(folder):
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as file:
+        for part in folder.iterdir():
+            file.write(part, part.name)
+    return path
+
+
+@pytest.mark.parametrize("packed", [lambda folder: folder, in_zip])
+def test_a_directory_or_zip_file_with_a_main_module(tmp_path, monkeypatch, capsys, packed):
+    """As `python DIRECTORY` runs it."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "part.py").write_text("WORD = 'part'")
+    (folder / "__main__.py").write_text(
+        "import sys, part\n"
+        "print(__name__, repr(__package__), __spec__.name, part.WORD, sys.argv, sys.path[0])\n"
+        "print(__file__, sys.modules['__main__'].__dict__ is globals())"
+    )
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    path = str(packed(folder))
+    assert runner.main(["runner", path, "--flag"]) == 0
+    argv = [path, "--flag"]
+    assert capsys.readouterr().out.splitlines() == [
+        f"__main__ '' __main__ part {argv} {path}",
+        f"{os.path.join(path, '__main__.py')} True",
+    ]
+    sys.modules.pop("part")
+    os.remove(folder / "__main__.py")
+    if os.path.isdir(path):
+        assert runner.main(["runner", path]) == 2
+        assert f"{path}: can't open it: it does not hold a file __m" in capsys.readouterr().err
 
 
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
