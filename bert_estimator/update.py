@@ -77,14 +77,15 @@ class UpdateRule:
         )
         loss = tpu.cross_replica_sum(loss)
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
-        used = [(g, v) for g, v in gradients_and_variables if g is not None]
-        gradients = [tpu.cross_replica_sum(gradient) for gradient, _ in used]
-        variables = [variable for _, variable in used]
-        gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
         rate = self._schedule()(step)
         optimizer = optimization.create_optimizer(
             self.optimizer, self._rate_by_name(rate), **self.optimizer_options
         )
+        used = [(g, v) for g, v in gradients_and_variables if g is not None]
+        shards = tpu.update_shards() if optimizer.takes_parts else None
+        gradients = [_summed(gradient, variable, shards) for gradient, variable in used]
+        variables = [variable for _, variable in used]
+        gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
         # What reads the weights and is reported is computed before the update: list it here. (What
         # is computed from these need not be listed, nor the norm of the gradients, because the
         # update depends on it.)
@@ -135,6 +136,14 @@ class UpdateRule:
         if self.rate_scale is None:
             return rate
         return lambda name: rate * self.rate_scale(name)
+
+
+def _summed(gradient, variable, shards):
+    """Sums a gradient over the cores: the whole of it, or this core's part if they are shared."""
+    axis = shards and shards.axis_of(variable)
+    if axis is None:
+        return tpu.cross_replica_sum(gradient)
+    return optimization.Part(shards.sum_part(gradient, axis), axis, shards)
 
 
 def global_sum(values: tf.Tensor) -> tf.Tensor:

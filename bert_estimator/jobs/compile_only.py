@@ -83,16 +83,17 @@ def run(
 
     name = config.tpu_topology
     try:
-        cores = len(topology.find(name))
+        found_cores = topology.find(name)
     except (RuntimeError, ValueError) as error:
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
+    cores, hosts = len(found_cores), len({core.process_index for core in found_cores})
     replicas = _check_cores(config, cores)
 
     def report(changes):
         changed = dataclasses.replace(config, **changes)
         with _saying_so(config):
             return compile_report.report(
-                lower(changed, cores),
+                lower(changed, cores, hosts),
                 name,
                 changed.train_batch_size,
                 config.num_cores_per_replica,

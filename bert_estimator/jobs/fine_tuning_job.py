@@ -124,9 +124,9 @@ class FineTuning(abc.ABC):
         """
         data = cls.load(config)
 
-        def lower(changed, cores):
+        def lower(changed, cores, hosts):
             input_fn = _input_fn(changed, data.train, is_training=True)
-            return cls._estimator(changed, data).lower(input_fn, cores)
+            return cls._estimator(changed, data).lower(input_fn, cores, hosts)
 
         return compile_only.run(config, lower, num_train_steps(config, data.train))
 

@@ -151,11 +151,11 @@ def compile_step(config: PretrainingConfig) -> bool:
     """
     bert_config = _bert_config(config)
 
-    def lower(changed, cores):
+    def lower(changed, cores, hosts):
         zeros = pretraining_input.shapes_input_fn(
             changed.max_seq_length, changed.max_predictions_per_seq, changed.precision
         )
-        return _estimator(changed, bert_config).lower(zeros, cores)
+        return _estimator(changed, bert_config).lower(zeros, cores, hosts)
 
     input_secs = pretraining_input.core_secs(config.max_seq_length)
     return compile_only.run(config, lower, config.num_train_steps, input_secs)

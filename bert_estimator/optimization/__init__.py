@@ -23,6 +23,7 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
+from bert_estimator.optimization.parts import Part, Shards
 from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
@@ -45,11 +46,13 @@ __all__ = [
     "LARSOptimizer",
     "Momentum",
     "Parameter",
+    "Part",
     "ScaleByAdam",
     "ScaleByFactoredMoments",
     "ScaleByLearningRate",
     "ScaleByParameterRms",
     "ScaleByTrustRatio",
+    "Shards",
     "WarmupPolynomialDecay",
     "accumulate",
     "clip_by_global_norm",

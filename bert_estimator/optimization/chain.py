@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.optimization.parts import Part
+
 
 def name_of(variable: tf.Variable) -> str:
     """Returns the variable's name as checkpoints have it: without the ":0" of its tensor."""
@@ -53,7 +55,8 @@ class Parameter:
 
     Attributes:
       name: the variable's name, without the ":0" of its tensor.
-      value: float32 tensor of the variable's shape, its value before the update.
+      value: float32 tensor of the variable's shape, its value before the update; this core's part
+        of it if the gradient is a `Part`. Then updates and slots are such parts, too.
       trust_ratio: float32 scalar tensor, set by a piece that scales by it; else None.
       constant: function number -> float32 scalar tensor, which all variables share. A number
         itself would become an operation wherever it is used, up to 13 for each variable.
@@ -65,6 +68,7 @@ class Parameter:
         update_number: tf.Tensor | None,
         slots: Callable[[str, tf.TensorShape, tf.DType], tf.Variable],
         constant: Callable[[float], tf.Tensor] = tf.constant,
+        part: Part | None = None,
     ):
         """Reads the variable.
 
@@ -75,9 +79,12 @@ class Parameter:
           slots: function (slot name, shape, dtype) -> the slot variable, which it creates at its
             first use, with zeros.
           constant: function number -> float32 scalar tensor, the same tensor for each variable.
+          part: the gradient, if this core updates a part of the variable.
         """
         self.name = name_of(variable)
-        self.value = tf.cast(_read(variable), tf.float32)
+        self._part = part
+        self._held = variable if part is None else part.shards.hold_part(variable, part.axis)
+        self.value = tf.cast(_read(self._held), tf.float32)
         self.trust_ratio = None
         self._variable = variable
         self._update_number = update_number
@@ -114,8 +121,9 @@ class Parameter:
           shape: static shape; None is the variable's shape.
           dtype: the dtype in which the slot is stored.
         """
-        shape = self.value.shape if shape is None else shape
-        slot = self._slots(slot_name, shape, dtype)
+        slot = self._slots(slot_name, self._variable.shape if shape is None else shape, dtype)
+        if self._part is not None:
+            slot = self._part.shards.hold_part(slot, self._part.axis)
         self._read_slots[slot_name] = slot
         return tf.cast(_read(slot), tf.float32)
 
@@ -124,14 +132,27 @@ class Parameter:
         slot = self._read_slots[slot_name]
         self._new_slots.append((slot, tf.cast(value, slot.dtype.base_dtype)))
 
+    def total(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns a sum over the variable's elements.
+
+        Args:
+          tensor: the sum over the elements of `value`, or of an update.
+        """
+        return tensor if self._part is None else self._part.shards.sum(tensor)
+
+    @property
+    def num_elements(self) -> int:
+        """Returns how many elements the variable has."""
+        return self._variable.shape.num_elements()
+
     def assignments(self, update: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
         """Returns (variable, new value of its dtype) for each slot, then for the variable itself.
 
         Args:
-          update: float32 tensor of the variable's shape, which is subtracted from the variable.
+          update: float32 tensor of the shape of `value`, which is subtracted from the variable.
         """
-        new_value = tf.cast(self.value - update, self._variable.dtype.base_dtype)
-        return [*self._new_slots, (self._variable, new_value)]
+        new_value = tf.cast(self.value - update, self._held.dtype.base_dtype)
+        return [*self._new_slots, (self._held, new_value)]
 
 
 def _read(variable):
@@ -144,6 +165,10 @@ def _read(variable):
     value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     value.set_shape(variable.shape)
     return value
+
+
+def _tensor_of(gradient):
+    return gradient.value if isinstance(gradient, Part) else gradient
 
 
 Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
@@ -173,12 +198,16 @@ class ChainOptimizer(tf.train.Optimizer):
     Attributes:
       trust_ratios: dict from variable name to float32 scalar tensor: the trust ratios of the last
         `apply_gradients`. Variables that a `ScaleByTrustRatio` excludes are not in it.
+      takes_parts: whether gradients may be `Part`s. All pieces must have an attribute `takes_parts`
+        that is true: a piece that takes parts sums over a variable's elements by
+        `Parameter.total`.
     """
 
     def __init__(self, pieces: Sequence[Piece], name: str):
         """Keeps the pieces, in the order of their application."""
         super().__init__(use_locking=False, name=name)
         self.trust_ratios = {}
+        self.takes_parts = all(getattr(piece, "takes_parts", False) for piece in pieces)
         self._pieces = list(pieces)
         self._slot_variables = {}
 
@@ -192,7 +221,8 @@ class ChainOptimizer(tf.train.Optimizer):
 
         Args:
           grads_and_vars: pairs of a gradient and its variable. A variable whose gradient is None
-            stays as it is, without weight decay. A `tf.IndexedSlices` is made dense first.
+            stays as it is, without weight decay. A `tf.IndexedSlices` is made dense first. A `Part`
+            is allowed if `takes_parts` is true.
           global_step: integer scalar variable, the number of updates applied so far. It is
             incremented once. Bias correction and Adafactor need it.
           name: prefix of the operations' names; the optimizer's name by default.
@@ -201,11 +231,16 @@ class ChainOptimizer(tf.train.Optimizer):
           The operation that runs the whole update.
 
         Raises:
-          ValueError: every gradient is None; or a piece needs the number of the update, and
-            global_step is None.
+          ValueError: every gradient is None; a piece needs the number of the update, and
+            global_step is None; or a gradient is a `Part`, and a piece does not take parts.
         """
+        grads_and_vars = list(grads_and_vars)
+        if not self.takes_parts and any(
+            isinstance(gradient, Part) for gradient, _ in grads_and_vars
+        ):
+            raise ValueError(f"{self.get_name()}: its pieces do not take parts of gradients.")
         dense = [
-            (to_dense_float32(gradient), variable)
+            (gradient if isinstance(gradient, Part) else to_dense_float32(gradient), variable)
             for gradient, variable in grads_and_vars
             if gradient is not None
         ]
@@ -219,13 +254,14 @@ class ChainOptimizer(tf.train.Optimizer):
             update_number = None
             if global_step is not None:
                 update_number = tf.cast(global_step.read_value() + 1, tf.float32)
-            all_gradients = tf.group(*[gradient for gradient, _ in dense])
+            all_gradients = tf.group(*[_tensor_of(gradient) for gradient, _ in dense])
             constant = functools.cache(lambda number: tf.constant(number, tf.float32))
             assigned = []
             for gradient, variable in dense:
                 slots = functools.partial(self._slot, variable)
-                parameter = Parameter(variable, update_number, slots, constant)
-                assigned += self._assign(gradient, parameter, all_gradients)
+                part = gradient if isinstance(gradient, Part) else None
+                parameter = Parameter(variable, update_number, slots, constant, part)
+                assigned += self._assign(_tensor_of(gradient), parameter, all_gradients)
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):

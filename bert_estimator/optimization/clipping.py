@@ -1,16 +1,18 @@
 """Clipping by the global norm (Pascanu et al., 2013, "On the difficulty of training RNNs")."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization.chain import to_dense_float32
+from bert_estimator.optimization.parts import Part
 
 
 def clip_by_global_norm(
-    gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], max_norm: float
-) -> tuple[list[tf.Tensor | None], tf.Tensor]:
+    gradients: Sequence[tf.Tensor | tf.IndexedSlices | Part | None], max_norm: float
+) -> tuple[list[tf.Tensor | Part | None], tf.Tensor]:
     """Scales all gradients by one factor, so that their joint L2 norm is at most `max_norm`.
 
     The joint norm is the float32 norm of all gradients as one long vector. If it is infinite or
@@ -19,13 +21,15 @@ def clip_by_global_norm(
     Unlike in `tf.clip_by_global_norm`, duplicate rows of a sparse gradient count as their sum.
 
     Args:
-      gradients: float tensors, `tf.IndexedSlices` and None, of any shapes. Each gradient must be
-        the sum over the whole batch: clipping the parts before adding them is another algorithm.
+      gradients: float tensors, `tf.IndexedSlices`, `Part`s and None, of any shapes. Each gradient
+        must be the sum over the whole batch: clipping addends before adding them is another
+        algorithm.
       max_norm: number > 0.
 
     Returns:
       (clipped, global_norm): a list of dense float32 tensors, with None in the places of None in
-      `gradients`; and the norm before clipping, a float32 scalar, for summaries.
+      `gradients`, and `Part`s in the places of `Part`s; and the norm before clipping, a float32
+      scalar, for summaries.
 
     Raises:
       ValueError: `max_norm` is not a finite number > 0, or every gradient is None.
@@ -36,8 +40,13 @@ def clip_by_global_norm(
             "To train without clipping, do not call it."
         )
     with tf.name_scope("clip_by_global_norm"):
-        dense = [to_dense_float32(gradient) for gradient in gradients]
-        halves = [tf.nn.l2_loss(gradient) for gradient in dense if gradient is not None]
+        parts = [gradient for gradient in gradients if isinstance(gradient, Part)]
+        dense = [g if isinstance(g, Part) else to_dense_float32(g) for g in gradients]
+        halves = [tf.nn.l2_loss(g) for g in dense if g is not None and not isinstance(g, Part)]
+        if parts:
+            halves.append(
+                parts[0].shards.sum(tf.add_n([tf.nn.l2_loss(part.value) for part in parts]))
+            )
         if not halves:
             raise ValueError(
                 "clip_by_global_norm: every gradient is None: the loss does not depend on any of "
@@ -51,4 +60,10 @@ def clip_by_global_norm(
             max_norm / tf.maximum(norm, max_norm),
             tf.constant(math.nan, tf.float32),
         )
-        return [None if gradient is None else gradient * scale for gradient in dense], norm
+        return [_scaled(gradient, scale) for gradient in dense], norm
+
+
+def _scaled(gradient, scale):
+    if isinstance(gradient, Part):
+        return dataclasses.replace(gradient, value=gradient.value * scale)
+    return None if gradient is None else gradient * scale

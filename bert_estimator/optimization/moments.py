@@ -30,6 +30,8 @@ class ScaleByAdam:
     resolution.
     """
 
+    takes_parts = True
+
     def __init__(
         self,
         beta_1: float,
@@ -139,6 +141,8 @@ class Momentum:
 
     You et al., 2020, algorithm 1. The average is the float32 slot `<variable>/momentum`.
     """
+
+    takes_parts = True
 
     def __init__(self, beta: float):
         """Sets the decay rate.

@@ -65,6 +65,8 @@ class AddDecayedWeights:
     learning rate, so that both scale the decay too. In LARS it comes before the momentum as well.
     """
 
+    takes_parts = True
+
     def __init__(self, weight_decay_rate: float, exclude_from_weight_decay: Sequence[str]):
         """Sets the rate and the exclusions.
 
@@ -104,6 +106,8 @@ class ScaleByTrustRatio:
     The piece leaves the ratio in `parameter.trust_ratio`, unless the variable is excluded.
     """
 
+    takes_parts = True
+
     def __init__(self, exclude_from_layer_adaptation: Sequence[str]):
         """Sets the exclusions.
 
@@ -137,6 +141,8 @@ class ClipByRms:
     the gradients.
     """
 
+    takes_parts = True
+
     def __init__(self, clipping_threshold: float):
         """Sets the limit.
 
@@ -160,6 +166,8 @@ class ScaleByParameterRms:
 
     Shazeer and Stern, 2018, section 8. The bound lets a variable that is zero leave zero.
     """
+
+    takes_parts = True
 
     def __init__(self, epsilon_2: float):
         """Sets the bound.
@@ -185,6 +193,8 @@ class ScaleByLearningRate:
     after it remembers past learning rates, and a momentum that comes before it does not.
     """
 
+    takes_parts = True
+
     def __init__(self, learning_rate: LearningRate):
         """Sets the learning rate.
 
@@ -204,11 +214,12 @@ class ScaleByLearningRate:
 
 
 def _norm(x, parameter):
-    return tf.sqrt(parameter.constant(2.0) * tf.nn.l2_loss(x))  # see `clipping`
+    half = parameter.total(tf.nn.l2_loss(x))  # see `clipping`
+    return tf.sqrt(parameter.constant(2.0) * half)
 
 
 def _rms(x, parameter):
-    return _norm(x, parameter) / math.sqrt(x.shape.num_elements())
+    return _norm(x, parameter) / math.sqrt(parameter.num_elements)
 
 
 def _check_positive(name, value):

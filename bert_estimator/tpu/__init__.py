@@ -38,6 +38,7 @@ _MODULE_OF = {
     "num_replicas": "replica",
     "outside_compilation": "replica",
     "replica_id": "replica",
+    "update_shards": "replica",
     "train_and_evaluate": "train_eval",
 }
 _MODULES = ("early_stopping", "serving", "summary")

@@ -105,13 +105,14 @@ class TPUEstimator(Estimator):
         self._sharding = tuple(sharding)
         self._warned = set()
 
-    def lower(self, input_fn: Callable, num_cores: int):
+    def lower(self, input_fn: Callable, num_cores: int, num_hosts: int = 1):
         """Lowers the training step for a number of cores, without running anything.
 
         Args:
           input_fn: as for `train`; only the shapes of its batches matter.
           num_cores: number of cores. `TPUConfig.num_cores_per_replica` of them share a model; the
             replicas share the global batch.
+          num_hosts: number of machines that the cores belong to.
 
         Returns:
           A `LoweredStep`: to compile for a TPU that is not there, see `compile_report.report`.
@@ -128,7 +129,9 @@ class TPUEstimator(Estimator):
                 f"{self._cores_per_replica} a replica"
             )
         job = self._job(ModeKeys.TRAIN, ("", replicas))
-        job = dataclasses.replace(job, cores_per_replica=self._cores_per_replica)
+        job = dataclasses.replace(
+            job, cores_per_replica=self._cores_per_replica, update_groups=num_hosts
+        )
         return lowering.lower(job, self._input_fn(job, input_fn))
 
     def export_training_program(self, input_fn: Callable, directory: str, num_batches: int = 4):

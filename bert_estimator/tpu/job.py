@@ -33,6 +33,8 @@ class Job:
         params.
       warm_start: a `WarmStartSettings` for variables without a checkpoint, or None.
       units_per_example: see `TPUEstimator`.
+      update_groups: the number of groups of replicas that share an update of the weights; None
+        means that each host's replicas do.
     """
 
     mode: str
@@ -49,6 +51,7 @@ class Job:
     tpu_params: bool = True
     warm_start: WarmStartSettings | None = None
     units_per_example: dict | None = None
+    update_groups: int | None = None
 
     @property
     def same_batch(self) -> bool:
@@ -63,6 +66,13 @@ class Job:
     @property
     def replicas_a_host(self) -> int:
         return self.num_replicas // self.hosts.number
+
+    @property
+    def num_update_shards(self) -> int:
+        """Returns how many replicas, all of one host, share the update of the weights."""
+        if self.mode != ModeKeys.TRAIN or self.cores_per_replica > 1:
+            return 1
+        return self.num_replicas // (self.update_groups or self.hosts.number)
 
     @property
     def core_batch_size(self) -> int | None:

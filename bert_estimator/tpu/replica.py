@@ -25,6 +25,8 @@ class Replica:
       cross_replica_sum: function of a tensor that sums it over all replicas.
       run_on_host: function of the operations that an `outside_compilation` builds; None means that
         they run where the others do.
+      update_shards: the `step.update_shards.UpdateShards` of replicas that may share the update of
+        the weights; None if each updates all of them.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class Replica:
         replica_id: int | tf.Tensor,
         cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
         run_on_host: Callable[[list[tf.Operation]], None] | None = None,
+        update_shards: Any = None,
     ):
         self.num_replicas = num_replicas
         self.replica_id = replica_id
         self.cross_replica_sum = cross_replica_sum
         self.run_on_host = run_on_host
+        self.update_shards = update_shards
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -64,6 +68,11 @@ def num_replicas() -> int:
 def replica_id() -> int | tf.Tensor:
     """Returns the number of the replica that runs this code: 0, or an int32 scalar tensor."""
     return _replica().replica_id
+
+
+def update_shards() -> Any:
+    """Returns the `UpdateShards` of this replica; None if it updates all weights by itself."""
+    return _replica().update_shards
 
 
 def cross_replica_sum(

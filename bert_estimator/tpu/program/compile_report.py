@@ -155,7 +155,7 @@ def report(
     jax = devices.import_jax()
     cores = topology.find(topology_name)
     generation = topology.generation(cores)
-    mesh = CoreMesh(cores, cores_per_replica, sharding)
+    mesh = CoreMesh(cores, cores_per_replica, sharding, lowered.num_shards)
     memory = _state_and_input(lowered, mesh)
     facts = dict(
         topology=topology_name,

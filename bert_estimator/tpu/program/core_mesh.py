@@ -7,6 +7,10 @@ import numpy as np
 
 from bert_estimator.tpu.program import devices
 
+# The axes of the mesh that number the replicas: the groups of replicas that share an update, and
+# the replicas of a group.
+REPLICA = ("group", "shard")
+
 
 class CoreMesh:
     """Lays out cores, and says which part of an array each core holds.
@@ -17,6 +21,8 @@ class CoreMesh:
       sharding: list of (pattern, axis). If the regular expression is found in a variable's name,
         the variable is split along that axis over the cores of a replica. The first pattern that
         is found counts. If none is found, every core holds the whole variable.
+      num_shards: how many replicas, one after the other, share the update of the weights. If it is
+        not 1, cores_per_replica is.
 
     Attributes:
       num_replicas: the number of replicas.
@@ -28,7 +34,11 @@ class CoreMesh:
     """
 
     def __init__(
-        self, cores: list, cores_per_replica: int = 1, sharding: Sequence[tuple[str, int]] = ()
+        self,
+        cores: list,
+        cores_per_replica: int = 1,
+        sharding: Sequence[tuple[str, int]] = (),
+        num_shards: int = 1,
     ):
         jax = devices.import_jax()
         grid = np.array(cores).reshape(-1, cores_per_replica)
@@ -39,11 +49,13 @@ class CoreMesh:
         self.num_hosts = len({core.process_index for core in cores})
         self._cores_per_replica = cores_per_replica
         self._rules = sharding
-        self._mesh = jax.sharding.Mesh(grid.reshape(-1, *sizes), ("replica", *self._core_axes))
+        self._mesh = jax.sharding.Mesh(
+            grid.reshape(-1, num_shards, *sizes), (*REPLICA, *self._core_axes)
+        )
         self._options = devices.compiler_options(cores)
-        self.key = (tuple(cores), cores_per_replica, tuple(map(tuple, sharding)))
+        self.key = (tuple(cores), cores_per_replica, tuple(map(tuple, sharding)), num_shards)
         self.whole = self._sharding()
-        self.rows = self._sharding("replica")
+        self.rows = self._sharding(REPLICA)
 
     def partitioned(self, parts: list[int]):
         """Returns the `jax.sharding.Sharding` of arrays that are split over a replica's cores too.
@@ -55,7 +67,7 @@ class CoreMesh:
         """
         free, axes = dict(self._core_axes), []
         for number in parts:
-            taken = [] if axes else ["replica"]
+            taken = [] if axes else [*REPLICA]
             while number > 1:
                 name = next(name for name, size in free.items() if number % size == 0)
                 taken.append(name)
@@ -130,17 +142,18 @@ class CoreMesh:
         jax = devices.import_jax()
 
         def spec(axis):
-            rows = [None] * axis + ["replica"] if axis is not None else []
+            rows = [None] * axis + [REPLICA] if axis is not None else []
             return jax.sharding.PartitionSpec(*rows)
 
         in_specs, out_specs = [spec(axis) for axis in inputs], [spec(axis) for axis in outputs]
+        of_state = [jax.sharding.PartitionSpec(*_shares(variable)) for variable in state]
         mapped = jax.shard_map(
             function,
             mesh=self._mesh,
-            in_specs=(spec(None), *in_specs),
-            out_specs=(spec(None), *out_specs),
+            in_specs=(of_state, *in_specs),
+            out_specs=(of_state, *out_specs),
             check_vma=False,
-            axis_names={"replica"},
+            axis_names=set(REPLICA),
         )
         in_shardings = [self.of_state(state), *(self._sharding(*each) for each in in_specs)]
         if last_sharding is not None:
@@ -158,6 +171,8 @@ class CoreMesh:
         return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*axes))
 
     def _split(self, variable):
+        if variable.split_axis is not None:
+            return _shares(variable)
         cores = self._cores_per_replica
         for pattern, axis in self._rules if cores > 1 else ():
             if re.search(pattern, variable.name) and len(variable.shape) > axis:
@@ -169,6 +184,21 @@ class CoreMesh:
                     )
                 return [None] * axis + [tuple(self._core_axes)]
         return []
+
+
+def _shares(variable):
+    """Returns the axes of the mesh for the dimensions of a variable that replicas may split."""
+    return [] if variable.split_axis is None else [None] * variable.split_axis + [REPLICA[1]]
+
+
+def whole_value(array) -> np.ndarray:
+    """Copies an array from the cores, whose cores on this host together have all of it."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    value = np.empty(array.shape, array.dtype)
+    for shard in array.addressable_shards:
+        value[shard.index] = np.asarray(shard.data)
+    return value
 
 
 def _prime_factors(number):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_estimator.tpu.program import devices, kept_programs, stablehlo
-from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
 
 # A chunk saves a Python call per step, and this many steps save most of that time. Up to three
@@ -158,13 +158,13 @@ def _one_core_loop(step, ends_at_nan, num_last, gather):
             if ends_at_nan:
                 # The cores must agree on whether they go on.
                 finite = numpy.isfinite(results[0][0]).astype(numpy.int32)
-                going = lax.pmin(finite, "replica") == 1
+                going = lax.pmin(finite, REPLICA) == 1
             return count + 1, going, state, outputs, results[stacked:]
 
         start = (numpy.int32(0), going, state, outputs, last)
         count, going, state, outputs, last = lax.while_loop(one_more, one_step, start)
         if gather:
-            outputs = [lax.all_gather(o, "replica", axis=1, tiled=True) for o in outputs]
+            outputs = [lax.all_gather(o, REPLICA, axis=1, tiled=True) for o in outputs]
         return state, going, count, outputs, last
 
     return loop

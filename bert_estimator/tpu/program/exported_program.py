@@ -58,6 +58,7 @@ class ExportedProgram:
             "num_outputs": lowered.num_outputs,
             "state": [dataclasses.asdict(variable) for variable in lowered.state],
             "order": lowered.order,
+            "num_shards": lowered.num_shards,
         }
         values = zip(lowered.state, self.state, strict=True)
         np.savez(
@@ -141,10 +142,13 @@ def _description(directory, path):
         raise ValueError(
             f"{step_path} is not a program, or is truncated or damaged ({error}): export it again"
         ) from None
+    # Programs that were exported before updates were shared do not have this number.
+    num_shards = json_files.field(values, "num_shards", int, path, default=1)
     fits = len(parameters) == 1 + len(inputs) + len(order) and num_outputs > 0 and num_cores > 0
+    fits = fits and num_shards > 0 and num_cores % num_shards == 0
     if not fits or not all(0 <= number < len(layout) for number in order):
         raise ValueError(f"{path} does not describe the program beside it: export it again")
-    lowered = LoweredStep(text, 1 + len(inputs), num_outputs, layout, order)
+    lowered = LoweredStep(text, 1 + len(inputs), num_outputs, layout, order, num_shards)
     return lowered, inputs, num_cores, batch_size
 
 
@@ -156,7 +160,12 @@ def _state_variable(values, path):
     except TypeError:
         raise ValueError(f"{path}: {name} has the unknown dtype {dtype!r}") from None
     trainable = json_files.field(values, "trainable", bool, path)
-    return StateVariable(name, tuple(shape), dtype, trainable)
+    split_axis = values.get("split_axis")
+    if split_axis is not None:
+        split_axis = json_files.field(values, "split_axis", int, path)
+        if not 0 <= split_axis < len(shape):
+            raise ValueError(f"{path}: {name} does not have the split_axis {split_axis}")
+    return StateVariable(name, tuple(shape), dtype, trainable, split_axis)
 
 
 def _batches(path, inputs, lowered, num_cores):

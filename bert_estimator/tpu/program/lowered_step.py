@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_estimator.tpu.program import devices, kept_programs, stablehlo
-from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,15 +13,18 @@ class StateVariable:
 
     Attributes:
       name: its name in checkpoints.
-      shape: the shape of its value on one core.
+      shape: the shape of its value.
       dtype: the name of its dtype, such as "float32".
       trainable: whether it is a weight, rather than a slot of an optimizer or a counter.
+      split_axis: the axis along which the cores that share an update split the value; None if each
+        core has the whole value.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     trainable: bool
+    split_axis: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +37,9 @@ class LoweredStep:
         order of `state`.
       num_inputs, num_outputs: how many inputs and outputs the step has, without variables.
       state: a `StateVariable` for each variable.
-      order: for each variable among the module's inputs, its index in `state`.
+      order: for each variable among the module's inputs, its index in `state`. If the cores split
+        the variable, the input is the core's part, or the whole value.
+      num_shards: how many cores, one after the other, share the update of the weights.
     """
 
     text: str
@@ -42,23 +47,35 @@ class LoweredStep:
     num_outputs: int
     state: list[StateVariable]
     order: list[int]
+    num_shards: int = 1
 
     def key(self) -> tuple:
         """Returns what equal steps have in common, and only equal steps."""
         text = kept_programs.digest(self.text)
-        return text, self.num_inputs, self.num_outputs, tuple(self.state), tuple(self.order)
+        state, order = tuple(self.state), tuple(self.order)
+        return text, self.num_inputs, self.num_outputs, state, order, self.num_shards
 
     def one_core(self) -> Callable:
         """Returns the step as a function of one core's arrays, which jax can trace.
 
         Returns:
           A function (state, inputs) -> (outputs, new state) of lists of arrays. The state has an
-          array for each variable. The first input is the replica's number, int32 [1].
+          array for each variable: what the core holds of it. The first input is the replica's
+          number, int32 [1].
         """
         exported = stablehlo.exported(self.text)
+        gather = devices.import_jax().lax.all_gather
+        shapes = [aval.shape for aval in exported.in_avals[self.num_inputs :]]
+
+        def value(number, shape, state):
+            axis = self.state[number].split_axis
+            if axis is None or shape != self.state[number].shape:
+                return state[number]
+            return gather(state[number], REPLICA[1], axis=axis, tiled=True)
 
         def one_core(state, inputs):
-            results = exported.call(*inputs, *(state[number] for number in self.order))
+            given = zip(self.order, shapes, strict=True)
+            results = exported.call(*inputs, *(value(n, shape, state) for n, shape in given))
             last = self.num_outputs + len(self.state)
             return list(results[: self.num_outputs]), list(results[self.num_outputs : last])
 

@@ -58,10 +58,11 @@ def run(
       step, without the first; the seconds of the first step.
     """
     jax = devices.import_jax()
-    mesh = CoreMesh(cores)
-    step = program.lowered.compile(mesh)
+    lowered = program.lowered
+    mesh = CoreMesh(cores, num_shards=lowered.num_shards)
+    step = lowered.compile(mesh)
     batches = [mesh.put(batch, mesh.rows) for batch in program.batches]
-    state = mesh.put(program.state, mesh.whole)
+    state = mesh.put(program.state, mesh.of_state(lowered.state))
     jax.block_until_ready((batches, state))
     start = time.perf_counter()
     losses = []

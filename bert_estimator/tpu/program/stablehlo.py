@@ -5,11 +5,16 @@ No other module uses jax's private API. It was tested with the versions in `devi
 
 import contextlib
 import dataclasses
+import json
 import math
 
 import numpy as np
 
 from bert_estimator.tpu.program import devices
+
+# The name of the custom call that stands for StableHLO's all_gather: TensorFlow has no operation
+# for it. The call's backend_config is JSON: the axis, and the groups of cores.
+ALL_GATHER = "bert_estimator.all_gather"
 
 
 def exported(text: str):
@@ -90,7 +95,9 @@ def summed_bytes(text: str) -> int:
     Raises:
       ValueError: the text does not tell how often a loop with a sum between cores runs.
     """
-    return _sum_over(text, {"stablehlo.all_reduce": _operand_bytes})
+    return _sum_over(
+        text, {"stablehlo.all_reduce": _sum_bytes, "stablehlo.reduce_scatter": _operand_bytes}
+    )
 
 
 def _sum_over(text, functions_by_name):
@@ -159,6 +166,14 @@ def _dot_flops(operation):
     return 2 * math.prod(ir.RankedTensorType(operation.results[0].type).shape + contracted)
 
 
+def _sum_bytes(all_reduce):
+    """Returns the bytes of an array that is summed; 0 for a part whose whole was counted before."""
+    source = all_reduce.operands[0].owner
+    if getattr(source, "name", None) == "stablehlo.reduce_scatter":
+        return 0
+    return _operand_bytes(all_reduce)
+
+
 def _operand_bytes(operation):
     operands = [_shape_and_dtype(operand.type) for operand in operation.operands]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in operands)
@@ -217,6 +232,31 @@ def _walk(operation, visit):
                 visit(child.operation)
 
 
+def _channel():
+    """Returns the attribute of an operation between cores: it needs a number that is not 0."""
+    from jaxlib.mlir.dialects import stablehlo
+
+    return stablehlo.ChannelHandle.get(1, 0)
+
+
+def _replace_all_gather(call):
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    config = json.loads(ir.StringAttr(call.attributes["backend_config"]).value)
+    with call.context, ir.Location.unknown(), ir.InsertionPoint(call):
+        gathered = stablehlo.AllGatherOp(
+            result=[call.results[0].type],
+            operands_=[call.operands[0]],
+            all_gather_dim=config["axis"],
+            replica_groups=ir.DenseIntElementsAttr.get(np.array(config["groups"], np.int64)),
+            channel_handle=_channel(),
+            use_global_device_ids=True,
+        )
+    call.results[0].replace_all_uses_with(gathered.results[0])
+    call.erase()
+
+
 def _mend(operation):
     """Rewrites operations of TensorFlow's bridge into the form that other programs can read."""
     from jaxlib.mlir import ir
@@ -247,6 +287,13 @@ def _mend(operation):
     elif operation.name == "stablehlo.all_reduce":
         # Without this attribute the compiler rejects groups that span partitions.
         operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+    elif operation.name == "stablehlo.reduce_scatter":
+        operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+        operation.attributes["channel_handle"] = _channel()
+    elif operation.name == "stablehlo.custom_call" and ALL_GATHER in str(
+        operation.attributes["call_target_name"]
+    ):
+        _replace_all_gather(operation)
 
 
 _DTYPES = {

@@ -30,7 +30,7 @@ class CoreModel:
 
     def __init__(self, job, inputs):
         self._job = job
-        self.graph = StepGraph(job.num_replicas, job.cores_per_replica)
+        self.graph = StepGraph(job.num_replicas, job.cores_per_replica, job.num_update_shards)
         features, labels = inputs.replaced(
             lambda tensor: self.graph.placeholder(tensor.dtype, self._core_shape(tensor))
         )

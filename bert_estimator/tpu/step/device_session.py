@@ -10,11 +10,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import stack
 
+from bert_estimator.tpu.program.core_mesh import whole_value
 from bert_estimator.tpu.step.variable_uses import READERS
 
 
@@ -116,7 +116,7 @@ class DeviceSession(SessionInterface):
             number_of = {each.inputs[1].ref(): number for number, each in initializers.items()}
             self._session.run(
                 [initializers[number] for number in number_of.values()],
-                {place.deref(): np.asarray(self._state[n]) for place, n in number_of.items()},
+                {place.deref(): whole_value(self._state[n]) for place, n in number_of.items()},
             )
             self._only_there -= set(number_of.values())
             waiting &= self._only_there

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
@@ -25,6 +24,7 @@ from bert_estimator.tpu.step import (
     initial_values,
     lowering_error,
     outside_compilation,
+    update_shards,
     variable_versions,
 )
 
@@ -51,6 +51,7 @@ class StepGraph:
     Args:
       num_replicas: number of replicas that share a batch.
       cores_per_replica: number of cores that share the model of a replica.
+      num_shards: number of replicas, one after the other, that may share the update of the weights.
 
     Attributes:
       num_replicas: as above.
@@ -63,9 +64,10 @@ class StepGraph:
       RuntimeError: this TensorFlow is too old to lower a step.
     """
 
-    def __init__(self, num_replicas: int, cores_per_replica: int = 1):
+    def __init__(self, num_replicas: int, cores_per_replica: int = 1, num_shards: int = 1):
         check_tensorflow()
         self.num_replicas = num_replicas
+        self._num_shards = num_shards
         self._cores_per_replica = cores_per_replica
         self.inputs = []
         self.has_sums = False
@@ -78,6 +80,11 @@ class StepGraph:
         self._graph.seed = self._outer.seed
         with self._graph.as_default():
             self._replica_id = tf.placeholder(tf.int32, [1], "replica_id")
+        self._shards = None
+        if num_shards > 1:
+            self._shards = update_shards.UpdateShards(
+                self._graph, num_replicas, num_shards, self._replica_id
+            )
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -146,15 +153,10 @@ class StepGraph:
             self.has_sums = True
             if self.num_replicas == 1:
                 return tensor
-            return gen_xla_ops.xla_all_reduce(
-                tensor,
-                tf.constant(self._groups(), tf.int32),
-                reduce_op="Add",
-                mode="CrossReplicaAndPartition",
-            )
+            return update_shards.summed(tensor, self._groups())
 
         return replica.Replica(
-            self.num_replicas, replica_id, cross_replica_sum, self._on_host.extend
+            self.num_replicas, replica_id, cross_replica_sum, self._on_host.extend, self._shards
         )
 
     def host_computation(self, num_runs: int) -> outside_compilation.HostComputation | None:
@@ -197,42 +199,66 @@ class StepGraph:
         after = [getattr(each, "op", each) for each in after]
         after = [operation for operation in after if operation not in on_host]
         results = [tensor.op for tensor in outputs]
+        if self._shards is not None:
+            after += self._shards.complete(graph_walk.all_before(results + after))
         present = {each.name for each in graph_walk.all_before(results + after)}
-        variable_of = self._variables_in(present)
+        variable_of, shapes, split_axes = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]
         graph_def, handles = self._with_open_ends(present, inputs, variable_of)
-        given = (graph_def, inputs, outputs, after, variable_of, handles)
+        given = (graph_def, inputs, outputs, after, variable_of, shapes, handles)
         try:
             text, order = LOWERED.get(_key(*given), lambda: _lowered(*given))
         except (ValueError, tf.errors.OpError) as error:
             raise lowering_error.explained(error, self._graph) from error
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         lowering_error.check_static(text, self._graph, operations)
-        self.variables = list(variable_of.values())
+        self.variables = [v.deref() for v in split_axes]
         state = [
-            StateVariable(v.op.name, tuple(v.shape.as_list()), v.dtype.base_dtype.name, v.trainable)
+            StateVariable(
+                v.op.name,
+                tuple(v.shape.as_list()),
+                v.dtype.base_dtype.name,
+                v.trainable,
+                split_axes[v.ref()],
+            )
             for v in self.variables
         ]
-        return LoweredStep(text, len(inputs), len(outputs), state, order)
+        return LoweredStep(text, len(inputs), len(outputs), state, order, self._num_shards)
 
     def _variables_in(self, present):
-        """Returns a dict, name of a variable handle's placeholder -> the session's variable.
+        """Returns which variables the step uses.
 
-        It only has the placeholders that are in `present`, a set of operations' names.
+        Args:
+          present: set of the names of the step's operations.
+
+        Returns:
+          Three dicts: name of the placeholder of a handle, of a variable or of the part that a core
+          holds -> the session's variable; the same names -> shape; and the variables' references ->
+          the axis along which a core holds a part, or None. A variable of which a core holds a part
+          comes last in the first two if it is used whole, too.
         """
         variables = [
             *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
             *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
         ]
         variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
-        found = {}
+        held = self._shards.held if self._shards is not None else {}
+        found, shapes, split_axes = {}, {}, {}
         for outer, inner in self._graph.captures:
-            if inner.op.name in present:
-                if outer.ref() in variable_of:
-                    found[inner.op.name] = variable_of[outer.ref()]
+            variable, name = variable_of.get(outer.ref()), inner.op.name
+            part = held.get(name)
+            if part is not None and part.handle.op.name in present:
+                found[part.handle.op.name] = variable
+                shapes[part.handle.op.name] = part.shape.as_list()
+                split_axes[variable.ref()] = part.axis
+            if name in present:
+                if variable is not None:
+                    found[name] = variable
+                    shapes[name] = variable.shape.as_list()
+                    split_axes.setdefault(variable.ref())
                 elif _default_of(outer) is None:
                     raise _from_outside(outer, inner, present)
-        return found
+        return found, shapes, split_axes
 
     def _with_open_ends(self, present, inputs, variable_of):
         """Returns a GraphDef of the operations that the outputs depend on, and its handles.
@@ -284,23 +310,25 @@ def _default_of(tensor):
     return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
 
 
-def _key(graph_def, inputs, outputs, after, variable_of, handles):
+def _key(graph_def, inputs, outputs, after, variable_of, shapes, handles):
     """Returns what calls of `_lowered` have in common that lower the same step."""
     tensors = [(t.name, t.dtype, t.shape.as_list()) for t in inputs]
-    variables = [(name, v.dtype, v.shape.as_list()) for name, v in variable_of.items()]
+    variables = [(name, v.dtype, shapes[name]) for name, v in variable_of.items()]
     others = [[each.name for each in [*outputs, *after]], len(outputs), handles]
     graph = graph_def.SerializeToString(deterministic=True)
     return kept_programs.digest(graph, repr([tensors, variables, *others]))
 
 
-def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
+def _lowered(graph_def, inputs, outputs, after, variable_of, shapes, handles):
     """Lowers a GraphDef to StableHLO.
 
     Args:
       graph_def, handles: what `_with_open_ends` returned.
       inputs, outputs: lists of tensors of the step.
       after: list of the operations that run in every step.
-      variable_of: dict, name of a handle -> variable, in the order of the state.
+      variable_of: dict, name of a handle -> variable, in the order of the state. A variable's first
+        handle has its value at the end of the step.
+      shapes: dict, name of a handle -> shape of the variable, or of the part.
 
     Returns:
       The text; and for each variable among the module's inputs, its number in the state.
@@ -308,12 +336,17 @@ def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
     used = {name.split(":")[0] for node in graph_def.node for name in node.input}
     names = [each.name for each in [*outputs, *after]]
     signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    last_of = {}  # variable -> name of the handle that has its value at the end
+    for name, variable in variable_of.items():
+        last_of.setdefault(variable.ref(), name)
     with context.eager_mode():
         # The program only gets the shapes and dtypes of these stand-ins. Their memory is never
         # written to, so the system does not really allocate it, however large the network is.
         stand_ins = {
-            handle: tf2.Variable(tf.raw_ops.Empty(shape=v.shape.as_list(), dtype=v.dtype))
-            for handle, v in ((handle, variable_of[name]) for handle, name in handles.items())
+            handle: tf2.Variable(
+                tf.raw_ops.Empty(shape=shapes[name], dtype=variable_of[name].dtype)
+            )
+            for handle, name in handles.items()
         }
 
         def step(*values):
@@ -329,14 +362,17 @@ def _lowered(graph_def, inputs, outputs, after, variable_of, handles):
             )
             with tf.control_dependencies(found[len(outputs) :]):
                 returned = [tf.identity(tensor) for tensor in found[: len(outputs)]]
-                return returned + [stand_ins[name].read_value() for name in variable_of]
+                return returned + [stand_ins[name].read_value() for name in last_of.values()]
 
         function = tf2.function(step, jit_compile=True, autograph=False)
         captured = function.get_concrete_function(*signature).captured_inputs
         with _registered(graph_def.library.function):
             text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
-        number_of = {name: number for number, name in enumerate(variable_of)}
-        numbers = {id(v.handle): number_of[handles[name]] for name, v in stand_ins.items()}
+        number_of = {variable: number for number, variable in enumerate(last_of)}
+        numbers = {
+            id(v.handle): number_of[variable_of[handles[name]].ref()]
+            for name, v in stand_ins.items()
+        }
     # The name has a number that no other function of this process has.
     text = re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
     return text, [numbers[id(handle)] for handle in captured]

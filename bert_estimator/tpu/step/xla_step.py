@@ -83,7 +83,12 @@ class XlaStep:
             session.run(self._inputs.initializer)
         self._device_loop = DeviceLoop(
             self.lowered,
-            CoreMesh(devices.find(job.master), job.cores_per_replica, job.sharding),
+            CoreMesh(
+                devices.find(job.master),
+                job.cores_per_replica,
+                job.sharding,
+                self.lowered.num_shards,
+            ),
             self._longest_loop(),
             ends_at_nan=job.mode == ModeKeys.TRAIN,
             same_batch=job.same_batch,

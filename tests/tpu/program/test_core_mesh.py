@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_estimator.tpu.program import devices
-from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import StateVariable
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -61,7 +61,7 @@ def test_a_program_of_one_replica_on_all_cores(cores_per_replica):
         first, second, *rest = state
         assert x.shape == (ROWS, COLUMNS)
         y = jax.numpy.tanh(x @ first) @ second * factor
-        return [first + 1, jax.lax.psum(y, "replica").sum() * second, *rest], y
+        return [first + 1, jax.lax.psum(y, REPLICA).sum() * second, *rest], y
 
     run = laid_out.jit(program, STATE, inputs=[None, 0], outputs=[0])
     state = [first, second, np.zeros_like(second), np.int32(7)]
