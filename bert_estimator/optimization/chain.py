@@ -56,7 +56,7 @@ class Parameter:
     Attributes:
       name: the variable's name, without the ":0" of its tensor.
       value: float32 tensor of the variable's shape, its value before the update; this core's part
-        of it if the gradient is a `Part`. Then updates and slots are such parts, too.
+        of it if the gradient is a `Part`. Then updates and slots are parts, too.
       trust_ratio: float32 scalar tensor, set by a piece that scales by it; else None.
       constant: function number -> float32 scalar tensor, which all variables share. A number
         itself would become an operation wherever it is used, up to 13 for each variable.

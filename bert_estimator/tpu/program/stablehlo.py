@@ -5,7 +5,6 @@ No other module uses jax's private API. It was tested with the versions in `devi
 
 import contextlib
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -13,8 +12,13 @@ import numpy as np
 from bert_estimator.tpu.program import devices
 
 # The name of the custom call that stands for StableHLO's all_gather: TensorFlow has no operation
-# for it. The call's backend_config is JSON: the axis, and the groups of cores.
+# for it. The call's backend_config is what `all_gather_config` returns.
 ALL_GATHER = "bert_estimator.all_gather"
+
+
+def all_gather_config(axis: int, groups: list[list[int]]) -> str:
+    """Returns the backend_config of an ALL_GATHER call along `axis` within each group of cores."""
+    return ";".join([str(axis), *(",".join(map(str, group)) for group in groups)])
 
 
 def exported(text: str):
@@ -243,13 +247,14 @@ def _replace_all_gather(call):
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    config = json.loads(ir.StringAttr(call.attributes["backend_config"]).value)
+    config = ir.StringAttr(call.attributes["backend_config"]).value
+    axis, *groups = ([int(n) for n in each.split(",")] for each in config.split(";"))
     with call.context, ir.Location.unknown(), ir.InsertionPoint(call):
         gathered = stablehlo.AllGatherOp(
             result=[call.results[0].type],
             operands_=[call.operands[0]],
-            all_gather_dim=config["axis"],
-            replica_groups=ir.DenseIntElementsAttr.get(np.array(config["groups"], np.int64)),
+            all_gather_dim=axis[0],
+            replica_groups=ir.DenseIntElementsAttr.get(np.array(groups, np.int64)),
             channel_handle=_channel(),
             use_global_device_ids=True,
         )

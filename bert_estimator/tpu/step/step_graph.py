@@ -7,20 +7,18 @@ function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a
 """
 
 import contextlib
-import re
 from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
-from tensorflow.python.eager import context
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
-from bert_estimator.tpu.program import kept_programs
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.step import (
     function_names,
+    graph_lowering,
     initial_values,
     lowering_error,
     outside_compilation,
@@ -30,9 +28,6 @@ from bert_estimator.tpu.step import (
 
 # The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
 _OLDEST_TENSORFLOW = (2, 19)
-
-# The steps that this process lowered: (text, order), as in `LoweredStep`.
-LOWERED = kept_programs.KeptPrograms()
 
 
 def check_tensorflow() -> None:
@@ -207,7 +202,7 @@ class StepGraph:
         graph_def, handles = self._with_open_ends(present, inputs, variable_of)
         given = (graph_def, inputs, outputs, after, variable_of, shapes, handles)
         try:
-            text, order = LOWERED.get(_key(*given), lambda: _lowered(*given))
+            text, order = graph_lowering.lowered(*given)
         except (ValueError, tf.errors.OpError) as error:
             raise lowering_error.explained(error, self._graph) from error
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
@@ -308,88 +303,6 @@ def _default_of(tensor):
         return None
     value = tensor_util.constant_value(tensor.op.inputs[0])
     return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
-
-
-def _key(graph_def, inputs, outputs, after, variable_of, shapes, handles):
-    """Returns what calls of `_lowered` have in common that lower the same step."""
-    tensors = [(t.name, t.dtype, t.shape.as_list()) for t in inputs]
-    variables = [(name, v.dtype, shapes[name]) for name, v in variable_of.items()]
-    others = [[each.name for each in [*outputs, *after]], len(outputs), handles]
-    graph = graph_def.SerializeToString(deterministic=True)
-    return kept_programs.digest(graph, repr([tensors, variables, *others]))
-
-
-def _lowered(graph_def, inputs, outputs, after, variable_of, shapes, handles):
-    """Lowers a GraphDef to StableHLO.
-
-    Args:
-      graph_def, handles: what `_with_open_ends` returned.
-      inputs, outputs: lists of tensors of the step.
-      after: list of the operations that run in every step.
-      variable_of: dict, name of a handle -> variable, in the order of the state. A variable's first
-        handle has its value at the end of the step.
-      shapes: dict, name of a handle -> shape of the variable, or of the part.
-
-    Returns:
-      The text; and for each variable among the module's inputs, its number in the state.
-    """
-    used = {name.split(":")[0] for node in graph_def.node for name in node.input}
-    names = [each.name for each in [*outputs, *after]]
-    signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-    last_of = {}  # variable -> name of the handle that has its value at the end
-    for name, variable in variable_of.items():
-        last_of.setdefault(variable.ref(), name)
-    with context.eager_mode():
-        # The program only gets the shapes and dtypes of these stand-ins. Their memory is never
-        # written to, so the system does not really allocate it, however large the network is.
-        stand_ins = {
-            handle: tf2.Variable(
-                tf.raw_ops.Empty(shape=shapes[name], dtype=variable_of[name].dtype)
-            )
-            for handle, name in handles.items()
-        }
-
-        def step(*values):
-            graph = tf.get_default_graph()
-            given = zip(inputs, values, strict=True)
-            mapped = {tensor.op.name: value for tensor, value in given}
-            mapped.update({name: graph.capture(v.handle) for name, v in stand_ins.items()})
-            found = tf.graph_util.import_graph_def(
-                graph_def,
-                input_map={name: value for name, value in mapped.items() if name in used},
-                return_elements=names,
-                name="",
-            )
-            with tf.control_dependencies(found[len(outputs) :]):
-                returned = [tf.identity(tensor) for tensor in found[: len(outputs)]]
-                return returned + [stand_ins[name].read_value() for name in last_of.values()]
-
-        function = tf2.function(step, jit_compile=True, autograph=False)
-        captured = function.get_concrete_function(*signature).captured_inputs
-        with _registered(graph_def.library.function):
-            text = function.experimental_get_compiler_ir(*signature)(stage="stablehlo")
-        number_of = {variable: number for number, variable in enumerate(last_of)}
-        numbers = {
-            id(v.handle): number_of[variable_of[handles[name]].ref()]
-            for name, v in stand_ins.items()
-        }
-    # The name has a number that no other function of this process has.
-    text = re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
-    return text, [numbers[id(handle)] for handle in captured]
-
-
-@contextlib.contextmanager
-def _registered(functions):
-    """Registers a graph's functions with TensorFlow's eager context, where the compiler looks."""
-    eager = context.context()
-    new = [each for each in functions if not eager.has_function(each.signature.name)]
-    for function in new:
-        eager.add_function_def(function)
-    try:
-        yield
-    finally:
-        for function in new:
-            eager.remove_function(function.signature.name)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ hosts that have the same part sum it. So a host has all parts, and writes checkp
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable
 
@@ -141,7 +140,7 @@ class UpdateShards:
         (whole,) = gen_xla_ops.xla_custom_call_v2(
             [value],
             call_target_name=stablehlo.ALL_GATHER,
-            backend_config=json.dumps({"axis": part.axis, "groups": self._sharing}),
+            backend_config=stablehlo.all_gather_config(part.axis, self._sharing),
             has_side_effect=False,
             result_dtypes=[part.dtype],
             result_shapes=[tf.TensorShape(shape)],
@@ -161,7 +160,7 @@ class HeldPart:
 
     Attributes:
       handle: a placeholder of the step's graph.
-      dtype, shape: those of the part.
+      dtype, shape: the dtype and the shape of the part.
       axis: the axis along which the variable is divided.
       assigned: list of the operations that assign it.
     """

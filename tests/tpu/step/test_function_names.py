@@ -7,7 +7,7 @@ import toy
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import device_loop
-from bert_estimator.tpu.step import step_graph
+from bert_estimator.tpu.step import graph_lowering
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -64,7 +64,7 @@ def compilations():
 
 
 def made():
-    return step_graph.LOWERED.num_made, device_loop.LOOPS.num_made
+    return graph_lowering.LOWERED.num_made, device_loop.LOOPS.num_made
 
 
 def test_a_second_call_does_not_compile_again(tmp_path, compilations):

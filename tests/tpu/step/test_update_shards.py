@@ -171,7 +171,7 @@ def test_what_a_core_holds(tmp_path, rule, axes):
     [
         ([1024, 1024], 0),
         ([30522, 1024], 1),  # the rows cannot be split evenly
-        ([24, 1024], 1),  # 6 rows are no whole tile, 256 columns are two
+        ([24, 1024], 1),  # 6 rows do not fill a tile, 256 columns fill two
         ([24, 1000], 0),  # neither makes whole tiles
         ([1001, 1001], None),
         ([1024], None),  # too small
