@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tpu
-from bert_estimator.tpu.program import compile_report, devices, topology
+from bert_estimator import tpu, update
+from bert_estimator.tpu.program import compile_report, devices, stablehlo, topology
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 
@@ -21,6 +21,15 @@ def model_fn(features, mode, params):
     optimizer = tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.1))
     train_op = optimizer.minimize(loss, tf.train.get_global_step())
     return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def shared_model_fn(features, mode, params):
+    kernel = tf.get_variable("kernel", [WIDTH, WIDTH])
+
+    def make_loss_fn(step):
+        return lambda features, first_row: (tf.reduce_mean(tf.matmul(features["x"], kernel)), {})
+
+    return update.UpdateRule("adamw", 0.1, 9, 1).train_spec(make_loss_fn, features)
 
 
 def report(name, tmp_path, rows=ROWS, cores_per_replica=1):
@@ -69,6 +78,21 @@ def test_arithmetic_and_time(on_v3):
 def test_what_the_cores_sum(on_v3):
     assert on_v3.summed_bytes == 4 * WIDTH**2
     assert on_v3.summing_secs == pytest.approx(2 * on_v3.summed_bytes * 3 / 4 / (4 * 82e9))
+
+
+def test_what_cores_sum_that_share_an_update(tmp_path):
+    """A part that hosts sum counts once, when each host makes it; what is gathered does not."""
+    config = tpu.RunConfig()
+    estimator = tpu.TPUEstimator(shared_model_fn, str(tmp_path), config, train_batch_size=8)
+
+    def sums(num_hosts):
+        lowered = estimator.lower(lambda params: {"x": tf.zeros([8, WIDTH])}, 8, num_hosts)
+        return lowered.num_shards, stablehlo.summed_bytes(lowered.text)
+
+    weight_and_loss, global_norm = 4 * WIDTH**2 + 4, 4
+    assert sums(num_hosts=8) == (1, weight_and_loss)
+    assert sums(num_hosts=2) == (4, weight_and_loss + global_norm)
+    assert sums(num_hosts=1) == (8, weight_and_loss + global_norm)
 
 
 def test_a_program_newer_than_jaxlib_can_read(on_v3, tmp_path, monkeypatch):

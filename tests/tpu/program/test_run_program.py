@@ -265,7 +265,9 @@ def test_a_program_json_of_another_program_is_named(exported, tmp_path, capsys):
         ({"order": [*values["order"], 0]}, "does not describe the program beside it"),
         ({"order": [99 for _ in values["order"]]}, "does not describe the program beside it"),
         ({"num_cores": 0}, "does not describe the program beside it"),
+        ({"num_shards": 3}, "does not describe the program beside it"),
         ({"state": [{**v, "dtype": "none"} for v in values["state"]]}, "the unknown dtype 'none'"),
+        ({"state": [{**v, "split_axis": 2} for v in values["state"]]}, "the split_axis 2"),
     ):
         (directory / "program.json").write_text(json.dumps({**values, **changes}))
         assert run_program.main([str(directory)]) == 2

@@ -1,10 +1,18 @@
 """Tests that cores which share an update of the weights do the work of one."""
 
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import optimization, tpu, update
+from bert_estimator.tpu.program import devices, exported_program, run_program
 from bert_estimator.tpu.step.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
@@ -46,7 +54,8 @@ def model_fn(features, mode, params):
 def input_fn(params):
     rows = np.random.RandomState(0).randn(ROWS, WIDTH).astype(np.float32)
     rows = tf.data.Dataset.from_tensor_slices({"x": rows}).repeat()
-    return rows.batch(params["batch_size"], drop_remainder=True)
+    batches, context = rows.batch(params["batch_size"], drop_remainder=True), params["context"]
+    return batches.shard(context.num_hosts, context.current_host)
 
 
 class SlotAtEachStep(tf.train.SessionRunHook):
@@ -62,18 +71,22 @@ class SlotAtEachStep(tf.train.SessionRunHook):
         self.values.append(run_values.results)
 
 
+def make_estimator(directory, master, rule, loop_length=2, then=None):
+    return tpu.TPUEstimator(
+        model_fn,
+        config=tpu.RunConfig(
+            model_dir=str(directory), master=master, tpu_config=tpu.TPUConfig(loop_length)
+        ),
+        use_tpu=bool(master),
+        train_batch_size=ROWS,
+        params={"rule": {"learning_rate": 0.01, "num_train_steps": 20, **rule}, "then": then},
+    )
+
+
 def train(directory, master, rule, steps=(2, 5), hooks=(), loop_length=2, then=None):
     """Trains up to each number of steps in turn; returns the checkpoint's variables by name."""
     for step in steps:
-        estimator = tpu.TPUEstimator(
-            model_fn,
-            config=tpu.RunConfig(
-                model_dir=str(directory), master=master, tpu_config=tpu.TPUConfig(loop_length)
-            ),
-            use_tpu=bool(master),
-            train_batch_size=ROWS,
-            params={"rule": {"learning_rate": 0.01, "num_train_steps": 20, **rule}, "then": then},
-        )
+        estimator = make_estimator(directory, master, rule, loop_length, then)
         estimator.train(input_fn, max_steps=step, hooks=hooks)
     reader = tf.train.load_checkpoint(str(directory))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
@@ -138,6 +151,73 @@ def test_hooks_see_whole_slots_and_a_run_goes_on_with_another_number_of_cores(tm
     train(tmp_path / "cores", "rehearse:4", rule, [3], [seen], 1)
     train(tmp_path / "cores", "rehearse:1", rule, [4], [seen], 1)
     np.testing.assert_allclose(seen.values, expected.values, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_shards"),
+    [(2, 2), pytest.param(1, 1, marks=pytest.mark.slow)],
+)
+def test_an_exported_program(tmp_path, cores, num_shards):
+    """Programs of earlier versions do not say that no core shares its update."""
+    rule, losses = {"optimizer": "lamb", "num_warmup_steps": 2}, []
+    master, directory = f"rehearse:{cores}", tmp_path / "program"
+    train(tmp_path / "run", master, rule, steps=[2])
+    estimator = make_estimator(tmp_path / "run", master, rule, loop_length=1)
+    estimator.export_training_program(input_fn, str(directory))
+    if cores == 1:
+        described = json.loads((directory / "program.json").read_text())
+        assert described.pop("num_shards") == 1
+        for variable in described["state"]:
+            assert variable.pop("split_axis") is None
+        (directory / "program.json").write_text(json.dumps(described))
+    program = exported_program.load(str(directory))
+    assert program.lowered.num_shards == num_shards
+    found, *_ = run_program.run(program, devices.find(master), 3)
+    listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+    estimator.train(input_fn, steps=3, hooks=[listener])
+    np.testing.assert_allclose(found[-1:], losses, rtol=1e-6)
+
+
+# This trains on a host of TF_CONFIG.
+PROGRAM = """
+import sys
+import test_update_shards
+from bert_estimator.tpu.program.lowered_step import LoweredStep
+init = LoweredStep.__init__
+def noted(self, *values, **named):
+    init(self, *values, **named)
+    print("its shards:", self.num_shards)
+LoweredStep.__init__ = noted
+rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+test_update_shards.train(sys.argv[1], "rehearse:4", rule, [3, 5])
+"""
+
+
+def hosts_of_two_cores(folder):
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    for task in cluster:
+        config = json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
+        yield forked.start(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": config},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_each_host_has_all_parts(tmp_path):
+    for host in [*hosts_of_two_cores(tmp_path / "hosts")]:
+        out, err = host.communicate(timeout=240)
+        assert host.returncode == 0, err
+        assert {line for line in out.splitlines() if "its" in line} == {"its shards: 2"}
+    rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+    expected = train(tmp_path / "alone", "", rule, [5])
+    reader = tf.train.load_checkpoint(str(tmp_path / "hosts" / "model.ckpt-5"))
+    names = reader.get_variable_to_shape_map()
+    assert_equal({name: reader.get_tensor(name) for name in names}, expected)
 
 
 @pytest.mark.parametrize(
