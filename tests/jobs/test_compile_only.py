@@ -97,18 +97,31 @@ def test_the_report(compiled):
     assert line in printed
 
 
-def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(compiled, tmp_path, capsys):
-    assert run_pretraining.main(command(tmp_path, num_cores_per_replica=2)) == 0
-    whole, half = (
-        json.loads((path / "out" / "compile_report.json").read_text())
-        for path in (compiled[0], tmp_path)
-    )
-    assert "2 cores of TPU v3, 4 of 4 examples for each 2" in capsys.readouterr().out
+def test_a_model_split_over_two_cores_takes_half_the_memory_of_each(tmp_path, capsys):
+    reports = []
+    for changes in ({}, {"tpu_topology": "v5e:1x2", "num_cores_per_replica": 2}):
+        assert (
+            run_pretraining.main(command(tmp_path, **{"tpu_topology": "v5e:1x1", **changes})) == 0
+        )
+        reports.append(json.loads((tmp_path / "out" / "compile_report.json").read_text()))
+    whole, half = reports
+    assert "2 cores of TPU v5e, 4 of 4 examples for each 2" in capsys.readouterr().out
     for kind in ("weights", "optimizer_state"):
         # The embeddings of positions, the pooler and the transform of the words are whole.
         assert 0.5 < half["memory"][kind] / whole["memory"][kind] < 0.8
     assert half["memory"]["total"] < whole["memory"]["total"]
-    assert half["flops"] == whole["flops"]
+    assert half["flops"] == whole["flops"] / 2
+
+
+def test_cores_that_share_the_update_hold_half_of_the_state_each(compiled, tmp_path):
+    assert run_pretraining.main(command(tmp_path, tpu_topology="v5e:1x1")) == 0
+    whole, half = (
+        json.loads((path / "out" / "compile_report.json").read_text())
+        for path in (tmp_path, compiled[0])
+    )
+    for kind in ("weights", "optimizer_state"):
+        # Small variables are whole.
+        assert 0.5 < half["memory"][kind] / whole["memory"][kind] < 0.6
 
 
 @pytest.mark.parametrize("price", [None, 0.0, 3.5])
@@ -224,7 +237,7 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
         )  # fmt: skip
 
     monkeypatch.setattr(compile_report, "report", report)
-    assert not compile_only.run(config, lambda changed, cores: [changed], config.num_train_steps)
+    assert not compile_only.run(config, lambda changed, *_: [changed], config.num_train_steps)
     found = json.loads((tmp_path / "out" / "compile_report.json").read_text())["remedies"]
     verdicts = {remedy["flags"]: remedy["fits"] for remedy in found}
     assert verdicts["--precision=bfloat16"] is verdicts["--recompute"] is False

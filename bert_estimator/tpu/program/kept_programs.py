@@ -7,11 +7,12 @@ compilation cache keeps compiled programs in a directory.
 import collections
 import contextlib
 import hashlib
+import math
 import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from bert_estimator.tpu.program import devices
 
@@ -88,6 +89,21 @@ def keep_on_disk() -> None:
         config.update("jax_compilation_cache_dir", directory)
     if "://" not in directory:
         _write_whole_files(directory)
+
+
+@contextlib.contextmanager
+def not_on_disk() -> Iterator[None]:
+    """Keeps jax from writing programs to disk.
+
+    It cannot read a program for devices that are not there, and would warn of it in the next run.
+    """
+    config = devices.import_jax().config
+    least_secs = config.jax_persistent_cache_min_compile_time_secs
+    config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+    try:
+        yield
+    finally:
+        config.update("jax_persistent_cache_min_compile_time_secs", least_secs)
 
 
 def _write_whole_files(directory):

@@ -111,7 +111,7 @@ class LoweredStep:
           are real.
         """
         jax = devices.import_jax()
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), kept_programs.not_on_disk():
             state = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self.state]
             inputs = [
                 jax.ShapeDtypeStruct((mesh.num_replicas * shape[0], *shape[1:]), dtype)
