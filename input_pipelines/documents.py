@@ -208,17 +208,6 @@ def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
     return _format(path) == "plain"
 
 
-def documents_of_file(
-    path: str,
-    start: int = 0,
-    end: int | None = None,
-    options: TextOptions = _DEFAULT,
-    progress: Progress | None = None,
-) -> Iterator[list[str]]:
-    """Yields all documents of a file; `pieces_of_file` describes arguments and errors."""
-    return (piece.sentences for piece in pieces_of_file(path, start, end, options, progress))
-
-
 def kept(pieces: Iterable[Piece], chosen: DocumentFilter) -> Iterator[Piece]:
     """Yields the pieces of the documents that a filter keeps; it looks at their first pieces."""
     keeps = False

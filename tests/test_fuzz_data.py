@@ -171,8 +171,8 @@ def test_texts(tmp_path, data):
     ):
         try:
             documents.is_plain(str(path), options)
-            for document in documents.documents_of_file(str(path), options=options):
-                assert document and all(document)
+            for piece in documents.pieces_of_file(str(path), options=options):
+                assert piece.sentences and all(piece.sentences)
         except ValueError as error:
             assert str(error).startswith(str(path))
     assert text_files.packing(str(path)) == packing

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from input_pipelines import documents
-from input_pipelines.documents import TextOptions, documents_of_file, is_plain, read_documents
+from input_pipelines.documents import TextOptions, is_plain, pieces_of_file, read_documents
 
 ROWS = [
     {"id": 1, "text": "First one. Second one.\nA new paragraph."},
@@ -204,11 +204,11 @@ def test_parts_of_plain_text(tmp_path):
     path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\nFour.")
     whole = list(read_documents([path]))
     for cut in (11, 19):
-        halves = [documents_of_file(path, 0, cut), documents_of_file(path, cut, 24)]
-        assert [document for half in halves for document in half] == whole
+        halves = [*pieces_of_file(path, 0, cut), *pieces_of_file(path, cut, 24)]
+        assert [piece.sentences for piece in halves] == whole
     path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\0Four.")
     with pytest.raises(ValueError, match=r"a\.txt:5: is not text: byte 18 is NUL"):
-        list(documents_of_file(path, 11, 24))
+        list(pieces_of_file(path, 11, 24))
 
 
 @pytest.mark.parametrize("split", ["yes", "no"])
