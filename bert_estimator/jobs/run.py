@@ -146,7 +146,10 @@ class Run:
             while not self._train_or_roll_back(
                 input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):
-                self.directory.forget_metrics_after(self.estimator.global_step())
+                start_step = self.estimator.global_step()
+                self.directory.forget_metrics_after(start_step)
+                if best_checkpoint is not None:
+                    best_checkpoint.resume(start_step)
             interrupts.raise_if_requested()
         if self.config.mirror is not None:
             self.config.mirror.share()

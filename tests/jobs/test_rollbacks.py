@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import log_lines
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -149,6 +150,25 @@ def test_rollbacks_and_the_best_checkpoint(run, script, runtime, way, tmp_path, 
     found, expected = (variables_of(tmp_path / name, 12) for name in ("killed", "whole"))
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_rollback_past_an_evaluated_checkpoint_forgets_its_evaluation(run, tmp_path, monkeypatch):
+    """The newest checkpoint is damaged meanwhile, so training goes back to the one before it."""
+    path, add_metrics = tmp_path / "run", RunDirectory.add_metrics
+
+    def damaging(self, record):
+        if record["step"] == 6 and not (path / "rollbacks.json").exists():
+            os.truncate(path / "model.ckpt-4.data-00000-of-00001", 9)
+        add_metrics(self, record)
+
+    monkeypatch.setattr(RunDirectory, "add_metrics", damaging)
+    changes = {"max_rollbacks": 2, "keep_best_checkpoint": True, "eval_steps": 4, "do_eval": True}
+    with log_lines.collected() as logged:
+        assert run(PRETRAINING, "run", LOCAL, **changes) == 0
+    assert skipped_by(path)[0] == (0, 7)
+    assert sum(line.startswith("Evaluation at step 4: ") for _, line in logged) == 2
+    evaluated = json.loads((path / "best" / "best.json").read_text())["evaluations"]
+    assert [each["step"] for each in evaluated] == [4, 8, 12]
 
 
 def test_a_signal_in_the_step_that_fails_ends_the_run(run, tmp_path, monkeypatch):
