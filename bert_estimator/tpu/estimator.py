@@ -118,7 +118,8 @@ class TPUEstimator(Estimator):
           A `LoweredStep`: to compile for a TPU that is not there, see `compile_report.report`.
 
         Raises:
-          ValueError: the estimator has use_tpu=False; or the batch cannot be split over the cores.
+          ValueError: the estimator has use_tpu=False; or the batch cannot be split over the cores,
+            or the cores over the hosts.
         """
         self._check_lowers("lower")
         size = self._batch_sizes[ModeKeys.TRAIN]
@@ -128,6 +129,8 @@ class TPUEstimator(Estimator):
                 f"train_batch_size={size} must be divisible by the {num_cores} cores, "
                 f"{self._cores_per_replica} a replica"
             )
+        if num_hosts < 1 or num_cores % num_hosts:
+            raise ValueError(f"num_hosts={num_hosts} must divide the number of cores, {num_cores}")
         job = self._job(ModeKeys.TRAIN, ("", replicas))
         job = dataclasses.replace(
             job, cores_per_replica=self._cores_per_replica, update_groups=num_hosts

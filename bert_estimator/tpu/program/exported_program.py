@@ -146,6 +146,8 @@ def _description(directory, path):
     num_shards = json_files.field(values, "num_shards", int, path, default=1)
     fits = len(parameters) == 1 + len(inputs) + len(order) and num_outputs > 0 and num_cores > 0
     fits = fits and num_shards > 0 and num_cores % num_shards == 0
+    split = [(v.shape[v.split_axis]) for v in layout if v.split_axis is not None]
+    fits = fits and all(num_shards > 1 and size % num_shards == 0 for size in split)
     if not fits or not all(0 <= number < len(layout) for number in order):
         raise ValueError(f"{path} does not describe the program beside it: export it again")
     lowered = LoweredStep(text, 1 + len(inputs), num_outputs, layout, order, num_shards)

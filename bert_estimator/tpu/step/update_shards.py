@@ -7,6 +7,7 @@ hosts that have the same part sum it. So a host has all parts, and writes checkp
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -53,13 +54,17 @@ class UpdateShards:
     def axis_of(self, variable: tf.Variable) -> int | None:
         """Returns the axis along which a variable is divided; None if all cores update it whole.
 
-        They do if it is small, cannot be divided evenly, or is written to before its update.
+        They do if it is small, cannot be divided evenly, or is written to before its update; or if
+        this is its second update in a step, or an update in a branch or a loop: between several
+        updates, operations may use the whole variable.
         """
         sizes = variable.shape.as_list()
-        if math.prod(sizes) < _LEAST_ELEMENTS:
+        if math.prod(sizes) < _LEAST_ELEMENTS or not hasattr(variable, "handle"):
+            return None
+        if tf.get_default_graph() is not self._graph:
             return None
         handle = self._graph.capture(variable.handle)
-        if any(self._may_write(operation, handle) for operation in handle.consumers()):
+        if handle.op.name in self.held or any(itertools.starmap(self._may_write, _uses(handle))):
             return None
         divisible = [axis for axis, size in enumerate(sizes) if size % self._number == 0]
 
@@ -69,7 +74,7 @@ class UpdateShards:
         return min(divisible, key=wastes, default=None)
 
     def _may_write(self, operation, handle):
-        """Returns whether an operation may write to the variable of a handle."""
+        """Returns whether an operation may write to the variable whose handle it takes."""
         node = operation.node_def
         if {each.name for each in functions_of(node)} - self._functions.by_name.keys():
             self._functions = Functions(self._graph.as_graph_def().library)
@@ -113,11 +118,13 @@ class UpdateShards:
         """
         present, added = set(present), []
         for name, part in self.held.items():
+            if present.isdisjoint(part.assigned):
+                continue  # The step does not run this update, and uses the whole variable alone.
             handle = self._graph.get_operation_by_name(name).outputs[0]
-            users = [each for each in handle.consumers() if each in present]
+            uses = [use for use in _uses(handle) if use[0] in present]
             after = set(graph_walk.all_after(part.assigned))
-            writers = [each for each in users if self._may_write(each, handle)]
-            late = [each for each in users if each in after or each in writers]
+            writers = [use[0] for use in uses if self._may_write(*use)]
+            late = [use[0] for use in uses if use[0] in after or use[0] in writers]
             if not late:
                 continue
             with self._graph.as_default():
@@ -185,6 +192,20 @@ def summed(tensor: tf.Tensor, groups: list[list[int]]) -> tf.Tensor:
         reduce_op="Add",
         mode="CrossReplicaAndPartition",
     )
+
+
+def _uses(handle):
+    """Yields (operation, input of it) for each operation that takes a variable's handle."""
+    waiting = [handle]
+    while waiting:
+        taken = waiting.pop()
+        for operation in taken.consumers():
+            if operation.type != "Identity":
+                yield operation, taken
+            if operation.type in ("Identity", "StatelessWhile", "While"):
+                # Their outputs are their inputs.
+                places = [i for i, tensor in enumerate(operation.inputs) if tensor is taken]
+                waiting += [operation.outputs[i] for i in places]
 
 
 def _handle_data(sizes, dtype):

@@ -93,6 +93,8 @@ def test_what_cores_sum_that_share_an_update(tmp_path):
     assert sums(num_hosts=8) == (1, weight_and_loss)
     assert sums(num_hosts=2) == (4, weight_and_loss + global_norm)
     assert sums(num_hosts=1) == (8, weight_and_loss + global_norm)
+    with pytest.raises(ValueError, match="num_hosts=3 must divide the number of cores, 8"):
+        sums(num_hosts=3)
 
 
 def test_a_program_newer_than_jaxlib_can_read(on_v3, tmp_path, monkeypatch):

@@ -267,6 +267,10 @@ def test_a_program_json_of_another_program_is_named(exported, tmp_path, capsys):
         ({"num_cores": 0}, "does not describe the program beside it"),
         ({"num_shards": 3}, "does not describe the program beside it"),
         ({"state": [{**v, "dtype": "none"} for v in values["state"]]}, "the unknown dtype 'none'"),
+        (
+            {"state": [{**v, "split_axis": 0 if v["shape"] else None} for v in values["state"]]},
+            "does not describe the program beside it",
+        ),
         ({"state": [{**v, "split_axis": 2} for v in values["state"]]}, "the split_axis 2"),
     ):
         (directory / "program.json").write_text(json.dumps({**values, **changes}))

@@ -27,6 +27,7 @@ def model_fn(features, mode, params):
     second = tf.get_variable("net/second/kernel", [WIDTH, OTHER], initializer=normal(0.1, seed=4))
     bias = tf.get_variable("net/second/bias", [OTHER], initializer=tf.zeros_initializer())
     values = tpu.num_replicas() * params["batch_size"] * OTHER
+    step = tf.identity(tf.train.get_or_create_global_step())
 
     def make_loss_fn(step):
         def loss_fn(micro_features, first_row):
@@ -35,20 +36,102 @@ def model_fn(features, mode, params):
 
         return loss_fn
 
-    if params["then"] == "doubled before":
-        with tf.control_dependencies([first.assign(2.0 * first)]):
-            features = {"x": tf.identity(features["x"])}
-    spec = update.UpdateRule(**params["rule"]).train_spec(make_loss_fn, features)
+    def new_spec(**changes):
+        rule = update.UpdateRule(**{**params["rule"], **changes})
+        return rule.train_spec(make_loss_fn, {"x": tf.identity(features["x"])})
+
+    return THEN[params["then"]](new_spec, step, first, second)
+
+
+def averaged(first):
+    """Assigns a moving average of a weight; returns the operation."""
+    zeros = tf.zeros_initializer()
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+        average = tf.get_variable("average", [WIDTH, WIDTH], None, zeros, trainable=False)
+    return average.assign(0.5 * average.read_value() + 0.5 * first.read_value())
+
+
+def one_step(step, operation):
+    """Returns the spec of a step whose updates are an operation."""
+    with tf.control_dependencies([operation]):
+        train_op = tf.train.get_global_step().assign(step + 1)
+    return tpu.TPUEstimatorSpec(tpu.ModeKeys.TRAIN, loss=tf.zeros([]), train_op=train_op)
+
+
+def then_averaged(new_spec, step, first, second):
+    """Reads the whole weight after the update."""
+    spec = new_spec()
     with tf.control_dependencies([spec.train_op]):
-        if params["then"] == "averaged":
-            zeros = tf.zeros_initializer()
-            average = tf.get_variable("average", [WIDTH, WIDTH], None, zeros, trainable=False)
-            return spec._replace(train_op=average.assign(0.5 * average + 0.5 * first.read_value()))
-        if params["then"] == "clipped":
-            clipped = first.assign(tf.clip_by_value(first.read_value(), -0.1, 0.1))
-            with tf.control_dependencies([clipped]):
-                return spec._replace(train_op=second.assign_add(tf.ones_like(second)))
-    return spec
+        return spec._replace(train_op=averaged(first))
+
+
+def then_clipped(new_spec, step, first, second):
+    """Writes to weights after the update."""
+    spec = new_spec()
+    with tf.control_dependencies([spec.train_op]):
+        clipped = first.assign(tf.clip_by_value(first.read_value(), -0.1, 0.1))
+    with tf.control_dependencies([clipped]):
+        return spec._replace(train_op=second.assign_add(tf.ones_like(second)))
+
+
+def then_written_by_another_name(new_spec, step, first, second):
+    spec = new_spec()
+    with tf.control_dependencies([spec.train_op]):
+        handle = tf.identity(first.handle)
+        written = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones_like(first))
+    return spec._replace(train_op=written)
+
+
+def doubled_before(new_spec, step, first, second):
+    with tf.control_dependencies([first.assign(2.0 * first)]):
+        return new_spec()
+
+
+def updated_twice(new_spec, step, first, second):
+    with tf.control_dependencies([new_spec().train_op]):
+        again = new_spec(optimizer="lamb").train_op
+    return one_step(step, again)
+
+
+def updated_in_a_loop(new_spec, step, first, second):
+    def body(number):
+        with tf.control_dependencies([new_spec().train_op]):
+            return number + 1
+
+    return one_step(step, tf.while_loop(lambda number: number < 3, body, [tf.constant(0)]))
+
+
+def updated_in_a_branch(new_spec, step, first, second):
+    averaged(first)
+
+    def branch():
+        with tf.control_dependencies([new_spec().train_op]):
+            return tf.group(averaged(first))
+
+    return one_step(step, tf.cond(tf.equal(step % 2, 0), branch, tf.no_op))
+
+
+def not_updated(new_spec, step, first, second):
+    new_spec()
+    return one_step(step, first.assign_add(tf.ones_like(first)))
+
+
+THEN = {
+    None: lambda new_spec, *_: new_spec(),
+    **{
+        function.__name__: function
+        for function in (
+            then_averaged,
+            then_clipped,
+            then_written_by_another_name,
+            doubled_before,
+            updated_twice,
+            updated_in_a_loop,
+            updated_in_a_branch,
+            not_updated,
+        )
+    },
+}
 
 
 def input_fn(params):
@@ -119,16 +202,19 @@ def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimi
 @pytest.mark.parametrize(
     "then",
     [
-        pytest.param("averaged", marks=pytest.mark.slow),  # a read of the whole after the update
-        "clipped",  # and writes
-        pytest.param("doubled before", marks=pytest.mark.slow),  # not shared
+        name
+        if name in ("then_clipped", "updated_in_a_loop")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in THEN
+        if name
     ],
 )
 def test_other_uses_of_a_weight_that_is_shared(tmp_path, then):
+    """One core has the same order of reads and updates; a session does not in loops."""
     rule = {"optimizer": "lars", "num_warmup_steps": 0}
-    expected = train(tmp_path / "session", "", rule, steps=[5], then=then)
-    assert_equal(train(tmp_path / "cores", "rehearse:2", rule, then=then), expected)
-    if then == "clipped":
+    expected = train(tmp_path / "one", "rehearse:1", rule, steps=[4], then=then)
+    assert_equal(train(tmp_path / "two", "rehearse:2", rule, [2, 4], then=then), expected)
+    if then == "then_clipped":
         assert np.abs(expected["net/first/kernel"]).max() == np.float32(0.1)
 
 
