@@ -24,6 +24,7 @@ from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig as BertConfig  # models use modeling.BertConfig
 from bert_estimator.layers import activations, embeddings, primitives
 from bert_estimator.layers import recompute as recompute_lib
+from bert_estimator.layers.attention import attend
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
@@ -31,9 +32,6 @@ from bert_estimator.layers.normalization import layer_norm as layer_norm
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
 DropoutFn = Callable[[tf.Tensor, float], tf.Tensor]
-
-# This is added to the scores of padded positions; their softmax is then 0 in float32.
-_MASK_ADDER = -10000.0
 
 
 class BertModel:
@@ -68,8 +66,8 @@ class BertModel:
             one-hot rows (faster on TPUs), else by gather.
           scope: name of the variable scope; None means "bert".
           dropout: function (x, rate) -> tensor like x, such as a `dropout.Dropout`. It is called
-            with x of shape [B, ...]. It is needed if `is_training` and a dropout probability is
-            above 0.
+            with x of shape [B, ...], and multiplies each element by a factor that does not depend
+            on x. It is needed if `is_training` and a dropout probability is above 0.
           recompute: Python bool; if True, training keeps only the input of each layer, and computes
             the layer again for its gradient, which takes less memory and a third more work. It
             needs a `dropout.Dropout`, which can draw the same masks again.
@@ -209,34 +207,27 @@ def self_attention(
     columns = primitives.in_xla_program()
 
     def heads(name, scale=None):
-        arguments = (config.hidden_size, config.initializer_range, name, scale)
+        arguments = (config.hidden_size, config.initializer_range, name)
         if columns:
             values = _dense_columns(tf.reshape(x, [-1, sequence_length, x.shape[1]]), *arguments)
             return tf.reshape(values, [-1, num_heads, head_size, sequence_length])
-        values = dense(x, *arguments)
+        values = dense(x, *arguments, scale)
         values = tf.reshape(values, [-1, sequence_length, num_heads, head_size])
         return tf.transpose(values, [0, 2, 1, 3])
 
     # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]; with columns D comes before F and T.
-    # The factor 1 / sqrt(D) of the scores is applied to the query's weights, which takes H * H
-    # products instead of B * N * F * T.
+    # In a session, the factor 1 / sqrt(D) of the scores is applied to the query's weights, which
+    # takes H * H products instead of B * N * F * T. With columns, `attend` applies it: in a program
+    # for XLA its products cost nothing there, and weights that are only cast are gathered from the
+    # cores in the compute dtype.
     query = heads("query", scale=1.0 / math.sqrt(head_size))
     key = heads("key")
     value = heads("value")
 
-    # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
-    scores = tf.matmul(query, key, transpose_a=columns, transpose_b=not columns)
-    adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
-    probs = tf.nn.softmax(tf.cast(scores, tf.float32) + adder)
-    if attention_rate:
-        probs = dropout(probs, attention_rate)
-    probs = tf.cast(probs, value.dtype)
+    def drop(probs):
+        return dropout(probs, attention_rate) if attention_rate else probs
 
-    # `context` = [B, N, F, D], or with columns [B, N, D, F]; transposed, [B, F, N, D].
-    if columns:
-        context = tf.transpose(tf.matmul(value, probs, transpose_b=True), [0, 3, 1, 2])
-    else:
-        context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])
+    context = attend(query, key, value, input_mask, drop, columns)
     return tf.reshape(context, [-1, config.hidden_size])
 
 
@@ -260,14 +251,18 @@ def dense(
         return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
-def _dense_columns(x, units, initializer_range, name, scale):
+def _dense_columns(x, units, initializer_range, name):
     """Does what `dense` does, for x [B, F, n]; returns [B, units, F]."""
     with tf.variable_scope(name):
-        kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
-        return tf.einsum("bfn,nu->buf", x, kernel) + bias[:, tf.newaxis]
+        kernel, bias = _kernel_and_bias(x, units, initializer_range)
+        # The product wants its kernel in another layout than its gradient. Without the barrier, the
+        # compiler would choose this layout for the variable and all that is updated with it, and
+        # move all of these in float32.
+        kernel = primitives.barrier(kernel)
+        return tf.einsum("nu,bfn->buf", kernel, x) + bias[:, tf.newaxis]
 
 
-def _kernel_and_bias(x, units, initializer_range, scale):
+def _kernel_and_bias(x, units, initializer_range, scale=None):
     """Returns the weights of a dense layer on x [..., n], in the compute dtype."""
     dtype = precision.compute_dtype()
     stored = None if scale is None else tf.float32
@@ -296,7 +291,14 @@ def _layer_fn(config, input_mask, hidden_rate, attention_rate):
 
 def _pooled(config, sequence_output):
     """Returns tanh of a dense layer on the first token of a layer [B, F, H]: [B, H]."""
-    first = sequence_output[:, 0, :]
+    if primitives.in_xla_program():
+        # The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in
+        # another layout than sequence_output's, and moves it. The gradient of a gather is added in
+        # place.
+        positions = tf.zeros_like(sequence_output[:, :1, 0], tf.int32)
+        first = tf.gather(sequence_output, positions, batch_dims=1)[:, 0, :]
+    else:
+        first = sequence_output[:, 0, :]
     return tf.tanh(dense(first, config.hidden_size, config.initializer_range, "dense"))
 
 

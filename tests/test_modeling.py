@@ -149,6 +149,26 @@ def test_the_network_in_a_program_for_xla_equals_the_network_in_a_session(gradie
         np.testing.assert_allclose(slope, gradients[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_training_in_a_program_for_xla_equals_training_in_a_session():
+    def losses_and_slopes():
+        _, losses = build(is_training=True, dropout=Dropout(1, 2))
+        slopes = tf.gradients(sum(losses), tf.trainable_variables())
+        return [v.op.name for v in tf.trainable_variables()], losses, slopes
+
+    with tf.Graph().as_default():
+        names, losses, slopes = losses_and_slopes()
+        expected_losses, expected = run((losses, slopes))
+    with tf.Graph().as_default():
+        context = control_flow_ops.XLAControlFlowContext()
+        context.Enter()
+        _, losses, slopes = losses_and_slopes()
+        context.Exit()
+        losses, slopes = run((losses, slopes))
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    for name, slope, other in zip(names, slopes, expected, strict=True):
+        np.testing.assert_allclose(slope, other, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def central_difference(direction, step=1e-5):
     """Returns the slope of the numpy BERT's loss along a direction, a dict by variable name."""
 

@@ -131,15 +131,15 @@ class Dropout:
             dtype=tf.uint32,
         )
         # A row's elements are decided by the low halves of all blocks' first words, then of their
-        # second words, and so on; then by the high halves. A TPU makes the words in this order, and
-        # pads the last dimension to 128. Elements in the order of the blocks took several times as
-        # long, and minutes to compile. The blocks have x's last dimensions for the same reason: a
-        # TPU would move every mask from a flat layout into x's.
-        last = len(block_shape) + 1
-        words = tf.transpose(words, [0, last, *range(1, last)])
-        low_halves = tf.bitwise.left_shift(words, tf.constant(_HALF_BITS, tf.uint32))
+        # second words, and so on; then by the high halves. In this order, the masks of a word are
+        # next to each other, and a TPU writes each of them to its place as soon as it has the
+        # words. Elements in the order of the blocks took several times as long, and minutes to
+        # compile. The blocks have x's last dimensions since a TPU would move every mask from a flat
+        # layout into x's.
+        words = tf.unstack(words, axis=-1)
+        low_halves = [tf.bitwise.left_shift(w, tf.constant(_HALF_BITS, tf.uint32)) for w in words]
         threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
-        keep = tf.stack([low_halves >= threshold, words >= threshold], axis=1)
+        keep = tf.concat([half >= threshold for half in low_halves + words], axis=1)
         row_elements = math.prod(row_shape)
         if row_elements % _BLOCK_ELEMENTS:
             keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]

@@ -9,6 +9,9 @@ from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.layers import initializers, primitives
 
+# A table with at most so many rows is small enough for `select_lookup`.
+_FEW_ROWS = 4
+
 
 def embed(
     config: BertConfig,
@@ -36,7 +39,11 @@ def embed(
     type_table = table("token_type_embeddings", config.type_vocab_size)
     position_table = table("position_embeddings", config.max_position_embeddings)
     lookup = one_hot_lookup if use_one_hot_embeddings else gather_lookup
-    words = lookup(word_table, input_ids) + lookup(type_table, token_type_ids)
+    words = lookup(word_table, input_ids)
+    gathers = lookup is gather_lookup
+    if gathers and primitives.in_xla_program() and 1 < config.type_vocab_size <= _FEW_ROWS:
+        lookup = select_lookup
+    words += lookup(type_table, token_type_ids)
     return words + position_table[: length_of(input_ids)], word_table
 
 
@@ -57,6 +64,19 @@ def _gather_gradient(op, gradient, *_):
     vocab_size, width = table.shape.as_list()
     rows = tf.reshape(gradient, [-1, width])
     return None, tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size), None
+
+
+def select_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Does what `gather_lookup` does, by comparisons, for a table of two or a few more rows.
+
+    In a program for XLA this becomes part of the operations around it. A gather would write a whole
+    tensor, and its gradient would read one. An id that the table does not have gets row 0.
+    """
+    rows, *others = tf.unstack(tf.convert_to_tensor(table))
+    ids = ids[..., tf.newaxis]
+    for row, other in enumerate(others, 1):
+        rows = tf.where_v2(tf.equal(ids, row), other, rows)
+    return rows
 
 
 def one_hot_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
 
@@ -56,6 +57,20 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
         return value
     with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
         return tf.identity_n([value, *inputs])[0]
+
+
+def barrier(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor, in a layout of its own; only for programs for XLA (`in_xla_program`).
+
+    XLA does not move operations over a barrier, nor does it give both sides one layout.
+    """
+    (value,) = gen_xla_ops.xla_optimization_barrier([tensor])
+    return with_gradient("BertEstimatorBarrier", value, tensor)
+
+
+@tf.RegisterGradient("BertEstimatorBarrier")
+def _barrier_gradient(op, gradient, *_):
+    return None, gradient
 
 
 def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:

@@ -1,6 +1,7 @@
 """Looking up rows of a table; tests/test_modeling.py compares the sum with its numpy twin."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import activations, embeddings
@@ -23,3 +24,19 @@ def test_gradients_inside_a_loop_equal_those_outside():
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             np.testing.assert_allclose(*session.run(pair), rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_rows", [2, 4])
+def test_a_lookup_by_comparisons_equals_a_gather(num_rows):
+    rng = np.random.RandomState(0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = tf.constant(rng.normal(size=[num_rows, 5]), tf.float32)
+        ids = tf.constant(rng.randint(0, num_rows, [3, 7]), tf.int32)
+        gradient = tf.constant(rng.normal(size=[3, 7, 5]), tf.float32)
+        results = []
+        for lookup in (embeddings.select_lookup, embeddings.gather_lookup):
+            rows = lookup(table, ids)
+            results.append([rows, *tf.gradients(rows, table, gradient)])
+        (rows, slope), (expected, expected_slope) = session.run(results)
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(slope, expected_slope, rtol=1e-5, atol=1e-6)

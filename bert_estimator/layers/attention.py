@@ -1,0 +1,75 @@
+"""Attention (Vaswani et al., 2017, "Attention is all you need", section 3.2.1).
+
+Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import primitives
+
+# Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
+# then all scores shift by the same amount, and attention is over all positions, as in BERT.
+_MASK_ADDER = -10000.0
+
+
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    drop: Callable[[tf.Tensor], tf.Tensor],
+    columns: bool,
+) -> tf.Tensor:
+    """Returns the means of the values, with softmax(query key^T / sqrt(D)) as weights.
+
+    Args:
+      query: [B, N, F, D], divided by sqrt(D); with `columns` [B, N, D, F], not divided.
+      key, value: [B, N, T, D]; with `columns` [B, N, D, T].
+      input_mask: int32 [B, T], 1 for positions that may be attended to.
+      drop: function of the weights, float32 [B, N, F, T], that returns a tensor like them. It must
+        multiply each weight by a factor that does not depend on the weights, as dropout does.
+      columns: whether positions come last in the first three, as is best in a program for XLA.
+
+    Returns:
+      [B, F, N, D] in the values' dtype.
+    """
+    # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
+    scores = tf.matmul(query, key, transpose_a=columns, transpose_b=not columns)
+    scores = tf.cast(scores, tf.float32)
+    if columns:
+        scores *= 1.0 / math.sqrt(query.shape.as_list()[2])
+    adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
+    logits = scores + adder
+    probs = tf.nn.softmax(logits)
+    if not columns:
+        context = tf.matmul(tf.cast(drop(probs), value.dtype), value)
+        return tf.transpose(context, [0, 2, 1, 3])
+    probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
+    # `context` = [B, N, D, F]
+    context = tf.matmul(value, tf.cast(drop(probs), value.dtype), transpose_b=True)
+    context = primitives.with_gradient("BertEstimatorContext", context, context, logits, probs)
+    return tf.transpose(context, [0, 3, 1, 2])
+
+
+# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of the weights and
+# a sum over T. The sum needs all of g, so g, which is as large as the weights, would be written
+# once and read twice. But it equals the sum over D of the context times its gradient: dropout's
+# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2). So the softmax gives the
+# first term and the context the second, and XLA computes both terms in the product that gives g.
+
+
+@tf.RegisterGradient("BertEstimatorSoftmax")
+def _softmax_gradient(op, gradient, *_):
+    probs = op.inputs[0]
+    return None, probs * gradient
+
+
+@tf.RegisterGradient("BertEstimatorContext")
+def _context_gradient(op, gradient, *_):
+    _, context, _, probs = op.inputs
+    products = tf.cast(context, tf.float32) * tf.cast(gradient, tf.float32)
+    sums = tf.reduce_sum(products, axis=2)[..., tf.newaxis]  # [B, N, F, 1]
+    return None, gradient, -probs * sums, None
