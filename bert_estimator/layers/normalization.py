@@ -36,6 +36,34 @@ def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
 
 def _layer_norm(gamma, beta, *addends):
     total = tf.cast(sum(addends[1:], addends[0]), tf.float32)
-    mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
+    if addends[0].dtype == tf.float32:
+        mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
+    else:
+        mean, variance = _moments_in_one_pass(total)
     normalized = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
     return tf.cast(normalized, addends[0].dtype)
+
+
+def _moments_in_one_pass(x):
+    """Returns the mean and the variance of the last dimension, [..., 1], from sums of x and x^2.
+
+    `tf.nn.moments` reads x once more, to subtract the mean from it. That is more exact: here
+    float32 rounds squares of x, and the variance may be wrong by about x^2 / 2^22. But rounding x
+    itself to bfloat16, by up to |x| / 2^9, has changed the variance by up to x^2 / 2^18.
+
+    Args:
+      x: float32 [..., H], with the values of a bfloat16 tensor.
+    """
+    mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+    mean_square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
+    square = tf.square(mean)
+    # If all numbers are equal, what is left of the difference is its rounding error.
+    variance = tf.maximum(mean_square - square, square * 2.0**-22)
+    return mean, primitives.with_gradient("BertEstimatorVariance", variance, x, mean)
+
+
+@tf.RegisterGradient("BertEstimatorVariance")
+def _variance_gradient(op, gradient, *_):
+    """Gives the gradient that `tf.nn.moments` has, which does not subtract large numbers."""
+    _, x, mean = op.inputs
+    return None, gradient * (x - mean) * (2.0 / x.shape.as_list()[-1]), None

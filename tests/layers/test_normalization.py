@@ -65,6 +65,33 @@ def test_a_constant_row_and_a_batch_of_unknown_size():
             assert np.isfinite(slope).all()
 
 
+def bfloat16_norm_of(rows, gradient):
+    """Returns, in float64, the rows as bfloat16 holds them, their layer norm, and its gradient."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(rows, tf.bfloat16)
+        value = layer_norm(x)
+        (slope,) = tf.gradients(value, [x], tf.constant(gradient, tf.bfloat16))
+        session.run(tf.global_variables_initializer())
+        return session.run([tf.cast(tensor, tf.float64) for tensor in (x, value, slope)])
+
+
+@pytest.mark.parametrize("mean", [3.0, -30.0, 300.0])
+def test_one_pass_over_bfloat16_is_as_exact_as_its_numbers_far_from_zero(mean):
+    rows, gradient = values(2)
+    rows, value, slope = bfloat16_norm_of(rows + mean, gradient)
+    expected = twin(np.ones(WIDTH), np.zeros(WIDTH), gradient, rows)
+    for mine, wanted in ((value, expected[0]), (slope, expected[3])):
+        np.testing.assert_allclose(mine, wanted, atol=0.03 * max(1.0, np.abs(wanted).max()))
+
+
+def test_rows_of_one_bfloat16_number_are_finite():
+    random = np.random.RandomState(0)
+    numbers = random.normal(size=[300, 1]) * 10.0 ** random.randint(-4, 4, [300, 1])
+    rows = np.repeat(numbers, 4095, axis=1)  # in shorter rows, float32's sums are exact
+    _, value, slope = bfloat16_norm_of(rows, random.normal(size=rows.shape))
+    assert np.abs(value).max() < 0.1 and np.isfinite(slope).all()
+
+
 @pytest.mark.parametrize(("rows", "number"), [(1 << 15, 2), (1 << 14, 0), (None, 0)])
 def test_it_is_one_computation_forward_and_one_backward_if_it_is_large(rows, number):
     with tf.Graph().as_default() as graph:
