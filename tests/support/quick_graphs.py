@@ -3,6 +3,9 @@
 It rewrites a graph before its first step, and it remembers for each operation the stack of the
 calls that made it, to name the line in errors. Both take longer than such a test's steps. They are
 switched off in this process and in its copies.
+
+For each operation it also writes the names of the types that the operation allows, for an error
+that does not come: a tenth of the time of making it. Here they are written if there is the error.
 """
 
 import os
@@ -10,11 +13,21 @@ import os
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as tf_session
+from tensorflow.python.framework import op_def_library
 from tensorflow.python.util import tf_stack
 
 # For copies of this process, which `forked` makes.
 _NOT_REWRITTEN, _WITHOUT_STACKS = "GRAPHS_ARE_NOT_REWRITTEN", "OPERATIONS_ARE_WITHOUT_STACKS"
 _NEW_SESSION = tf_session.BaseSession.__init__
+_CHECK_TYPE = op_def_library._SatisfiesTypeConstraint
+
+
+def _check_type(dtype, attr_def, param_name):
+    if attr_def.HasField("allowed_values") and dtype not in attr_def.allowed_values.list.type:
+        _CHECK_TYPE(dtype, attr_def, param_name)
+
+
+op_def_library._SatisfiesTypeConstraint = _check_type
 
 
 def _without_rewriting(self, target="", graph=None, config=None):
