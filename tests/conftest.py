@@ -65,10 +65,6 @@ def pytest_configure(config):
     gc.set_threshold(20_000, 10, 10)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with the most cases instead
-    if config.option.markexpr == "not slow":
-        # Quick tests run compiled programs for a few steps, so XLA need not make them fast. jax
-        # reads the variable when it is loaded, in this process and in the processes of tests.
-        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     shares_tests_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
     if not shares_tests_out:
         config.pluginmanager.import_plugin("around_tests")
