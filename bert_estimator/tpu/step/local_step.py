@@ -9,6 +9,7 @@ from bert_estimator.tpu.step import infeed, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
+from bert_estimator.tpu.step.summaries import LocalSummaries
 
 
 class LocalStep:
@@ -40,7 +41,8 @@ class LocalStep:
         if not config.save_summary_steps or not config.model_dir:
             return []
         return [
-            tf.train.SummarySaverHook(
+            LocalSummaries(
+                self.spec.loss,
                 save_steps=config.save_summary_steps,
                 output_dir=config.model_dir,
                 scaffold=self.spec.scaffold,

@@ -53,6 +53,7 @@ class SessionStep:
         if job.mode == ModeKeys.TRAIN:
             variable_versions.order(self._fetches)
         self._summaries = None  # once `add_summaries` was called
+        self._summarized = []  # what every step computes for the summaries
         self._session, self._run = None, None  # once started
 
     @property
@@ -65,6 +66,8 @@ class SessionStep:
 
     def add_summaries(self, config):
         self._summaries = StepSummaries(config, self._inputs)
+        if self._summaries.in_every_step(self.spec.loss):
+            self._summarized = self._summaries.tensors
         return []
 
     def host_session(self, session):
@@ -74,7 +77,8 @@ class SessionStep:
         if self._inputs.initializer is not None:
             session.run(self._inputs.initializer)
         self._session = session
-        self._run = session.make_callable(self._fetches, feed_list=self._placeholders)
+        fetches = [self._fetches, self._summarized]
+        self._run = session.make_callable(fetches, feed_list=self._placeholders)
         self._host.start(session, self._inputs.drawer(session), limit, start_step)
 
     def loop_length(self, step, stop_step):
@@ -89,10 +93,16 @@ class SessionStep:
                 batch = self._next_batch(interrupted)
                 if batch is None:
                     break
-                if i == iterations - 1 and (due or hook_run.options is not None):
-                    loss, scalars, sent, summary = self._run_last_step(batch, hook_run, due)
+                is_last = i == iterations - 1
+                if is_last and (hook_run.options is not None or (due and not self._summarized)):
+                    fetched, values = self._run_last_step(batch, hook_run, due)
                 else:
-                    _, loss, scalars, sent, _ = self._run(*batch)
+                    fetched, values = self._run(*batch)
+                _, loss, scalars, sent, _ = fetched
+                # A histogram of values that are not finite fails. Its error would hide the loss's.
+                if is_last and due and not self._host.ends_training(loss):
+                    given = dict(zip(self._summaries.tensors, values, strict=True))
+                    summary = self._summaries.write(self._session, given)
                 self._host.send(sent)
                 result.add(float(loss), scalar_values(scalars))
                 # If training has failed, the rest of the loop is not run.
@@ -105,20 +115,14 @@ class SessionStep:
         """Runs the last step of a loop, with the hooks' options, and the summaries if they are due.
 
         Returns:
-          (loss, scalars, list of arrays for each host function, serialized summaries or None).
+          (values of the fetches, values of the summaries' tensors).
         """
-        tensors = self._summaries.tensors if due else []
-        (_, loss, scalars, sent, _), values = self._session.run(
-            [self._fetches, tensors],
+        return self._session.run(
+            [self._fetches, self._summaries.tensors if due else []],
             dict(zip(self._placeholders, batch, strict=True)),
             hook_run.options,
             hook_run.run_metadata,
         )
-        summary = None
-        # A histogram of values that are not finite fails. Its error would hide the loss's.
-        if due and not self._host.ends_training(loss):
-            summary = self._summaries.write(self._session, dict(zip(tensors, values, strict=True)))
-        return loss, scalars, sent, summary
 
     def _next_batch(self, interrupted):
         try:

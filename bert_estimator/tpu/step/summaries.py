@@ -1,6 +1,38 @@
-"""The v1 summaries of a step under TPU rules: they show the last step of a loop."""
+"""The v1 summaries of a step. Under TPU rules they show the last step of a loop.
+
+A session prepares a step anew for each set of tensors that it fetches, which takes seconds for a
+large network. So summaries that a step need not compute anything for, such as the loss, are fetched
+in every step, not only when they are due.
+"""
 
 import tensorflow.compat.v1 as tf
+
+
+class LocalSummaries(tf.train.SummarySaverHook):
+    """Writes the v1 summaries of a step in local mode.
+
+    Args:
+      loss: the step's loss, which every step computes.
+      **options: the arguments of `tf.train.SummarySaverHook`.
+    """
+
+    def __init__(self, loss: tf.Tensor, **options):
+        super().__init__(**options)
+        self._loss = loss
+
+    def before_run(self, run_context):
+        arguments = super().before_run(run_context)
+        summaries = self._get_summary_op() or []
+        if all(self._shows_loss(summary) for summary in summaries):
+            arguments.fetches["summary"] = summaries
+        return arguments
+
+    def _shows_loss(self, summary):
+        """Returns whether a summary shows scalars and all of these are the loss."""
+        operation = summary.op
+        if operation.type == "MergeSummary":
+            return all(map(self._shows_loss, operation.inputs))
+        return operation.type == "ScalarSummary" and operation.inputs[1] is self._loss
 
 
 class StepSummaries:
@@ -27,6 +59,10 @@ class StepSummaries:
         made = [summary for summary in summaries if summary.op.control_inputs]
         given = [summary for summary in summaries if not summary.op.control_inputs]
         self.tensors = made + [tensor for summary in given for tensor in summary.op.inputs]
+
+    def in_every_step(self, loss: tf.Tensor) -> bool:
+        """Returns whether every step may compute `tensors`: they are constants, and the loss."""
+        return all(tensor is loss or tensor.op.type == "Const" for tensor in self.tensors)
 
     def are_due(self, step: int, iterations: int) -> bool:
         """Returns whether summaries are due in a loop of `iterations` steps after `step`."""
