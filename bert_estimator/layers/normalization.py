@@ -64,6 +64,6 @@ def _moments_in_one_pass(x):
 
 @tf.RegisterGradient("BertEstimatorVariance")
 def _variance_gradient(op, gradient, *_):
-    """Gives the gradient that `tf.nn.moments` has, which does not subtract large numbers."""
+    """Gives the gradient of `tf.nn.moments`, which subtracts the mean before it multiplies."""
     _, x, mean = op.inputs
     return None, gradient * (x - mean) * (2.0 / x.shape.as_list()[-1]), None
