@@ -25,18 +25,15 @@ NETWORK = {
     "num_attention_heads": 2,
     "intermediate_size": 256,
     "hidden_act": "relu",
-    # Masks take most of the time of compiling so small a network: `compiled` has them.
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
 }
 
 
-def command(tmp_path, network=NETWORK, **changes):
+def command(tmp_path, **changes):
     """Flags of compiling a small network; a change to None leaves the flag out."""
-    network_file = tmp_path / "bert_config.json"
-    network_file.write_text(json.dumps(network))
+    network = tmp_path / "bert_config.json"
+    network.write_text(json.dumps(NETWORK))
     values = {
-        "bert_config_file": network_file,
+        "bert_config_file": network,
         "output_dir": tmp_path / "out",
         "use_tpu": True,
         "compile_only": True,
@@ -69,9 +66,8 @@ def flops_of_training(examples, length, predictions):
 def compiled(tmp_path_factory):
     """Compiles the network of `command`: (its directory, what was printed, what was logged)."""
     path, printed = tmp_path_factory.mktemp("compiled"), io.StringIO()
-    masked = {**NETWORK, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     with log_lines.collected() as logged, contextlib.redirect_stdout(printed):
-        assert run_pretraining.main(command(path, masked, log_every_secs=0.05)) == 0
+        assert run_pretraining.main(command(path, log_every_secs=0.05)) == 0
     return path, printed.getvalue(), logged
 
 

@@ -5,7 +5,7 @@ calls that made it, to name the line in errors. Both take longer than such a tes
 switched off in this process and in its copies.
 
 For each operation it also writes the names of the types that the operation allows, for an error
-that does not come: a tenth of the time of making it. Here they are written if there is the error.
+that does not come. Here they are written if there is the error, which saves some 3 % of building.
 """
 
 import os
