@@ -88,11 +88,12 @@ class UpdateRule:
         gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
         # What reads the weights and is reported is computed before the update: list it here. (What
         # is computed from these need not be listed, nor the norm of the gradients, because the
-        # update depends on it.)
+        # update depends on it.) No variable changes before all gradients are there.
         with tf.control_dependencies([step, loss, *sums.values()]):
-            train_op = optimizer.apply_gradients(
-                zip(gradients, variables, strict=True), global_step=global_step
-            )
+            gradients[0] = _identity(gradients[0])
+        train_op = optimizer.apply_gradients(
+            zip(gradients, variables, strict=True), global_step=global_step
+        )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
         # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log
         # lines and metrics.jsonl get the floats among the tensors that have one value.
@@ -144,6 +145,12 @@ def _summed(gradient, variable, shards):
     if axis is None:
         return tpu.cross_replica_sum(gradient)
     return optimization.Part(shards.sum_part(gradient, axis), axis, shards)
+
+
+def _identity(gradient):
+    if isinstance(gradient, optimization.Part):
+        return dataclasses.replace(gradient, value=tf.identity(gradient.value))
+    return tf.identity(gradient)
 
 
 def global_sum(values: tf.Tensor) -> tf.Tensor:

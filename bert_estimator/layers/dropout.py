@@ -137,7 +137,8 @@ class Dropout:
         # compile. The blocks have x's last dimensions since a TPU would move every mask from a flat
         # layout into x's.
         words = tf.unstack(words, axis=-1)
-        low_halves = [tf.bitwise.left_shift(w, tf.constant(_HALF_BITS, tf.uint32)) for w in words]
+        half_bits = tf.constant(_HALF_BITS, tf.uint32)
+        low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
         threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
         keep = tf.concat([half >= threshold for half in low_halves + words], axis=1)
         row_elements = math.prod(row_shape)

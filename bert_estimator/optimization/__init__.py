@@ -11,7 +11,7 @@ In a `model_fn`:
     train_op = optimizer.apply_gradients(zip(clipped, variables), global_step)
 """
 
-from bert_estimator.optimization.chain import ChainOptimizer, Parameter, to_dense_float32
+from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
 from bert_estimator.optimization.clipping import clip_by_global_norm
 from bert_estimator.optimization.micro_batches import accumulate
 from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
@@ -23,6 +23,7 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
+from bert_estimator.optimization.parameter import Parameter
 from bert_estimator.optimization.parts import Part, Shards
 from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,

@@ -1,19 +1,16 @@
 """ChainOptimizer: an optimizer as a chain of small pieces, with the interface of TF1's optimizers.
 
-`Parameter` is what a piece sees of a variable; `to_dense_float32` is how gradients enter the chain.
+`to_dense_float32` is how gradients enter the chain.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.optimization.copies import FirstUpdate
+from bert_estimator.optimization.parameter import Parameter, Piece, name_of
 from bert_estimator.optimization.parts import Part
-
-
-def name_of(variable: tf.Variable) -> str:
-    """Returns the variable's name as checkpoints have it: without the ":0" of its tensor."""
-    return variable.name.rsplit(":", 1)[0]
 
 
 def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
@@ -46,132 +43,17 @@ def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor
     )
 
 
-class Parameter:
-    """Holds one variable during one update: its old value, its slots, and the values to assign.
-
-    A piece of an optimizer is a callable `piece(update, parameter) -> update`. It reads the old
-    values from its `Parameter` and leaves new values of slots there. Nothing is assigned before
-    every new value of the variable is computed, so a piece never sees a half-updated state.
-
-    Attributes:
-      name: the variable's name, without the ":0" of its tensor.
-      value: float32 tensor of the variable's shape, its value before the update; this core's part
-        of it if the gradient is a `Part`. Then updates and slots are parts, too.
-      trust_ratio: float32 scalar tensor, set by a piece that scales by it; else None.
-      constant: function number -> float32 scalar tensor, which all variables share. A number
-        itself would become an operation wherever it is used, up to 13 for each variable.
-    """
-
-    def __init__(
-        self,
-        variable: tf.Variable,
-        update_number: tf.Tensor | None,
-        slots: Callable[[str, tf.TensorShape, tf.DType], tf.Variable],
-        constant: Callable[[float], tf.Tensor] = tf.constant,
-        part: Part | None = None,
-    ):
-        """Reads the variable.
-
-        Args:
-          variable: a variable of static shape and a float dtype.
-          update_number: float32 scalar tensor, the number of this update, counted from 1; None if
-            the caller has no global step.
-          slots: function (slot name, shape, dtype) -> the slot variable, which it creates at its
-            first use, with zeros.
-          constant: function number -> float32 scalar tensor, the same tensor for each variable.
-          part: the gradient, if this core updates a part of the variable.
-        """
-        self.name = name_of(variable)
-        self._part = part
-        self._held = variable if part is None else part.shards.hold_part(variable, part.axis)
-        self.value = tf.cast(_read(self._held), tf.float32)
-        self.trust_ratio = None
-        self._variable = variable
-        self._update_number = update_number
-        self._slots = slots
-        self.constant = constant
-        self._read_slots = {}
-        self._new_slots = []
-
-    @property
-    def update_number(self) -> tf.Tensor:
-        """Returns a float32 scalar tensor: 1 in the first update, 2 in the second.
-
-        Raises:
-          ValueError: no global step was given.
-        """
-        if self._update_number is None:
-            raise ValueError(
-                "This optimizer (bias_correction=True, or Adafactor) depends on the number of the "
-                "update: give apply_gradients or minimize global_step=tf.train.get_global_step() "
-                "(it is then incremented there, so do not increment it as well)."
-            )
-        return self._update_number
-
-    def slot(
-        self,
-        slot_name: str,
-        shape: tf.TensorShape | None = None,
-        dtype: tf.DType = tf.float32,
-    ) -> tf.Tensor:
-        """Returns the slot's value before the update, a float32 tensor.
-
-        Args:
-          slot_name: the slot's name below the variable's.
-          shape: static shape; None is the variable's shape.
-          dtype: the dtype in which the slot is stored.
-        """
-        slot = self._slots(slot_name, self._variable.shape if shape is None else shape, dtype)
-        if self._part is not None:
-            slot = self._part.shards.hold_part(slot, self._part.axis)
-        self._read_slots[slot_name] = slot
-        return tf.cast(_read(slot), tf.float32)
-
-    def set_slot(self, slot_name: str, value: tf.Tensor) -> None:
-        """Leaves the value after the update, a float32 tensor, of a slot that was read before."""
-        slot = self._read_slots[slot_name]
-        self._new_slots.append((slot, tf.cast(value, slot.dtype.base_dtype)))
-
-    def total(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns a sum over the variable's elements.
-
-        Args:
-          tensor: the sum over the elements of `value`, or of an update.
-        """
-        return tensor if self._part is None else self._part.shards.sum(tensor)
-
-    @property
-    def num_elements(self) -> int:
-        """Returns how many elements the variable has."""
-        return self._variable.shape.num_elements()
-
-    def assignments(self, update: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
-        """Returns (variable, new value of its dtype) for each slot, then for the variable itself.
-
-        Args:
-          update: float32 tensor of the shape of `value`, which is subtracted from the variable.
-        """
-        new_value = tf.cast(self.value - update, self._held.dtype.base_dtype)
-        return [*self._new_slots, (self._held, new_value)]
-
-
-def _read(variable):
-    """Returns the variable's present value, by one operation if it is a resource variable.
-
-    `read_value` adds an identity, and a network has many variables.
-    """
-    if not hasattr(variable, "handle"):
-        return variable.read_value()
-    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-    value.set_shape(variable.shape)
-    return value
-
-
 def _tensor_of(gradient):
     return gradient.value if isinstance(gradient, Part) else gradient
 
 
-Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
+def _assign(assignments, after):
+    """Returns operations that assign one variable and its slots, once `after` has run."""
+    # Each variable waits for its own new values only, so these can be freed as soon as they are
+    # assigned. If it waited for all variables, three more copies of the model would be alive at
+    # once.
+    with tf.control_dependencies([after, *[value for _, value in assignments]]):
+        return [target.assign(value, read_value=False) for target, value in assignments]
 
 
 class ChainOptimizer(tf.train.Optimizer):
@@ -209,7 +91,7 @@ class ChainOptimizer(tf.train.Optimizer):
         self.trust_ratios = {}
         self.takes_parts = all(getattr(piece, "takes_parts", False) for piece in pieces)
         self._pieces = list(pieces)
-        self._slot_variables = {}
+        self._slot_variables, self._zero_tensors = {}, {}
 
     def apply_gradients(
         self,
@@ -254,32 +136,54 @@ class ChainOptimizer(tf.train.Optimizer):
             update_number = None
             if global_step is not None:
                 update_number = tf.cast(global_step.read_value() + 1, tf.float32)
-            all_gradients = tf.group(*[_tensor_of(gradient) for gradient, _ in dense])
             constant = functools.cache(lambda number: tf.constant(number, tf.float32))
-            assigned = []
+            parameters = []
             for gradient, variable in dense:
                 slots = functools.partial(self._slot, variable)
                 part = gradient if isinstance(gradient, Part) else None
-                parameter = Parameter(variable, update_number, slots, constant, part)
-                assigned += self._assign(_tensor_of(gradient), parameter, all_gradients)
+                parameters.append(Parameter(variable, update_number, slots, constant, part))
+            gradients = [_tensor_of(gradient) for gradient, _ in dense]
+            all_gradients = tf.group(*gradients)
+            assignments = self._assignments(gradients, parameters)
+            assigned = []
+            for parameter in parameters:
+                if parameter.trust_ratio is not None:
+                    self.trust_ratios[parameter.name] = parameter.trust_ratio
+                assigned += _assign(assignments[parameter], all_gradients)
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _assign(self, gradient, parameter, after):
-        """Returns operations that assign one variable and its slots, once `after` has run."""
-        update = gradient
-        for piece in self._pieces:
-            update = piece(update, parameter)
-        if parameter.trust_ratio is not None:
-            self.trust_ratios[parameter.name] = parameter.trust_ratio
-        assignments = parameter.assignments(update)
-        # Each variable waits for its own new values only, so these can be freed as soon as they are
-        # assigned. If it waited for all variables, three more copies of the model would be alive at
-        # once.
-        with tf.control_dependencies([after, *[value for _, value in assignments]]):
-            return [target.assign(value, read_value=False) for target, value in assignments]
+    def _assignments(self, gradients, parameters):
+        """Returns a dict from each parameter to its assignments.
+
+        The pieces compute the first update of a kind. Further updates of the kind are copies of it.
+        """
+        assignments, firsts = {}, {}
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            kind = self._kind(parameter)
+            if kind is None:
+                assignments[parameter] = parameter.apply(self._pieces, gradient)
+            elif kind in firsts:
+                firsts[kind].add(gradient, parameter)
+            else:
+                firsts[kind] = FirstUpdate(self._pieces, gradient, parameter)
+        for first in firsts.values():
+            assignments.update(first.assignments())
+        return assignments
+
+    def _kind(self, parameter):
+        """Returns what the updates of two variables have in common if they are computed alike.
+
+        It is None if a piece does not say so, or if this core updates a part of the variable.
+        """
+        if parameter.likeness is None:
+            return None
+        kinds = [piece.kind(parameter.name) for piece in self._pieces if hasattr(piece, "kind")]
+        if len(kinds) < len(self._pieces) or None in kinds:
+            return None
+        return (parameter.likeness, *kinds)
 
     def _slot(self, variable, slot_name, shape, dtype):
         """Returns the slot variable, which it creates at its first use."""
@@ -295,10 +199,17 @@ class ChainOptimizer(tf.train.Optimizer):
                     f"{name_of(variable)}/{slot_name}",
                     shape,
                     dtype=dtype,
-                    initializer=tf.zeros_initializer(),
+                    initializer=self._zeros,
                     trainable=False,
                 )
         return self._slot_variables[key]
+
+    def _zeros(self, shape, dtype, partition_info=None):
+        """Initializes slots: one tensor is for all slots of a shape and dtype."""
+        key = (tf.get_default_graph(), tuple(shape), dtype)
+        if key not in self._zero_tensors:
+            self._zero_tensors[key] = tf.zeros(shape, dtype)
+        return self._zero_tensors[key]
 
     def get_slot(self, var: tf.Variable, name: str) -> tf.Variable | None:
         """Returns the slot `name` ("adam_m") of a variable, or None if the slot does not exist."""

@@ -1,13 +1,13 @@
 """Pieces of an optimizer that remember gradients: Adam's moments, Adafactor's, and momentum.
 
-A piece is a callable `piece(update, parameter) -> update`; see `chain.Parameter`.
+A piece is a callable `piece(update, parameter) -> update`; see `parameter.Piece`.
 """
 
 import math
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.chain import Parameter
+from bert_estimator.optimization.parameter import Parameter, alike
 
 
 class ScaleByAdam:
@@ -31,6 +31,7 @@ class ScaleByAdam:
     """
 
     takes_parts = True
+    kind = staticmethod(alike)
 
     def __init__(
         self,
@@ -96,6 +97,8 @@ class ScaleByFactoredMoments:
     `<variable>/adafactor_v`. The piece needs the global_step in `apply_gradients`.
     """
 
+    kind = staticmethod(alike)
+
     def __init__(self, decay_exponent: float, epsilon_1: float):
         """Sets the constants.
 
@@ -143,6 +146,7 @@ class Momentum:
     """
 
     takes_parts = True
+    kind = staticmethod(alike)
 
     def __init__(self, beta: float):
         """Sets the decay rate.

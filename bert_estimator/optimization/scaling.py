@@ -1,7 +1,7 @@
 """Pieces of an optimizer that scale updates: weight decay, trust ratio, RMS, learning rate.
 
-A piece is a callable `piece(update, parameter) -> update`; see `chain.Parameter`. These pieces have
-no slots. Two of them leave alone the variables that a list of regular expressions excludes.
+A piece is a callable `piece(update, parameter) -> update`; see `parameter.Piece`. These pieces do
+not have slots. Two of them leave alone the variables that a list of regular expressions excludes.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.chain import Parameter
+from bert_estimator.optimization.parameter import Parameter, alike
 
 # LayerNorm's gamma and beta, and every bias, by google-research/bert's names and by slim's.
 LAYER_NORM_AND_BIAS = ("LayerNorm", "layer_norm", "bias")
@@ -84,6 +84,10 @@ class AddDecayedWeights:
         self._weight_decay_rate = weight_decay_rate
         self._exclude = Exclusions(exclude_from_weight_decay, "exclude_from_weight_decay")
 
+    def kind(self, name: str) -> bool:
+        """Returns whether the variable of this name is excluded."""
+        return name in self._exclude
+
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the float32 update with the decay added; both have the variable's shape."""
         if parameter.name in self._exclude:
@@ -119,6 +123,10 @@ class ScaleByTrustRatio:
         """
         self._exclude = Exclusions(exclude_from_layer_adaptation, "exclude_from_layer_adaptation")
 
+    def kind(self, name: str) -> bool:
+        """Returns whether the variable of this name is excluded."""
+        return name in self._exclude
+
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the scaled float32 update; both have the variable's shape."""
         if parameter.name in self._exclude:
@@ -142,6 +150,7 @@ class ClipByRms:
     """
 
     takes_parts = True
+    kind = staticmethod(alike)
 
     def __init__(self, clipping_threshold: float):
         """Sets the limit.
@@ -168,6 +177,7 @@ class ScaleByParameterRms:
     """
 
     takes_parts = True
+    kind = staticmethod(alike)
 
     def __init__(self, epsilon_2: float):
         """Sets the bound.
@@ -204,6 +214,10 @@ class ScaleByLearningRate:
             number or a tensor.
         """
         self._learning_rate = learning_rate
+
+    def kind(self, name: str) -> str | None:
+        """Returns None if the rate is a function: it is called once for each variable."""
+        return None if callable(self._learning_rate) else "alike"
 
     def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
         """Returns the scaled float32 update; both have the variable's shape."""

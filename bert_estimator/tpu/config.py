@@ -123,6 +123,8 @@ class RunConfig:
       model_dir, tf_random_seed: as in `tf.estimator`.
       save_checkpoints_steps, save_checkpoints_secs: how often checkpoints are saved; every 600 s
         if neither is given. If both are None, checkpoints are not saved.
+      train_session_config: an addition to upstream: like session_config, for sessions that train.
+        None means that they have the same settings as all sessions.
       log_step_count_steps: training is logged at the first end of a loop after so many steps: a
         line, the event file, and every `LogListener`.
       log_every_secs: an addition to upstream. If it is given, lines come by time instead, within
@@ -140,6 +142,7 @@ class RunConfig:
     save_checkpoints_steps = _Field(_UNSET, _not_negative)
     save_checkpoints_secs = _Field(_UNSET, _not_negative)
     session_config = _Field(check=_config_proto)
+    train_session_config = _Field(check=_config_proto)
     keep_checkpoint_max = _Field(5, _not_negative)
     keep_checkpoint_every_n_hours = _Field(10000, _positive)
     log_step_count_steps = _Field(100, _positive)
@@ -212,20 +215,39 @@ class RunConfig:
         master = self.evaluation_master if evaluating else self.master
         return "" if master == self._task.own_address else master
 
-    def session_settings(self) -> tf.ConfigProto:
-        """Returns `session_config`, or if it is None, the settings of sessions by default.
+    def session_settings(self, training: bool = False) -> tf.ConfigProto:
+        """Returns the settings of a session, a copy.
 
-        They are upstream's (soft placement, one round of graph rewriting), without folding
+        They are `train_session_config` if it trains, or else `session_config`. If that is None,
+        they are upstream's defaults (soft placement, one round of graph rewriting), without folding
         constants: TensorFlow would compute the initial value of every variable as a constant, on
         one core, and keep it in memory as long as the session.
         """
-        if self.session_config is not None:
-            return self.session_config
-        config = tf.ConfigProto(allow_soft_placement=True)
+        given = self.train_session_config if training else None
+        given = self.session_config if given is None else given
+        config = tf.ConfigProto()
+        if given is not None:
+            config.CopyFrom(given)
+            return config
+        config.allow_soft_placement = True
         options, rewriting = config.graph_options, config.graph_options.rewrite_options
         rewriting.meta_optimizer_iterations = rewriting.ONE
         options.optimizer_options.opt_level = tf.OptimizerOptions.L0
         return config
+
+    def without_gpus(self) -> "RunConfig":
+        """Hides this machine's GPUs from TensorFlow; returns a copy whose sessions do without.
+
+        TensorFlow would take all of their memory, which the XLA runtime needs.
+        """
+        tf.config.set_visible_devices([], "GPU")
+        settings = {
+            "session_config": self.session_settings(),
+            "train_session_config": self.session_settings(training=True),
+        }
+        for config in settings.values():
+            config.device_count["GPU"] = 0
+        return self.replace(**settings)
 
     def replace(self, **kwargs) -> "RunConfig":
         """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""

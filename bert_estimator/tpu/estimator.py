@@ -212,7 +212,7 @@ class TPUEstimator(Estimator):
             mode=mode,
             model_fn=model_fn,
             params=self._params,
-            config=_without_gpus(self._config) if master else self._config,
+            config=self._config.without_gpus() if master else self._config,
             tpu_rules=tpu_rules,
             batch_size=self._batch_sizes[mode],
             num_replicas=num_replicas,
@@ -386,15 +386,3 @@ def _check_tpu_config(tpu_config):
         tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
     ):
         raise ValueError("num_cores_per_replica cannot be used with PER_SHARD_V1 input")
-
-
-def _without_gpus(config):
-    """Returns the config of a session without this machine's GPUs.
-
-    TensorFlow would take all of their memory, which the XLA runtime needs.
-    """
-    tf.config.set_visible_devices([], "GPU")
-    session_config = tf.ConfigProto()
-    session_config.CopyFrom(config.session_settings())
-    session_config.device_count["GPU"] = 0
-    return config.replace(session_config=session_config)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import provenance
+from bert_estimator import provenance, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
@@ -56,6 +56,28 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
     assert estimator.config.log_every_secs is None
     assert estimator.config.tf_random_seed == 1
+
+
+@pytest.mark.parametrize("gpus", [[], ["a GPU"]])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_training_leaves_rewriting_out_that_does_not_help(tmp_path, monkeypatch, precision, gpus):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    config = job_estimator.make(config_of(tmp_path, precision=precision), model_fn).config
+    training, other = config.session_settings(training=True), config.session_settings()
+    assert other == tf_settings()
+    rewriting = training.graph_options.rewrite_options
+    assert rewriting.disable_meta_optimizer == (precision == "float32" and not gpus)
+    left_out = [
+        rewriting.layout_optimizer == rewriting.OFF,
+        rewriting.memory_optimization == rewriting.NO_MEM_OPT,
+    ]
+    assert left_out == [not gpus, not gpus]
+    assert rewriting.remapping != rewriting.OFF
+    assert training.allow_soft_placement
+
+
+def tf_settings():
+    return tpu.RunConfig().session_settings()
 
 
 def test_a_name_of_no_cores(tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
-from bert_estimator.optimization.chain import ChainOptimizer, Parameter, name_of, to_dense_float32
+from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
 from bert_estimator.optimization.optimizers import LAMBOptimizer
+from bert_estimator.optimization.parameter import Parameter, name_of
 from bert_estimator.optimization.scaling import ScaleByLearningRate
 
 KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.chain import Parameter
+from bert_estimator.optimization.parameter import Parameter
 
 
 def run(make_optimizer, initial, gradients, learning_rates):

@@ -164,3 +164,31 @@ def test_settings_of_a_session():
     rewriting = settings.graph_options.rewrite_options
     assert rewriting.meta_optimizer_iterations == rewriting.ONE
     assert settings.graph_options.optimizer_options.opt_level == tf.OptimizerOptions.L0
+
+
+def test_sessions_that_train_may_have_settings_of_their_own():
+    one, other = (tf.ConfigProto(intra_op_parallelism_threads=n) for n in (1, 2))
+    config = RunConfig(session_config=one)
+    assert config.session_settings(training=True) == one
+    config = config.replace(train_session_config=other)
+    assert config.session_settings(training=True) == other
+    assert config.session_settings() == one
+    config.session_settings(training=True).intra_op_parallelism_threads = 7  # of a copy
+    assert config.session_settings(training=True) == other
+    config = RunConfig(train_session_config=other)
+    assert config.session_settings() == RunConfig().session_settings()
+    with pytest.raises(ValueError, match="train_session_config must be instance of ConfigProto"):
+        RunConfig(train_session_config={})
+
+
+def test_sessions_without_gpus_keep_their_other_settings():
+    one, other = (tf.ConfigProto(intra_op_parallelism_threads=n) for n in (1, 2))
+    given = RunConfig(session_config=one, train_session_config=other, tf_random_seed=3)
+    config = given.without_gpus()
+    assert config.tf_random_seed == 3
+    for training, threads in ((False, 1), (True, 2)):
+        settings = config.session_settings(training)
+        assert settings.intra_op_parallelism_threads == threads
+        assert settings.device_count["GPU"] == 0
+    assert "GPU" not in given.session_settings().device_count
+    assert RunConfig().without_gpus().session_settings(training=True).allow_soft_placement

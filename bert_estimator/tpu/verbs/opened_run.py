@@ -1,6 +1,7 @@
 """Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator
 
@@ -8,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import ticker
 from bert_estimator.tpu import warm_start
+from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
 from bert_estimator.tpu.verbs import checkpoints
@@ -182,6 +184,10 @@ class _PreparedGraph:
     """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
 
     def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
+        with _without_collections():
+            self._prepare(job, step_class, input_fn, checkpoint, make_hooks)
+
+    def _prepare(self, job, step_class, input_fn, checkpoint, make_hooks):
         self._job, self._log_secs = job, job.config.log_every_secs
         start_step = checkpoints.global_step_of(checkpoint)
         with ticker.every(self._log_secs, ticker.so_far("Building the model")):
@@ -207,7 +213,7 @@ class _PreparedGraph:
         with contextlib.ExitStack() as at_end:
             with self._built.graph.as_default(), self._saying(checkpoint):
                 self._check_restorable(checkpoint)
-                opened = opened_session(self._job.config, self._built.step.spec, checkpoint)
+                opened = opened_session(self._job, self._built.step.spec, checkpoint)
                 session = at_end.enter_context(opened)
             yield session
 
@@ -243,6 +249,21 @@ class _PreparedGraph:
             yield OpenedRun(self._job, self._built, session, driver, self._flush_ops)
 
 
+@contextlib.contextmanager
+def _without_collections():
+    """Puts Python's search for unreachable objects off, which takes a tenth of building a graph.
+
+    The objects of a graph all stay, and there are so many that it would be searched many times.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _skip_readiness(scaffold):
     """Leaves the check that all variables are initialized out, if it cannot fail.
 
@@ -259,18 +280,18 @@ def _skip_readiness(scaffold):
 
 
 @contextlib.contextmanager
-def opened_session(config, spec, checkpoint: str | None) -> Iterator[tf.Session]:
+def opened_session(job, spec, checkpoint: str | None) -> Iterator[tf.Session]:
     """Gives a session of the current graph, and closes it at the end.
 
     Args:
-      config: the `RunConfig`.
+      job: the `Job`.
       spec: the spec of the step, see `step.interface`.
       checkpoint: path prefix of the checkpoint to restore. None means that variables have their
         initial values.
     """
     creator = tf.train.ChiefSessionCreator(
         spec.scaffold,
-        config=config.session_settings(),
+        config=job.config.session_settings(training=job.mode == ModeKeys.TRAIN),
         checkpoint_filename_with_path=checkpoint,
     )
     session = creator.create_session()

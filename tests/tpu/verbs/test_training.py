@@ -1,5 +1,6 @@
 """Training under TPU rules: when it ends, what it saves, which errors it raises."""
 
+import gc
 import subprocess
 import time
 
@@ -196,6 +197,38 @@ def test_an_exception_in_input_fn_or_model_fn_is_raised_as_it_is(tmp_path):
     for model_fn, data in ((None, broken), (broken_model_fn, input_fn)):
         with pytest.raises(LookupError, match=r"^'?my own words'?$"):
             make_estimator(tmp_path, model_fn).train(data, steps=4)
+
+
+def test_python_looks_for_garbage_again_when_a_graph_is_built(tmp_path):
+    looks = []
+
+    def model_fn(features, mode, params):
+        looks.append(gc.isenabled())
+        if len(looks) == 2:
+            raise LookupError("my own words")
+        return make_model_fn()(features, mode, params)
+
+    make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+    assert gc.isenabled()
+    with pytest.raises(LookupError, match="my own words"):
+        make_estimator(tmp_path, model_fn).train(input_fn, steps=2)
+    assert gc.isenabled()
+    assert looks == [False, False]
+
+
+def test_only_sessions_that_train_have_their_settings(tmp_path, monkeypatch):
+    given, creator = [], tf.train.ChiefSessionCreator
+
+    def noting(*args, **keywords):
+        given.append(keywords["config"].intra_op_parallelism_threads)
+        return creator(*args, **keywords)
+
+    monkeypatch.setattr(tf.train, "ChiefSessionCreator", noting)
+    one, other = (tf.ConfigProto(intra_op_parallelism_threads=n) for n in (1, 2))
+    estimator = make_estimator(tmp_path, session_config=one, train_session_config=other)
+    estimator.train(input_fn, steps=2)
+    estimator.evaluate(input_fn, steps=1)
+    assert given == [2, 1]
 
 
 def test_data_that_cannot_even_start_tells_why(tmp_path):

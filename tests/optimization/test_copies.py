@@ -1,0 +1,247 @@
+"""Copies of operations, and updates that are copies: the same as what they are copied from."""
+
+import numpy as np
+import optimizer_steps
+import pytest
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.optimization import copies
+from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.optimizers import OPTIMIZERS, create_optimizer
+from bert_estimator.optimization.scaling import ScaleByLearningRate
+
+
+def copied(build, inputs, others):
+    """Calls `build` with inputs; returns the operations made, the outputs, and their copies."""
+    graph = tf.get_default_graph()
+    before = len(graph.get_operations())
+    outputs = build(*inputs)
+    operations = graph.get_operations()[before:]
+    return operations, outputs, copies.copy(operations, outputs, inputs, others, "copies")
+
+
+def test_a_copy_computes_the_same_from_other_inputs():
+    with tf.Graph().as_default(), tf.Session() as session:
+        pairs = [[tf.constant([float(i), 2.0]), tf.constant(i + 0.5)] for i in range(4)]
+
+        def build(x, y):
+            middle = tf.unstack(x * y)  # an operation with two outputs
+            return [middle[1] - middle[0], x + middle[1]]
+
+        _, outputs, others = copied(build, pairs[0], pairs[1:])
+        found = session.run([outputs, *others])
+        for i, (difference, total) in enumerate(found):
+            y = i + 0.5
+            assert difference == 2.0 * y - i * y
+            np.testing.assert_array_equal(total, np.float32([i, 2.0]) + 2.0 * y)
+        assert [each.shape.as_list() for each in others[0]] == [[], [2]]
+        assert others[0][0].op.name.startswith("copies/0/")
+
+
+def test_copies_share_what_does_not_depend_on_the_inputs():
+    with tf.Graph().as_default(), tf.Session() as session:
+        rate = tf.placeholder(tf.float32, [], "rate")
+        inputs = [[tf.constant(float(i), name=f"x{i}")] for i in range(3)]
+
+        def build(x):
+            constant = tf.sqrt(rate, name="root")
+            return [x * constant, constant, x]
+
+        _, _, others = copied(build, inputs[0], inputs[1:])
+        roots = [op for op in tf.get_default_graph().get_operations() if op.type == "Sqrt"]
+        assert len(roots) == 1
+        for i, (product, constant, same) in enumerate(others, start=1):
+            assert constant.op is roots[0]
+            assert same is inputs[i][0]
+            assert session.run(product, {rate: 4.0}) == 2.0 * i
+
+
+def test_copies_of_nothing_are_none():
+    with tf.Graph().as_default():
+        _, _, others = copied(lambda x: [x + 1.0], [tf.constant(1.0)], [])
+        assert others == []
+
+
+def test_copies_wait_for_what_the_caller_waits_for():
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        first = tf.no_op("first")
+        inputs = [[tf.constant(float(i))] for i in range(2)]
+        with tf.control_dependencies([first]):
+            _, _, ((copy,),) = copied(lambda x: [x + 1.0], inputs[0], inputs[1:])
+        assert first in copy.op.control_inputs
+        assert copy.op.device == "/device:CPU:0"
+
+
+# Variables that are updated alike, and others: of another shape or dtype, or excluded by their
+# names from weight decay and the trust ratio.
+VARIABLES = {
+    "a/kernel": ([3, 2], tf.float32),
+    "b/kernel": ([3, 2], tf.float32),
+    "c/kernel": ([2, 3], tf.float32),
+    "d/kernel": ([3, 2], tf.bfloat16),
+    "e/kernel": ([3, 2], tf.bfloat16),
+    "a/bias": ([2], tf.float32),
+    "b/bias": ([2], tf.float32),
+    "a/scale": ([2], tf.float32),
+    "b/scale": ([2], tf.float32),
+}
+
+
+def build_updates(optimizer, rate):
+    """Builds a step on a loss of VARIABLES; returns (train_op, what it leaves)."""
+    with tf.variable_scope("", use_resource=True):
+        step = tf.train.get_or_create_global_step()
+        variables = []
+        for number, (name, (shape, dtype)) in enumerate(VARIABLES.items()):
+            initial = np.linspace(-1.0, 1.0 + number, np.prod(shape)).reshape(shape)
+            initializer = tf.constant_initializer(initial)
+            variables.append(tf.get_variable(name, shape, dtype, initializer))
+    optimizer = optimizer(rate)
+    losses = [tf.reduce_sum(tf.sin(tf.cast(v, tf.float32) * 3.0)) for v in variables]
+    train_op = optimizer.minimize(tf.add_n(losses), step)
+    ratios = {name: tf.identity(ratio) for name, ratio in optimizer.trust_ratios.items()}
+    return train_op, ([*variables, *optimizer.variables(), step], ratios, optimizer)
+
+
+def one_by_one(name, **options):
+    """Returns a function that makes an optimizer whose pieces do not say what they do alike."""
+
+    def make(rate):
+        optimizer = create_optimizer(name, rate, **options)
+        pieces = [lambda update, p, piece=piece: piece(update, p) for piece in optimizer._pieces]
+        return ChainOptimizer(pieces, optimizer.get_name())
+
+    return make
+
+
+def as_copies(name, **options):
+    return lambda rate: create_optimizer(name, rate, **options)
+
+
+def states_in_a_session(make):
+    with tf.Graph().as_default(), tf.Session() as session:
+        train_op, (state, ratios, optimizer) = build_updates(
+            make, tf.placeholder_with_default(0.1, [])
+        )
+        session.run(tf.global_variables_initializer())
+        found = []
+        for _ in range(3):
+            _, of_step = session.run([train_op, ratios])
+            found.append((of_step, session.run(state)))
+        names = [v.name for v in state]
+        count = len(tf.get_default_graph().get_operations())
+        return names, found, list(optimizer.trust_ratios), count
+
+
+CASES = [(name, {}) for name in OPTIMIZERS] + [
+    ("lamb", {"bias_correction": True, "bfloat16_first_moments": True}),
+    ("adamw", {"bias_correction": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_copied_updates_equal_updates_one_by_one(name, options):
+    names, expected, ratios, _ = states_in_a_session(one_by_one(name, **options))
+    found_names, found, found_ratios, _ = states_in_a_session(as_copies(name, **options))
+    assert found_names == names
+    assert found_ratios == ratios
+    for (ratios, state), (wanted_ratios, wanted) in zip(found, expected, strict=True):
+        assert ratios == wanted_ratios
+        for value, other in zip(state, wanted, strict=True):
+            np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(("name", "options"), CASES[:1] + CASES[-1:])
+def test_copied_updates_in_a_while_loop(name, options, version):
+    _, expected, _, _ = states_in_a_session(as_copies(name, **options))
+    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        states = []
+
+        def turn(i):
+            train_op, (state, _, _) = build_updates(as_copies(name, **options), 0.1)
+            states[:] = state
+            with tf.control_dependencies([train_op]):
+                return i + 1
+
+        loop = tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)], parallel_iterations=1)
+        session.run(tf.global_variables_initializer())
+        assert session.run(loop) == 3
+        for value, wanted in zip(session.run(states), expected[-1][1], strict=True):
+            np.testing.assert_allclose(np.float32(value), np.float32(wanted), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_copied_updates_compiled(name, options):
+    _, expected, _, _ = states_in_a_session(as_copies(name, **options))
+    states = []
+
+    def step():
+        train_op, (state, _, _) = build_updates(as_copies(name, **options), 0.1)
+        states[:] = state
+        with tf.control_dependencies([train_op]):
+            return tf.constant(0)
+
+    wrapped = tf.wrap_function(step, [])
+    compiled = tf2.function(lambda: wrapped(), jit_compile=True)
+    for _ in range(3):
+        compiled()
+    for value, wanted in zip(states, expected[-1][1], strict=True):
+        tolerance = 1e-2 if value.dtype == tf.bfloat16 else 1e-4
+        np.testing.assert_allclose(
+            np.float32(value.numpy()), np.float32(wanted), rtol=tolerance, atol=1e-6
+        )
+
+
+class Counting:
+    """Is a piece that counts its calls, and treats variables with a "b" in their names apart."""
+
+    def __init__(self, number):
+        self.calls, self._number = [], number
+
+    def kind(self, name):
+        return "b" in name
+
+    def __call__(self, update, parameter):
+        self.calls.append(parameter.name)
+        return update * (self._number if "b" in parameter.name else 1.0)
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_pieces_are_called_once_for_variables_of_a_kind(wraps):
+    piece = Counting(10.0)
+    given = (lambda update, parameter: piece(update, parameter)) if wraps else piece
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = [tf.get_variable(name, initializer=[1.0]) for name in ("a", "b", "c", "ab")]
+        optimizer = ChainOptimizer([given, ScaleByLearningRate(0.5)], "Counted")
+        train_op = optimizer.apply_gradients([(tf.constant([1.0]), v) for v in variables])
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        np.testing.assert_array_equal(session.run(variables), [[0.5], [-4.0], [0.5], [-4.0]])
+    assert piece.calls == (["a", "b", "c", "ab"] if wraps else ["a", "b"])
+
+
+def test_a_gradient_that_is_the_learning_rate_too():
+    """Copies have other gradients, but the same learning rate."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        rate = tf.constant(0.5)
+        variables = [tf.get_variable(name, initializer=1.0) for name in ("a", "b")]
+        optimizer = ChainOptimizer([ScaleByLearningRate(rate)], "Rate")
+        train_op = optimizer.apply_gradients(zip([rate, tf.constant(4.0)], variables, strict=True))
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert session.run(variables) == [0.75, -1.0]
+
+
+def test_slots_that_start_from_one_tensor_are_apart():
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = [tf.get_variable(name, [40, 40]) for name in ("a", "b")]
+        optimizer = create_optimizer("adamw", 0.1)
+        optimizer.apply_gradients([(tf.ones([40, 40]), v) for v in variables])
+        slots = optimizer.variables()
+        session.run(tf.global_variables_initializer())
+        session.run(slots[0].assign_add(tf.ones([40, 40])))
+        session.run(slots[1].scatter_update(tf.IndexedSlices(tf.ones([1, 40]), [3])))
+        totals = [value.sum() for value in session.run(slots)]
+        assert totals == [1600.0, 40.0, 0.0, 0.0]
