@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import optimizer_steps
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -49,6 +50,23 @@ def test_a_report_is_of_its_own_step():
     np.testing.assert_allclose(report["gradient_norm"], [np.sqrt(2) * 0.07 / 3], rtol=1e-6)
     np.testing.assert_array_equal(report["rows"], [3])
     assert values["net/unused"] == [1.0]
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 1])
+def test_what_is_reported_is_computed_before_the_update(micro_batch_size):
+    rule = update.UpdateRule("lamb", 0.1, 10, 0, micro_batch_size=micro_batch_size, summary_dir="x")
+    with tf.Graph().as_default() as graph:
+        spec = rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
+        report = spec.host_call[1]
+        reported = {report[name].op.inputs[0].op.name for name in ("loss", "rows")}
+        assigns = [
+            operation
+            for operation in graph.get_operations()
+            if operation.type.startswith("Assign") and operation.name.startswith("LAMBOptimizer")
+        ]
+        assert len(assigns) == 7  # two variables with two slots each, and the global step
+        for assign in assigns:
+            assert reported <= optimizer_steps.ancestors(assign)
 
 
 def test_micro_batches_and_one_batch_are_the_same():

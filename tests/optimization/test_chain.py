@@ -3,7 +3,6 @@
 import numpy as np
 import optimizer_steps
 import pytest
-import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
@@ -129,36 +128,16 @@ def test_state_after_three_steps():
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_three_turns_of_a_while_loop_equal_three_steps(version):
     _, expected = three_steps_in_a_session()
-    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
-        state = []
-
-        def turn(i):
-            train_op, state[:] = build_step()
-            with tf.control_dependencies([train_op]):
-                return i + 1
-
-        loop = tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)], parallel_iterations=1)
-        session.run(tf.global_variables_initializer())
-        assert session.run(loop) == 3
-        for found, wanted in zip(session.run(state), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    state = optimizer_steps.state_after_turns(build_step, version)
+    for found, wanted in zip(state, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_three_compiled_steps_equal_three_plain_ones():
     _, expected = three_steps_in_a_session()
-    state = []
-
-    def step():
-        train_op, state[:] = build_step()
-        with tf.control_dependencies([train_op]):
-            return tf.constant(0)
-
-    wrapped = tf.wrap_function(step, [])
-    compiled = tf2.function(lambda: wrapped(), jit_compile=True)
-    for _ in range(3):
-        compiled()
+    state = optimizer_steps.state_after_compiled_steps(build_step)
     for found, wanted in zip(state, expected, strict=True):
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_every_variable_is_assigned_after_every_gradient():
@@ -178,10 +157,10 @@ def test_every_variable_is_assigned_after_every_gradient():
         ]
         assert len(assigns) == 6
         for assign in assigns:
-            before = _ancestors(assign)
+            before = optimizer_steps.ancestors(assign)
             assert {"g1", "g2"} <= before
             assert not before & {other.name for other in assigns}
-        assert {assign.name for assign in assigns} <= _ancestors(train_op)
+        assert {assign.name for assign in assigns} <= optimizer_steps.ancestors(train_op)
 
 
 def test_every_read_of_a_variable_and_its_slots_comes_before_their_assignments():
@@ -197,19 +176,7 @@ def test_every_read_of_a_variable_and_its_slots_comes_before_their_assignments()
         assigns = [op for op in operations if op.type == "AssignVariableOp"]
         assert len(reads) == 3 and len(assigns) == 3
         for assign in assigns:
-            assert reads <= _ancestors(assign)
-
-
-def _ancestors(operation):
-    """Returns the names of the operations that must run before this operation."""
-    seen, todo = set(), [operation]
-    while todo:
-        now = todo.pop()
-        for before in [tensor.op for tensor in now.inputs] + list(now.control_inputs):
-            if before.name not in seen:
-                seen.add(before.name)
-                todo.append(before)
-    return seen
+            assert reads <= optimizer_steps.ancestors(assign)
 
 
 def test_slots_are_float32_resources_named_after_the_variable_in_any_scope():

@@ -3,7 +3,6 @@
 import numpy as np
 import optimizer_steps
 import pytest
-import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization import copies
@@ -73,6 +72,22 @@ def test_copies_wait_for_what_the_caller_waits_for():
         assert copy.op.device == "/device:CPU:0"
 
 
+def test_copies_keep_what_the_original_waits_for():
+    """The check of a copy is of the copy's own input."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = [[tf.placeholder_with_default(float(i), [])] for i in range(3)]
+
+        def build(x):
+            check = tf.debugging.assert_less(x, 2.0, message="too large")
+            with tf.control_dependencies([check]):
+                return [x + 1.0]
+
+        _, _, ((small,), (large,)) = copied(build, inputs[0], inputs[1:])
+        assert session.run(small) == 2.0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+            session.run(large)
+
+
 # Variables that are updated alike, and others: of another shape or dtype, or excluded by their
 # names from weight decay and the trust ratio.
 VARIABLES = {
@@ -130,8 +145,7 @@ def states_in_a_session(make):
             _, of_step = session.run([train_op, ratios])
             found.append((of_step, session.run(state)))
         names = [v.name for v in state]
-        count = len(tf.get_default_graph().get_operations())
-        return names, found, list(optimizer.trust_ratios), count
+        return names, found, list(optimizer.trust_ratios)
 
 
 CASES = [(name, {}) for name in OPTIMIZERS] + [
@@ -142,8 +156,8 @@ CASES = [(name, {}) for name in OPTIMIZERS] + [
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_copied_updates_equal_updates_one_by_one(name, options):
-    names, expected, ratios, _ = states_in_a_session(one_by_one(name, **options))
-    found_names, found, found_ratios, _ = states_in_a_session(as_copies(name, **options))
+    names, expected, ratios = states_in_a_session(one_by_one(name, **options))
+    found_names, found, found_ratios = states_in_a_session(as_copies(name, **options))
     assert found_names == names
     assert found_ratios == ratios
     for (ratios, state), (wanted_ratios, wanted) in zip(found, expected, strict=True):
@@ -152,48 +166,31 @@ def test_copied_updates_equal_updates_one_by_one(name, options):
             np.testing.assert_array_equal(value, other)
 
 
+def state_builder(make):
+    def build():
+        train_op, (state, _, _) = build_updates(make, 0.1)
+        return train_op, state
+
+    return build
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize(("name", "options"), CASES[:1] + CASES[-1:])
 def test_copied_updates_in_a_while_loop(name, options, version):
-    _, expected, _, _ = states_in_a_session(as_copies(name, **options))
-    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
-        states = []
-
-        def turn(i):
-            train_op, (state, _, _) = build_updates(as_copies(name, **options), 0.1)
-            states[:] = state
-            with tf.control_dependencies([train_op]):
-                return i + 1
-
-        loop = tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)], parallel_iterations=1)
-        session.run(tf.global_variables_initializer())
-        assert session.run(loop) == 3
-        for value, wanted in zip(session.run(states), expected[-1][1], strict=True):
-            np.testing.assert_allclose(np.float32(value), np.float32(wanted), rtol=1e-5, atol=1e-7)
-
-
-def states_compiled(make):
-    """Returns the state after three steps that XLA compiles."""
-    states = []
-
-    def step():
-        train_op, (state, _, _) = build_updates(make, 0.1)
-        states[:] = state
-        with tf.control_dependencies([train_op]):
-            return tf.constant(0)
-
-    wrapped = tf.wrap_function(step, [])
-    compiled = tf2.function(lambda: wrapped(), jit_compile=True)
-    for _ in range(3):
-        compiled()
-    return [each.numpy() for each in states]
+    _, expected, _ = states_in_a_session(as_copies(name, **options))
+    build = state_builder(as_copies(name, **options))
+    found = optimizer_steps.state_after_turns(build, version)
+    for value, wanted in zip(found, expected[-1][1], strict=True):
+        np.testing.assert_allclose(np.float32(value), np.float32(wanted), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_copied_updates_compiled(name, options):
     """XLA may keep gradients of bfloat16 variables in float32, so a session is not compared."""
-    expected = states_compiled(one_by_one(name, **options))
-    found = states_compiled(as_copies(name, **options))
+    expected, found = [
+        optimizer_steps.state_after_compiled_steps(state_builder(make(name, **options)))
+        for make in (one_by_one, as_copies)
+    ]
     for value, wanted in zip(found, expected, strict=True):
         tolerance = 1e-2 if value.dtype == tf.bfloat16.as_numpy_dtype else 1e-6
         np.testing.assert_allclose(np.float32(value), np.float32(wanted), rtol=tolerance, atol=1e-7)

@@ -3,6 +3,7 @@
 import contextlib
 
 import numpy as np
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization.parameter import Parameter
@@ -69,3 +70,54 @@ def control_flow(version):
         yield
     finally:
         choose["v2" if was_v2 else "v1"]()
+
+
+def state_after_turns(build_step, version):
+    """Runs a step three times in a `tf.while_loop` of control flow "v1" or "v2".
+
+    Args:
+      build_step: function without arguments that returns (train_op, variables).
+
+    Returns:
+      The values of the variables.
+    """
+    with control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        state = []
+
+        def turn(i):
+            train_op, state[:] = build_step()
+            with tf.control_dependencies([train_op]):
+                return i + 1
+
+        loop = tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)], parallel_iterations=1)
+        session.run(tf.global_variables_initializer())
+        assert session.run(loop) == 3
+        return session.run(state)
+
+
+def state_after_compiled_steps(build_step):
+    """Does what `state_after_turns` does, in three calls of a function that XLA compiles."""
+    state = []
+
+    def step():
+        train_op, state[:] = build_step()
+        with tf.control_dependencies([train_op]):
+            return tf.constant(0)
+
+    wrapped = tf.wrap_function(step, [])
+    compiled = tf2.function(lambda: wrapped(), jit_compile=True)
+    for _ in range(3):
+        compiled()
+    return [variable.numpy() for variable in state]
+
+
+def ancestors(operation):
+    """Returns the names of the operations that must run before this operation."""
+    seen, todo = set(), [operation]
+    while todo:
+        now = todo.pop()
+        for before in [tensor.op for tensor in now.inputs] + list(now.control_inputs):
+            if before.name not in seen:
+                seen.add(before.name)
+                todo.append(before)
+    return seen
