@@ -56,6 +56,23 @@ def _assign(assignments, after):
         return [target.assign(value, read_value=False) for target, value in assignments]
 
 
+def _attribute(piece, name, default):
+    """Returns an attribute that says what the piece's `__call__` does.
+
+    A subclass that has another `__call__` does not inherit it.
+    """
+    for owner in (piece, *type(piece).__mro__):
+        if name in getattr(owner, "__dict__", {}):
+            return getattr(piece, name)
+        if "__call__" in getattr(owner, "__dict__", {}):
+            break
+    return default
+
+
+def _always_none(name):
+    return None
+
+
 class ChainOptimizer(tf.train.Optimizer):
     """Passes each gradient through a chain of pieces and subtracts the result from its variable.
 
@@ -89,7 +106,7 @@ class ChainOptimizer(tf.train.Optimizer):
         """Keeps the pieces, in the order of their application."""
         super().__init__(use_locking=False, name=name)
         self.trust_ratios = {}
-        self.takes_parts = all(getattr(piece, "takes_parts", False) for piece in pieces)
+        self.takes_parts = all(_attribute(piece, "takes_parts", False) for piece in pieces)
         self._pieces = list(pieces)
         self._slot_variables, self._zero_tensors = {}, {}
 
@@ -174,16 +191,14 @@ class ChainOptimizer(tf.train.Optimizer):
         return assignments
 
     def _kind(self, parameter):
-        """Returns what the updates of two variables have in common if they are computed alike.
+        """Returns what is equal for variables that are updated alike.
 
-        It is None if a piece does not say so, or if this core updates a part of the variable.
+        It is None if this core updates a part of the variable, or a piece must be called for it.
         """
-        if parameter.likeness is None:
+        kinds = [_attribute(piece, "kind", _always_none)(parameter.name) for piece in self._pieces]
+        if parameter.shape_and_dtype is None or None in kinds:
             return None
-        kinds = [piece.kind(parameter.name) for piece in self._pieces if hasattr(piece, "kind")]
-        if len(kinds) < len(self._pieces) or None in kinds:
-            return None
-        return (parameter.likeness, *kinds)
+        return (parameter.shape_and_dtype, *kinds)
 
     def _slot(self, variable, slot_name, shape, dtype):
         """Returns the slot variable, which it creates at its first use."""

@@ -24,7 +24,7 @@ class FirstUpdate:
         self._assignments = parameter.apply(pieces, gradient)
         self._operations = graph.get_operations()[before:]
         self._parameter = parameter
-        self._inputs = [gradient, *parameter.inputs_like(parameter)]
+        self._inputs = [gradient, *parameter.inputs]
         self._others = []  # (parameter, its inputs)
 
     def add(self, gradient: tf.Tensor, parameter: Parameter) -> None:
@@ -56,11 +56,13 @@ def copy(
     """Computes from other tensors what was computed from the given ones.
 
     Args:
-      operations: the operations, in the order of their creation. What neither depends on the
-        inputs nor waits for such an operation is not copied: all copies share it.
+      operations: operations of the current graph, in the order of their creation. Those are copied
+        that depend on an input, directly or through other operations. Copies share all others, and
+        do not wait for others that the originals have as control inputs.
       outputs: tensors that the operations compute.
       inputs: tensors of the current graph.
-      others: for each copy, tensors with the dtypes and static shapes of `inputs`.
+      others: for each copy, tensors with the dtypes and static shapes of `inputs`, of the current
+        graph or of one around it, such as the graph that has the `tf.cond` of the current one.
       name: name scope of the copies.
 
     Returns:
@@ -68,46 +70,48 @@ def copy(
     """
     if not others:
         return []
+    graph = tf.get_default_graph()
+    # A definition is imported by names, so an outer tensor has to enter this graph before.
+    others = [[x if x.graph is graph else tf.identity(x) for x in each] for each in others]
     positions = {tensor.ref(): i for i, tensor in enumerate(inputs)}
     copied = {operation: operation.node_def for operation in _dependents(operations, positions)}
-    definition = tf.GraphDef(versions=tf.get_default_graph().graph_def_versions)
-    given = {}  # an existing tensor that copies read -> its name in the definition
+    definition = tf.GraphDef(versions=graph.graph_def_versions)
+    names = {}  # an existing tensor that copies read -> its name in the definition
 
-    def in_copy(tensor, number):
-        """Returns what stands for a tensor in a copy: an existing tensor, or a new one's name."""
+    def existing(tensor, number):
+        """Returns what a copy has in place of a tensor; None if it is the copy's own."""
         if tensor.ref() in positions:
             return others[number][positions[tensor.ref()]]
-        if tensor.op in copied:
-            return f"{number}/{tensor.name}"
-        return tensor
+        return None if tensor.op in copied else tensor
 
     def input_name(tensor, number):
-        tensor = in_copy(tensor, number)
-        if isinstance(tensor, str):
-            return tensor
-        return given.setdefault(tensor.ref(), f"given_{len(given)}:0")
+        found = existing(tensor, number)
+        if found is None:
+            return f"{number}/{tensor.name}"
+        return names.setdefault(found.ref(), f"existing_{len(names)}:0")
 
     for number in range(len(others)):
         for operation, original in copied.items():
             node = definition.node.add()
             node.CopyFrom(original)
             node.name = f"{number}/{operation.name}"
-            # Copies get the caller's devices and tf.control_dependencies, as the originals did.
-            node.device = ""
-            node.attr.pop("_class", None)
+            # These are the caller's contexts, which the import applies to the copies.
+            for attribute in ("_class", "_tpu_replicate", "_xla_compile_id"):
+                node.attr.pop(attribute, None)
             node.input[:] = [input_name(tensor, number) for tensor in operation.inputs]
             own = [each for each in operation.control_inputs if each in copied]
             node.input.extend(f"^{number}/{each.name}" for each in own)
-    found = [in_copy(tensor, number) for number in range(len(others)) for tensor in outputs]
-    new = [each for each in found if isinstance(each, str)]
-    existing = {name_of: reference.deref() for reference, name_of in given.items()}
-    made = dict(zip(new, tf.import_graph_def(definition, existing, new, name=name), strict=True))
-    found = [made.get(each, each) if isinstance(each, str) else each for each in found]
+    wanted = [(tensor, number) for number in range(len(others)) for tensor in outputs]
+    own = [f"{number}/{x.name}" for x, number in wanted if existing(x, number) is None]
+    input_map = {name_of: reference.deref() for reference, name_of in names.items()}
+    made = iter(tf.import_graph_def(definition, input_map, own, name=name))
+    found = [existing(x, number) for x, number in wanted]
+    found = [next(made) if tensor is None else tensor for tensor in found]
     return [found[i : i + len(outputs)] for i in range(0, len(found), len(outputs))]
 
 
 def _dependents(operations, inputs):
-    """Returns the operations that depend on the inputs, or wait for such an operation."""
+    """Returns the operations that depend on the inputs, or wait for an operation that does."""
     found = {}  # the operations, in their order
     for operation in operations:
         before = [tensor.op for tensor in operation.inputs] + operation.control_inputs

@@ -139,20 +139,22 @@ class Parameter:
         return list(zip([*slots, self._held], values, strict=True))
 
     @property
-    def likeness(self) -> tuple | None:
-        """Returns what else two parameters have in common that the same pieces update alike.
-
-        It is None for a part of a variable: the cores share its sums.
-        """
+    def shape_and_dtype(self) -> tuple | None:
+        """Returns the variable's; None for a part of a variable, whose sums the cores share."""
         if self._part is not None:
             return None
         return tuple(self._variable.shape.as_list()), self._variable.dtype.base_dtype
 
-    def inputs_like(self, first: "Parameter") -> list[tf.Tensor]:
-        """Reads what the pieces read of a parameter that is like this one, in the same order."""
-        for slot_name, shape, dtype in first._requests[len(self._requests) :]:
-            self.slot(slot_name, shape, dtype)
+    @property
+    def inputs(self) -> list[tf.Tensor]:
+        """Returns what pieces read of the variable: `value`, then the slots in their order."""
         return self._old_values
+
+    def inputs_like(self, first: "Parameter") -> list[tf.Tensor]:
+        """Reads the slots that pieces read of another parameter; returns the `inputs`."""
+        for slot_name, shape, dtype in first._requests:
+            self.slot(slot_name, shape, dtype)
+        return self.inputs
 
     def assignments_like(
         self, first: "Parameter", values: list[tf.Tensor]
@@ -179,7 +181,10 @@ Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
 It may have two attributes, which make it quicker. `takes_parts` says whether updates may be parts
 of a variable's. `kind` is a function of a variable's name: if two variables have the same shape,
 dtype and kind, the piece computes their updates by the same operations. Then it is called for the
-first of them only. A piece without `kind`, or with the kind None, is called for each variable.
+first of them only, and the operations are copied for the others. Such a piece may use the name for
+nothing else, must keep all its state in slots, and can have neither random numbers, which the
+variables would share, nor loops of TF1's control flow. A piece without `kind`, or with the kind
+None, is called for each variable. A subclass with another `__call__` does not inherit the two.
 """
 
 

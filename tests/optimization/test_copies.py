@@ -88,6 +88,22 @@ def test_copies_keep_what_the_original_waits_for():
             session.run(large)
 
 
+def test_copies_keep_the_devices_of_their_originals():
+    with tf.Graph().as_default():
+        inputs = [[tf.constant(float(i))] for i in range(2)]
+
+        def build(x):
+            with tf.device("/cpu:0"):
+                y = x + 1.0
+            return [y, y * 2.0]
+
+        with tf.device("/job:worker"):
+            _, originals, (others,) = copied(build, inputs[0], inputs[1:])
+        devices = ["/job:worker/device:CPU:0", "/job:worker"]
+        assert [each.op.device for each in originals] == devices
+        assert [each.op.device for each in others] == devices
+
+
 # Variables that are updated alike, and others: of another shape or dtype, or excluded by their
 # names from weight decay and the trust ratio.
 VARIABLES = {
@@ -222,6 +238,60 @@ def test_pieces_are_called_once_for_variables_of_a_kind(wraps):
         session.run(train_op)
         np.testing.assert_array_equal(session.run(variables), [[0.5], [-4.0], [0.5], [-4.0]])
     assert piece.calls == (["a", "b", "c", "ab"] if wraps else ["a", "b"])
+
+
+def test_a_subclass_with_its_own_call_is_called_for_each_variable():
+    class Twice(Counting):
+        def __call__(self, update, parameter):
+            return 2.0 * super().__call__(update, parameter)
+
+    piece = Twice(10.0)
+    with tf.Graph().as_default():
+        variables = [tf.get_variable(name, initializer=[1.0]) for name in ("a", "b", "c")]
+        optimizer = ChainOptimizer([piece], "Twice")
+        optimizer.apply_gradients([(tf.constant([1.0]), v) for v in variables])
+    assert piece.calls == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_gradients_from_outside_of_a_condition(version):
+    """An update may depend on whether gradients are finite."""
+    gradients = [3.0, 5.0, 7.0]
+    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        outer = [tf.constant(each, name=f"gradient_{each:.0f}") for each in gradients]
+        variables = [tf.get_variable(f"v{i}", initializer=0.0, use_resource=True) for i in range(3)]
+        optimizer = ChainOptimizer([ScaleByLearningRate(0.5)], "Conditional")
+
+        def update():
+            for each in gradients:  # other tensors with the names of the gradients
+                tf.constant(1000.0, name=f"gradient_{each:.0f}")
+            with tf.control_dependencies(
+                [optimizer.apply_gradients(zip(outer, variables, strict=True))]
+            ):
+                return tf.constant(1)
+
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack(outer)))
+        done = tf.cond(finite, update, lambda: tf.constant(0))
+        session.run(tf.global_variables_initializer())
+        assert session.run(done) == 1
+        assert session.run(variables) == [-1.5, -2.5, -3.5]
+
+
+def test_updates_in_a_program_that_tensorflow_compiles():
+    """`tf.xla.experimental.compile` marks operations, and copies are marked once."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = [tf.get_variable(f"v{i}", initializer=1.0, use_resource=True) for i in range(3)]
+        optimizer = ChainOptimizer([ScaleByLearningRate(0.5)], "Compiled")
+
+        def step():
+            train_op = optimizer.minimize(tf.add_n([tf.square(v) for v in variables]))
+            with tf.control_dependencies([train_op]):
+                return tf.constant(1.0)
+
+        (done,) = tf.xla.experimental.compile(step)
+        session.run(tf.global_variables_initializer())
+        session.run(done)
+        assert session.run(variables) == [0.0, 0.0, 0.0]
 
 
 def test_a_gradient_that_is_the_learning_rate_too():
