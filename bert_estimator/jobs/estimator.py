@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, sharding, tpu
+from bert_estimator import interchange, malloc, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import hugging_face_config
@@ -145,6 +145,8 @@ def make(
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
+    If it runs in sessions, this process keeps freed memory from then on, see `malloc`.
+
     Args:
       config: a `JobConfig`.
       model_fn: the model.
@@ -159,6 +161,8 @@ def make(
     steps_per_log = min(_MAX_STEPS_PER_LOG, config.iterations_per_loop)
     if num_train_steps is not None:
         steps_per_log = max(1, min(steps_per_log, num_train_steps // _LEAST_POINTS))
+    if not master:
+        malloc.keep_freed_memory()
     return tpu.TPUEstimator(
         model_fn=model_fn,
         config=tpu.RunConfig(

@@ -1,0 +1,43 @@
+"""How the C library's malloc serves the steps of a network.
+
+A step of BERT-base on a CPU allocates gigabytes for its tensors and frees them. By default, glibc
+returns much of that to the system and takes it again in the next step, page by page: up to a third
+of a step's time. It also has an arena for each thread, and what is free in one of them cannot serve
+another.
+"""
+
+import ctypes
+import os
+import sys
+
+# Options of mallopt, from glibc's malloc.h.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+_NEVER = -1
+_GROWTH_BYTES = 64 << 20
+
+
+def share_one_arena() -> None:
+    """Has all threads of this process allocate from one arena. Call it before there are threads."""
+    _set({_ARENA_MAX: 1})
+
+
+def keep_freed_memory() -> None:
+    """Has this process keep the memory that a step frees, for the next step.
+
+    It is for steps whose tensors TensorFlow allocates one by one. XLA's programs allocate all
+    temporaries at once, and need more memory with it.
+    """
+    _set({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _GROWTH_BYTES})
+
+
+def _set(options):
+    """Sets options of glibc's malloc, unless the environment sets some, or it is not glibc."""
+    given = any(name.startswith("MALLOC_") for name in os.environ)
+    if given or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        for option, value in options.items():
+            library.mallopt(option, value)
