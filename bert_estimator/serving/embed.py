@@ -29,7 +29,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import tensorflow_import
+from bert_estimator import malloc, tensorflow_import
 from bert_estimator.choices import POOLINGS
 from bert_estimator.serving import commands, lines
 
@@ -248,6 +248,7 @@ def _report(error):
 def command() -> None:
     """Runs the console command `bert-embed`."""
     tensorflow_import.prepare()
+    malloc.keep_freed_memory()
     sys.exit(main(sys.argv))
 
 

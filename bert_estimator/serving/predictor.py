@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import entities, tensorflow_import
+from bert_estimator import entities, malloc, tensorflow_import
 from bert_estimator.serving import commands, exported_model, lines
 from bert_estimator.serving.texts import (
     BATCH_SIZE,
@@ -251,6 +251,7 @@ def main(argv: list[str]) -> int:
 def command() -> None:
     """Runs the console command `bert-predict`."""
     tensorflow_import.prepare()
+    malloc.keep_freed_memory()
     sys.exit(main(sys.argv))
 
 
