@@ -52,8 +52,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def printed(function, code, **env):
-    """Runs the code after a function of `malloc`; returns the integers that it prints."""
-    before = f"from bert_estimator import malloc\nmalloc.{function}()\n" if function else ""
+    """Runs the code after a function without arguments; returns the integers that it prints."""
+    before = (
+        f"from bert_estimator import malloc, tensorflow_import\n{function}()\n" if function else ""
+    )
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -66,7 +68,7 @@ def printed(function, code, **env):
 
 
 def test_freed_memory_serves_the_next_step():
-    faults = printed("keep_freed_memory", FAULTS)
+    faults = printed("malloc.keep_freed_memory", FAULTS)
     assert faults[0] > 10000  # 100 MiB are 25,600 pages
     assert max(faults[1:]) < 100
 
@@ -75,15 +77,15 @@ def test_freed_memory_serves_the_next_step():
     ("function", "env"),
     [
         (None, {}),
-        ("keep_freed_memory", {"MALLOC_ARENA_MAX": "2"}),
-        ("keep_freed_memory", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}),
+        ("malloc.keep_freed_memory", {"MALLOC_ARENA_MAX": "2"}),
+        ("malloc.keep_freed_memory", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}),
     ],
 )
 def test_settings_of_the_environment_are_left_alone(function, env):
     assert min(printed(function, FAULTS, **env)) > 1000
 
 
-@pytest.mark.parametrize(("function", "arenas"), [("share_one_arena", 1), (None, 4)])
+@pytest.mark.parametrize(("function", "arenas"), [("tensorflow_import.prepare", 1), (None, 4)])
 def test_threads_share_one_arena(function, arenas):
     (found,) = printed(function, ARENAS)
     assert found >= arenas if function is None else found == arenas

@@ -99,8 +99,8 @@ def copy(
             for attribute in ("_class", "_tpu_replicate", "_xla_compile_id"):
                 node.attr.pop(attribute, None)
             node.input[:] = [input_name(tensor, number) for tensor in operation.inputs]
-            own = [each for each in operation.control_inputs if each in copied]
-            node.input.extend(f"^{number}/{each.name}" for each in own)
+            waits_for = [each for each in operation.control_inputs if each in copied]
+            node.input.extend(f"^{number}/{each.name}" for each in waits_for)
     wanted = [(tensor, number) for number in range(len(others)) for tensor in outputs]
     own = [f"{number}/{x.name}" for x, number in wanted if existing(x, number) is None]
     input_map = {name_of: reference.deref() for reference, name_of in names.items()}

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import provenance, tpu
+from bert_estimator import malloc, provenance, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
@@ -56,6 +56,14 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
     estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
     assert estimator.config.log_every_secs is None
     assert estimator.config.tf_random_seed == 1
+
+
+@pytest.mark.parametrize(("master", "times"), [("", 1), ("rehearse:2", 0)])
+def test_freed_memory_is_kept_in_sessions_alone(tmp_path, monkeypatch, master, times):
+    calls = []
+    monkeypatch.setattr(malloc, "keep_freed_memory", lambda: calls.append(1))
+    job_estimator.make(config_of(tmp_path), model_fn, master)
+    assert len(calls) == times
 
 
 @pytest.mark.parametrize("gpus", [[], ["a GPU"]])

@@ -242,6 +242,8 @@ def test_pieces_are_called_once_for_variables_of_a_kind(wraps):
 
 def test_a_subclass_with_its_own_call_is_called_for_each_variable():
     class Twice(Counting):
+        takes_parts = True  # says it again, `kind` it does not
+
         def __call__(self, update, parameter):
             return 2.0 * super().__call__(update, parameter)
 
@@ -251,6 +253,13 @@ def test_a_subclass_with_its_own_call_is_called_for_each_variable():
         optimizer = ChainOptimizer([piece], "Twice")
         optimizer.apply_gradients([(tf.constant([1.0]), v) for v in variables])
     assert piece.calls == ["a", "b", "c"]
+    assert optimizer.takes_parts
+
+    class Half(ScaleByLearningRate):
+        def __call__(self, update, parameter):
+            return 0.5 * super().__call__(update, parameter)
+
+    assert not ChainOptimizer([Half(1.0)], "Half").takes_parts
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
