@@ -7,6 +7,7 @@ import sys
 
 import forked
 import pytest
+import tensorflow.compat.v1 as tf
 
 SAYS = """
 import os, sys, tempfile
@@ -92,6 +93,24 @@ def test_the_project_is_not_loaded_and_there_is_one_thread():
     )
     done = forked.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\nTrue 1\n"
+
+
+def test_a_copy_leaves_out_what_this_process_leaves_out():
+    program = (
+        "import tensorflow.compat.v1 as tf\n"
+        "with tf.Graph().as_default():\n"
+        "    print(bool(tf.no_op().traceback))\n"
+        "import jax\n"
+        "print(jax.config.values['jax_disable_most_optimizations'])"
+    )
+    done = forked.run([sys.executable, "-c", program], capture_output=True, text=True)
+    jax = pytest.importorskip("jax")
+    with tf.Graph().as_default():
+        here = (
+            bool(tf.no_op().traceback),
+            jax.config.values["jax_disable_most_optimizations"],
+        )
+    assert done.stdout.split() == [*map(str, here)], done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere these are subprocess's")

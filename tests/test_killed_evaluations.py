@@ -134,7 +134,6 @@ def test_the_five_evaluations_of_a_run_share_a_graph(whole):
     ("place", "runtime"),
     [
         ("in the evaluation of step 8, the last", LOCAL),
-        ("before best.json says so", LOCAL),
         *(pytest.param(p, LOCAL, marks=pytest.mark.slow) for p in PLACES),
         *(pytest.param(p, CORES, marks=pytest.mark.slow) for p in PLACES),
     ],

@@ -357,8 +357,8 @@ def test_the_embedded_default_from_text_to_curves(tmp_path, capsys):
 
 
 RUNTIMES = {"session": {}, "rehearse:2": {"tpu_name": "rehearse:2"}, "local": {"use_tpu": None}}
-# All steps are one loop.
-SHORT = {"num_train_steps": 4, "iterations_per_loop": 1000, "do_train": True}
+# All steps are one loop. LARS has the smallest graph.
+SHORT = {"num_train_steps": 4, "iterations_per_loop": 1000, "do_train": True, "optimizer": "lars"}
 
 
 @pytest.fixture(scope="module")

@@ -312,13 +312,25 @@ BAD_SEGMENT = "): segment_ids holds 4294967297; it must be from 0 to 1, since th
         (None, wrapping_segment, BAD_SEGMENT),
         # The same input_fn; tests/tpu/verbs/test_training.py has its errors on cores.
         pytest.param("rehearse:2", wrapping_segment, BAD_SEGMENT, marks=pytest.mark.slow),
-        (
+        # tests/input_pipelines/test_pretraining_features.py has the checks of a record.
+        pytest.param(
             None,
             lambda features: features["input_mask"].int64_list.value.pop(),
             "): input_mask has 15 values, but",
+            marks=pytest.mark.slow,
         ),
-        (None, lambda features: features.pop("masked_lm_ids"), ") has no feature 'masked_lm_ids'"),
-        (None, float_ids, "): input_ids has 16 values of kind float_list; it must"),
+        pytest.param(
+            None,
+            lambda features: features.pop("masked_lm_ids"),
+            ") has no feature 'masked_lm_ids'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            None,
+            float_ids,
+            "): input_ids has 16 values of kind float_list; it must",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_bad_record_among_good_ones(own_data, tmp_path, capsys, request, master, change, message):

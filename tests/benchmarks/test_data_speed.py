@@ -6,8 +6,8 @@ from benchmarks import data_speed
 
 
 def test_a_text_has_its_size_and_words_of_its_own(monkeypatch):
-    english = data_speed.english()  # takes seconds, so only once
-    monkeypatch.setattr(data_speed, "english", lambda: english)
+    english = [[f"The word {i} is in the line {j}." for j in range(i)] for i in range(1, 40)]
+    monkeypatch.setattr(data_speed, "english", lambda: english)  # the own one takes seconds
     documents = list(data_speed.text_of(0.05))
     assert 50_000 <= sum(len(document.encode()) for document in documents) < 100_000
     assert all(document.endswith("\n\n") for document in documents)

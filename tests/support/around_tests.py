@@ -5,6 +5,7 @@ that shares tests out to others does without. jax takes the number of virtual co
 first test that needs a device starts it: so there are enough for every test.
 """
 
+import contextlib
 import importlib.util
 
 import log_lines
@@ -39,18 +40,21 @@ def tpu_compiler(xla_runtime):
 
 @pytest.fixture(scope="module", autouse=True)
 def quicker_graphs(request):
-    """Switches off what TensorFlow does with every graph, unless a module asks for it.
+    """Switches off what is done with every graph and program, unless a module asks for it.
 
     A module asks for the rewriting with REWRITES_GRAPHS = True, for the lines that made operations
-    with KNOWS_LINES = True. The copies of the process that `forked` makes do as the process does.
-    Both stay on if slow tests are asked for, and in new processes.
+    with KNOWS_LINES = True, for the optimizing of cores' programs with OPTIMIZES_PROGRAMS = True,
+    as it must if it compares different programs bit by bit. The copies of the process that `forked`
+    makes do as the process does. All stay on if slow tests are asked for, and in new processes.
     """
     is_quick = request.config.option.markexpr == "not slow"
-    with pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched, contextlib.ExitStack() as switched:
         if is_quick and not getattr(request.module, "REWRITES_GRAPHS", False):
             quick_graphs.switch_rewriting_off(patched)
         if is_quick and not getattr(request.module, "KNOWS_LINES", False):
             quick_graphs.switch_stacks_off(patched)
+        if is_quick and not getattr(request.module, "OPTIMIZES_PROGRAMS", False):
+            switched.enter_context(quick_graphs.little_optimizing())
         yield
 
 

@@ -1,13 +1,16 @@
-"""What TensorFlow does with every graph, and a test of a few small steps can do without.
+"""What is done with every graph and program, and a test of a few small steps can do without.
 
-It rewrites a graph before its first step, and it remembers for each operation the stack of the
-calls that made it, to name the line in errors. Both take longer than such a test's steps. They are
-switched off in this process and in its copies.
+TensorFlow rewrites a graph before its first step, and it remembers for each operation the stack of
+the calls that made it, to name the line in errors. Both take longer than such a test's steps. XLA
+optimizes the program of a core, which is half of the time to compile it. All can be switched off,
+in this process and in its copies.
 
-For each operation it also writes the names of the types that the operation allows, for an error
-that does not come. Here they are written if there is the error, which saves some 3 % of building.
+For each operation TensorFlow also writes the names of the types that the operation allows, for an
+error that does not come. Here they are written if there is the error, which saves some 3 % of
+building.
 """
 
+import contextlib
 import os
 
 import tensorflow.compat.v1 as tf
@@ -18,6 +21,7 @@ from tensorflow.python.util import tf_stack
 
 # For copies of this process, which `forked` makes.
 _NOT_REWRITTEN, _WITHOUT_STACKS = "GRAPHS_ARE_NOT_REWRITTEN", "OPERATIONS_ARE_WITHOUT_STACKS"
+_NOT_OPTIMIZED = "PROGRAMS_ARE_NOT_OPTIMIZED"
 _NEW_SESSION = tf_session.BaseSession.__init__
 _CHECK_TYPE = op_def_library._SatisfiesTypeConstraint
 
@@ -66,6 +70,25 @@ def switch_stacks_off(patched) -> None:
     patched.setenv(_WITHOUT_STACKS, "1")
 
 
+@contextlib.contextmanager
+def little_optimizing():
+    """XLA optimizes little in the programs that cores get meanwhile."""
+    os.environ[_NOT_OPTIMIZED] = "1"
+    _optimize_little(True)
+    try:
+        yield
+    finally:
+        del os.environ[_NOT_OPTIMIZED]
+        _optimize_little(False)
+
+
+def _optimize_little(value):
+    with contextlib.suppress(ImportError):
+        import jax
+
+        jax.config.update("jax_disable_most_optimizations", value)
+
+
 def do_as_original() -> None:
     """Switches off in a copy of a process what that process had switched off."""
     if _NOT_REWRITTEN in os.environ:
@@ -73,3 +96,5 @@ def do_as_original() -> None:
     if _WITHOUT_STACKS in os.environ:
         tf_stack.extract_stack = _no_stack
         pywrap_tf_session.TF_SetOpStackTrace = _keep_no_stack
+    if _NOT_OPTIMIZED in os.environ:
+        _optimize_little(True)

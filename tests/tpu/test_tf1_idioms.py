@@ -306,6 +306,7 @@ for name in models:
 """
 
 
+@pytest.mark.slow  # a quick test of tests/tpu/step/test_xla_step.py trains a small model so
 def test_after_disable_v2_behavior(tmp_path):
     done = forked.run(
         [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],

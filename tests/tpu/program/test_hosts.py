@@ -19,6 +19,8 @@ from bert_estimator.tpu.program import devices, hosts
 from bert_estimator.tpu.step import step_graph
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
+OPTIMIZES_PROGRAMS = True  # see `around_tests`
+
 TWO = {"chief": ["a:1"], "worker": ["b:1"]}
 
 

@@ -202,9 +202,7 @@ def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimi
 @pytest.mark.parametrize(
     "then",
     [
-        name
-        if name in ("then_clipped", "updated_in_a_loop")
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "then_clipped" else pytest.param(name, marks=pytest.mark.slow)
         for name in THEN
         if name
     ],

@@ -381,16 +381,27 @@ def pretrained(tmp_path_factory):
     return train
 
 
+def test_pretraining_with_a_model_split_over_cores_in_micro_batches(pretrained):
+    losses, weights = pretrained("rehearse:8", 1, True, num_cores_per_replica=2)
+    expected_losses, expected_weights = pretrained("")
+    assert len(losses) == STEPS
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    assert_same_weights(weights, expected_weights)
+
+
+# Compiling takes most of the time, and the following are parts of what the test above does.
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("master", "micro_batch_size", "recompute"),
     [
         ("rehearse:4", 1, True),
-        # Compiling takes most of the time: these are parts of what the one above does.
-        pytest.param("rehearse:2", 2, False, marks=pytest.mark.slow),
-        pytest.param("rehearse:4", None, True, marks=pytest.mark.slow),
-        pytest.param("rehearse:2", None, False, marks=pytest.mark.slow),
-        pytest.param("rehearse:4", None, False, marks=pytest.mark.slow),
-        pytest.param("rehearse:2", None, True, marks=pytest.mark.slow),
+        ("rehearse:2", 2, False),
+        ("rehearse:4", None, True),
+        ("rehearse:2", None, False),
+        ("rehearse:4", None, False),
+        ("rehearse:2", None, True),
     ],
 )
 def test_pretraining(pretrained, master, micro_batch_size, recompute):
@@ -401,13 +412,8 @@ def test_pretraining(pretrained, master, micro_batch_size, recompute):
     assert_same_weights(weights, expected_weights)
 
 
-@pytest.mark.parametrize(
-    ("cores", "cores_per_replica"),
-    [
-        (8, 2),
-        pytest.param(2, 2, marks=pytest.mark.slow),  # one of the four replicas above
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("cores", "cores_per_replica"), [(8, 2), (2, 2)])
 def test_pretraining_with_a_model_split_over_cores(pretrained, cores, cores_per_replica):
     losses, weights = pretrained(f"rehearse:{cores}", num_cores_per_replica=cores_per_replica)
     expected_losses, expected_weights = pretrained("")
