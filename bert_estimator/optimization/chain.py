@@ -47,6 +47,19 @@ def _tensor_of(gradient):
     return gradient.value if isinstance(gradient, Part) else gradient
 
 
+def _as_computed(gradient):
+    """Returns a tensor for which an operation can wait.
+
+    In a function, such as a branch of `tf.cond`, TensorFlow drops what waits for an argument.
+    """
+    if tf.executing_eagerly():
+        return gradient
+    graph = tf.get_default_graph()
+    if getattr(gradient, "graph", None) is graph and gradient.op.type != "Placeholder":
+        return gradient
+    return tf.identity(gradient)
+
+
 def _assign(assignments, after):
     """Returns operations that assign one variable and its slots, once `after` has run."""
     # Each variable waits for its own new values only, so these can be freed as soon as they are
@@ -59,12 +72,14 @@ def _assign(assignments, after):
 def _attribute(piece, name, default):
     """Returns an attribute that says what the piece's `__call__` does.
 
-    A subclass that has another `__call__` does not inherit it.
+    A subclass that has another `__call__` does not inherit it, nor does a function that
+    `functools.wraps` gave the attributes of another one.
     """
     for owner in (piece, *type(piece).__mro__):
-        if name in getattr(owner, "__dict__", {}):
+        own = getattr(owner, "__dict__", {})
+        if name in own and "__wrapped__" not in own:
             return getattr(piece, name)
-        if "__call__" in getattr(owner, "__dict__", {}):
+        if "__call__" in own:
             break
     return default
 
@@ -160,7 +175,7 @@ class ChainOptimizer(tf.train.Optimizer):
                 part = gradient if isinstance(gradient, Part) else None
                 parameters.append(Parameter(variable, update_number, slots, constant, part))
             gradients = [_tensor_of(gradient) for gradient, _ in dense]
-            all_gradients = tf.group(*gradients)
+            all_gradients = tf.group(*map(_as_computed, gradients))
             assignments = self._assignments(gradients, parameters)
             assigned = []
             for parameter in parameters:
@@ -193,10 +208,11 @@ class ChainOptimizer(tf.train.Optimizer):
     def _kind(self, parameter):
         """Returns what is equal for variables that are updated alike.
 
-        It is None if this core updates a part of the variable, or a piece must be called for it.
+        It is None if this core updates a part of the variable, or a piece must be called for it, or
+        there is no graph.
         """
         kinds = [_attribute(piece, "kind", _always_none)(parameter.name) for piece in self._pieces]
-        if parameter.shape_and_dtype is None or None in kinds:
+        if parameter.shape_and_dtype is None or None in kinds or tf.executing_eagerly():
             return None
         return (parameter.shape_and_dtype, *kinds)
 

@@ -10,30 +10,43 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization.parameter import Parameter, Piece
 
+# Stateful operations that make and read slots. Any other has to run for each parameter: it draws
+# random numbers, checks something, or calls Python.
+_OF_SLOTS = ("VarHandleOp", "VarIsInitializedOp", "AssignVariableOp", "ReadVariableOp")
+
 
 class FirstUpdate:
-    """Has the pieces compute the first update of a kind, and copies it for other parameters."""
+    """Has the pieces compute the first update of a kind, and copies it for other parameters.
+
+    If copies would not do what the pieces do, the pieces are called for each parameter.
+    """
 
     def __init__(self, pieces: Sequence[Piece], gradient: tf.Tensor, parameter: Parameter):
         """Applies the pieces to a float32 gradient of the parameter's shape."""
         graph = tf.get_default_graph()
+        context = tf.no_op().control_inputs  # of the caller; an import applies it to the copies
         before = len(graph.get_operations())
         # Copies have another gradient in place of this one, which must not be something that they
         # share, too, such as the learning rate.
         gradient = tf.identity(gradient)
         self._assignments = parameter.apply(pieces, gradient)
         self._operations = graph.get_operations()[before:]
-        self._parameter = parameter
+        self._pieces, self._parameter = pieces, parameter
         self._inputs = [gradient, *parameter.inputs]
+        self._can_be_copied = _can_be_copied(self._operations, self._inputs, context)
         self._others = []  # (parameter, its inputs)
+        self._called = {}  # parameter -> its assignments, if they cannot be copied
 
     def add(self, gradient: tf.Tensor, parameter: Parameter) -> None:
         """Adds a parameter of the same kind, with its gradient."""
-        self._others.append((parameter, [gradient, *parameter.inputs_like(self._parameter)]))
+        if self._can_be_copied:
+            self._others.append((parameter, [gradient, *parameter.inputs_like(self._parameter)]))
+        else:
+            self._called[parameter] = parameter.apply(self._pieces, gradient)
 
     def assignments(self) -> dict[Parameter, list[tuple[tf.Variable, tf.Tensor]]]:
         """Makes the copies; returns the assignments of all parameters."""
-        found = {self._parameter: self._assignments}
+        found = {self._parameter: self._assignments, **self._called}
         outputs = [value for _, value in self._assignments]
         ratio = self._parameter.trust_ratio
         outputs += [] if ratio is None else [ratio]
@@ -58,11 +71,13 @@ def copy(
     Args:
       operations: operations of the current graph, in the order of their creation. Those are copied
         that depend on an input, directly or through other operations. Copies share all others, and
-        do not wait for others that the originals have as control inputs.
+        do not wait for others that the originals have as control inputs. (`FirstUpdate` does not
+        copy operations that wait for others.)
       outputs: tensors that the operations compute.
       inputs: tensors of the current graph.
       others: for each copy, tensors with the dtypes and static shapes of `inputs`, of the current
-        graph or of one around it, such as the graph that has the `tf.cond` of the current one.
+        graph or of one around it, such as the graph that has the `tf.cond` of the current one, or
+        eager tensors.
       name: name scope of the copies.
 
     Returns:
@@ -72,7 +87,7 @@ def copy(
         return []
     graph = tf.get_default_graph()
     # A definition is imported by names, so an outer tensor has to enter this graph before.
-    others = [[x if x.graph is graph else tf.identity(x) for x in each] for each in others]
+    others = [[x if _is_in(graph, x) else tf.identity(x) for x in each] for each in others]
     positions = {tensor.ref(): i for i, tensor in enumerate(inputs)}
     copied = {operation: operation.node_def for operation in _dependents(operations, positions)}
     definition = tf.GraphDef(versions=graph.graph_def_versions)
@@ -82,7 +97,7 @@ def copy(
         """Returns what a copy has in place of a tensor; None if it is the copy's own."""
         if tensor.ref() in positions:
             return others[number][positions[tensor.ref()]]
-        return None if tensor.op in copied else tensor
+        return None if _is_in(graph, tensor) and tensor.op in copied else tensor
 
     def input_name(tensor, number):
         found = existing(tensor, number)
@@ -120,3 +135,21 @@ def _dependents(operations, inputs):
         ):
             found[operation] = None
     return list(found)
+
+
+def _can_be_copied(operations, inputs, context):
+    """Tells whether copies compute what the caller of these operations would build again."""
+    copied = set(_dependents(operations, {tensor.ref() for tensor in inputs}))
+    if any(
+        operation.type == "NextIteration"  # a loop of TF1's control flow
+        or (operation.op_def.is_stateful and operation.type not in _OF_SLOTS)
+        for operation in operations
+    ):
+        return False
+    waits_for = {each for operation in copied for each in operation.control_inputs}
+    return waits_for <= copied | {*context}
+
+
+def _is_in(graph, tensor):
+    """Tells whether a tensor is of this graph: not of one around it, nor an eager tensor."""
+    return getattr(tensor, "graph", None) is graph

@@ -179,12 +179,14 @@ Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
 """A function of an update and its parameter that returns another update.
 
 It may have two attributes, which make it quicker. `takes_parts` says whether updates may be parts
-of a variable's. `kind` is a function of a variable's name: if two variables have the same shape,
-dtype and kind, the piece computes their updates by the same operations. Then it is called for the
-first of them only, and the operations are copied for the others. Such a piece may use the name for
-nothing else, must keep all its state in slots, and can have neither random numbers, which the
-variables would share, nor loops of TF1's control flow. A piece without `kind`, or with the kind
-None, is called for each variable. A subclass with another `__call__` does not inherit the two.
+of a variable's. `kind` is a function of a variable's name to something hashable: if two variables
+have the same shape, dtype and kind, the piece computes their updates by the same operations. Then
+it is called for the first of them only, and the operations are copied for the others. Such a piece
+may use the name for nothing else, and must keep all its state in slots. It is called for each
+variable all the same if its operations are stateful (random numbers, assertions, Python), wait for
+other operations, or have a loop of TF1's control flow. So is a piece without `kind`, or with the
+kind None. A subclass with another `__call__` does not inherit the two, nor does a function by
+`functools.wraps`.
 """
 
 

@@ -1,5 +1,7 @@
 """The chain: gradients made dense, Parameter, and ChainOptimizer: slots, order, where it runs."""
 
+import time
+
 import numpy as np
 import optimizer_steps
 import pytest
@@ -161,6 +163,31 @@ def test_every_variable_is_assigned_after_every_gradient():
             assert {"g1", "g2"} <= before
             assert not before & {other.name for other in assigns}
         assert {assign.name for assign in assigns} <= optimizer_steps.ancestors(train_op)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("place", ["condition", "loop"])
+def test_gradients_from_outside_are_computed_before_the_first_update(place, version):
+    """A branch or a body gets them as arguments, each as soon as it is there."""
+    with optimizer_steps.control_flow(version), tf.Graph().as_default(), tf.Session() as session:
+        a, b = [tf.get_variable(name, initializer=1.0, use_resource=True) for name in "ab"]
+        pause = tf.py_func(lambda: (time.sleep(0.3), np.float32(0))[1], [], tf.float32)
+        with tf.control_dependencies([pause]):
+            late = tf.ensure_shape(a.read_value(), [])
+        gradients = [(tf.constant(10.0), a), (late, b)]
+        optimizer = ChainOptimizer([ScaleByLearningRate(0.5)], "Own")
+
+        def update(turn=0):
+            with tf.control_dependencies([optimizer.apply_gradients(gradients)]):
+                return tf.constant(1) + turn
+
+        if place == "loop":
+            done = tf.while_loop(lambda turn: turn < 1, update, [0])
+        else:
+            done = tf.cond(tf.placeholder_with_default(True, []), update, lambda: tf.constant(0))
+        session.run(tf.global_variables_initializer())
+        session.run(done)
+        assert session.run([a, b]) == [-4.0, 0.5]
 
 
 def test_every_read_of_a_variable_and_its_slots_comes_before_their_assignments():

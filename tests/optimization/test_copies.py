@@ -1,13 +1,18 @@
 """Copies of operations, and updates that are copies: the same as what they are copied from."""
 
+import functools
+import time
+
 import numpy as np
 import optimizer_steps
 import pytest
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 
 from bert_estimator.optimization import copies
 from bert_estimator.optimization.chain import ChainOptimizer
 from bert_estimator.optimization.optimizers import OPTIMIZERS, create_optimizer
+from bert_estimator.optimization.parameter import alike
 from bert_estimator.optimization.scaling import ScaleByLearningRate
 
 
@@ -270,6 +275,77 @@ def test_a_subclass_with_its_own_call_is_called_for_each_variable():
             return 0.5 * super().__call__(update, parameter)
 
     assert not ChainOptimizer([Half(1.0)], "Half").takes_parts
+
+
+def test_a_function_that_wraps_another_one_is_called_for_each_variable():
+    def twice(update, parameter):
+        return 2.0 * update
+
+    twice.kind = alike
+
+    @functools.wraps(twice)
+    def but_not_b(update, parameter):
+        return twice(update, parameter) * (parameter.name != "b")
+
+    values, _ = after_a_step(but_not_b)
+    assert values == [-1.0, 1.0, -1.0]
+
+
+def after_a_step(piece):
+    """Returns (the variables a, b and c after one update by 1, the error that it ended with)."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        variables = [tf.get_variable(name, initializer=1.0) for name in ("a", "b", "c")]
+        train_op = ChainOptimizer([piece], "Own").apply_gradients(
+            [(tf.constant(1.0), variable) for variable in variables]
+        )
+        session.run(tf.global_variables_initializer())
+        try:
+            session.run(train_op)
+        except tf.errors.InvalidArgumentError as error:
+            return session.run(variables), error
+        return session.run(variables), None
+
+
+def checked_first(update, parameter):
+    late = tf.py_func(lambda: (time.sleep(0.3), np.float32(5.0))[1], [], tf.float32)
+    with tf.control_dependencies([tf.debugging.assert_less(late, 1.0)]):
+        return tf.identity(update)
+
+
+def randomly(update, parameter):
+    return update + tf.random.uniform([])
+
+
+def in_a_loop(update, parameter):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x + x), [0, update])[1]
+
+
+checked_first.kind = randomly.kind = in_a_loop.kind = alike
+
+
+def test_what_cannot_be_copied_is_built_for_each_variable():
+    values, error = after_a_step(checked_first)
+    assert values == [1.0, 1.0, 1.0] and error is not None
+    values, _ = after_a_step(randomly)
+    assert len(set(values)) == 3
+    for version in ("v1", "v2"):
+        with optimizer_steps.control_flow(version):
+            assert after_a_step(in_a_loop) == ([-7.0, -7.0, -7.0], None)
+
+
+def test_eager_tensors_are_gradients():
+    with tf.init_scope():
+        variables = [tf2.Variable(1.0, name=name) for name in ("a", "b", "c")]
+        optimizer = create_optimizer("adamw", 0.1)
+        gradients = [tf.constant(each) for each in (1.0, -1.0, 0.0)]
+
+        @tf2.function
+        def step():
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        step()
+        assert [variable.numpy() < 1 for variable in variables] == [True, False, True]
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

@@ -39,6 +39,24 @@ def run(folder, rules, model):
     return found, {name: estimator.get_variable_value(name) for name in names}
 
 
+def test_variables_are_resources_even_if_those_of_a_script_are_not(tmp_path, rules):
+    """The legacy runner switches resource variables off, which has an effect in local mode."""
+    made = []
+
+    def model(features):
+        w = tf.get_variable("w", initializer=tf.ones([]))
+        made.extend([w, tf.Variable(1.0, name="v")])
+        return w, descent(w + 0 * made[1], step=tf.train.get_global_step()), {}
+
+    tf.disable_resource_variables()
+    try:
+        run(tmp_path, rules, model)
+    finally:
+        tf.enable_resource_variables()
+    by_tpu_rules = rules != {"use_tpu": False}
+    assert all(hasattr(variable, "handle") == by_tpu_rules for variable in made)
+
+
 def test_what_is_read_after_minimize(tmp_path, rules):
     def model(features):
         step = tf.train.get_global_step()

@@ -34,7 +34,13 @@ class SessionStep:
         features, labels, self._placeholders = self._inputs.placeholders()
         input_partition.parts_of_inputs(job, features, labels)  # checks it, as on cores
         on_host = []
-        with replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered():
+        with (
+            replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),
+            # As on a TPU: reads of other variables than resources may see any update.
+            tf.variable_scope(
+                tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
+            ),
+        ):
             spec = job.call_model_fn(features, labels)
         variables = [*tf.global_variables(), *tf.local_variables()]
         initial_values.check(variables, self._placeholders)
