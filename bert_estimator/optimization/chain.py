@@ -43,6 +43,13 @@ def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor
     )
 
 
+def _dense_like(variable, gradient):
+    """Returns `to_dense_float32` of a gradient, with the variable's static shape."""
+    dense = to_dense_float32(gradient)
+    # Pieces may ask for the shape, which Python functions and lookups of any number of rows hide.
+    return dense if dense.shape.is_fully_defined() else tf.ensure_shape(dense, variable.shape)
+
+
 def _tensor_of(gradient):
     return gradient.value if isinstance(gradient, Part) else gradient
 
@@ -154,7 +161,7 @@ class ChainOptimizer(tf.train.Optimizer):
         ):
             raise ValueError(f"{self.get_name()}: its pieces do not take parts of gradients.")
         dense = [
-            (gradient if isinstance(gradient, Part) else to_dense_float32(gradient), variable)
+            (gradient if isinstance(gradient, Part) else _dense_like(variable, gradient), variable)
             for gradient, variable in grads_and_vars
             if gradient is not None
         ]

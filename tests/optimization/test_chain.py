@@ -9,7 +9,11 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.optimizers import LAMBOptimizer
+from bert_estimator.optimization.optimizers import (
+    OPTIMIZERS,
+    LAMBOptimizer,
+    create_optimizer,
+)
 from bert_estimator.optimization.parameter import Parameter, name_of
 from bert_estimator.optimization.scaling import ScaleByLearningRate
 
@@ -312,6 +316,25 @@ def test_a_sparse_gradient_equals_the_dense_one():
             values[kind] = session.run(tf.global_variables())
     for sparse, dense in zip(values["sparse"], values["dense"], strict=True):
         np.testing.assert_array_equal(sparse, dense)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_may_hide_its_shape(name):
+    """Such a gradient comes from `tf.py_func`."""
+    found = []
+    for hides in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            step = tf.train.create_global_step()
+            kernel = tf.get_variable("kernel", initializer=tf.constant(KERNEL))
+            gradient = tf.constant(TARGET)
+            hidden = tf.placeholder_with_default(gradient, None) if hides else gradient
+            optimizer = create_optimizer(name, 0.1)
+            train_op = optimizer.apply_gradients([(hidden, kernel)], step)
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            found.append(session.run(kernel))
+            assert np.any(found[-1] != KERNEL)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
 def test_a_variable_without_a_gradient_stays_and_gets_no_slots():
