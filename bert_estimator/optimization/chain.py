@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.copies import FirstUpdate
+from bert_estimator.optimization.copies import FirstUpdate, is_in
 from bert_estimator.optimization.parameter import Parameter, Piece, name_of
 from bert_estimator.optimization.parts import Part
 
@@ -61,8 +61,7 @@ def _as_computed(gradient):
     """
     if tf.executing_eagerly():
         return gradient
-    graph = tf.get_default_graph()
-    if getattr(gradient, "graph", None) is graph and gradient.op.type != "Placeholder":
+    if is_in(tf.get_default_graph(), gradient) and gradient.op.type != "Placeholder":
         return gradient
     return tf.identity(gradient)
 

@@ -87,7 +87,7 @@ def copy(
         return []
     graph = tf.get_default_graph()
     # A definition is imported by names, so an outer tensor has to enter this graph before.
-    others = [[x if _is_in(graph, x) else tf.identity(x) for x in each] for each in others]
+    others = [[x if is_in(graph, x) else tf.identity(x) for x in each] for each in others]
     positions = {tensor.ref(): i for i, tensor in enumerate(inputs)}
     copied = {operation: operation.node_def for operation in _dependents(operations, positions)}
     definition = tf.GraphDef(versions=graph.graph_def_versions)
@@ -97,7 +97,7 @@ def copy(
         """Returns what a copy has in place of a tensor; None if it is the copy's own."""
         if tensor.ref() in positions:
             return others[number][positions[tensor.ref()]]
-        return None if _is_in(graph, tensor) and tensor.op in copied else tensor
+        return None if is_in(graph, tensor) and tensor.op in copied else tensor
 
     def input_name(tensor, number):
         found = existing(tensor, number)
@@ -150,6 +150,6 @@ def _can_be_copied(operations, inputs, context):
     return waits_for <= copied | {*context}
 
 
-def _is_in(graph, tensor):
+def is_in(graph, tensor):
     """Tells whether a tensor is of this graph: not of one around it, nor an eager tensor."""
     return getattr(tensor, "graph", None) is graph

@@ -171,7 +171,7 @@ def test_a_rollback_past_an_evaluated_checkpoint_forgets_its_evaluation(run, tmp
     assert [each["step"] for each in evaluated] == [4, 8, 12]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # quick tests have signals and rollbacks apart
 def test_a_signal_in_the_step_that_fails_ends_the_run(run, tmp_path, monkeypatch):
     """The same command rolls back, and goes on to the end."""
     check = training._TrainingLoop._check_losses
