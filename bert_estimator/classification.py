@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import classification_report, modeling, tpu, update
 from bert_estimator.fine_tuning import Network
+from bert_estimator.layers import embeddings
 from bert_estimator.metrics import METRICS, Examples, Metric
 from bert_estimator.precision import scope, to_float32
 
@@ -147,7 +148,9 @@ def _logits(network, head, features, dropout):
         hidden = head.input_of(model)
         if dropout is not None:
             hidden = dropout(hidden, _DROPOUT)
-        outer, width = hidden.shape.as_list()[1:-1], hidden.shape.as_list()[-1]
+        width = hidden.shape.as_list()[-1]
+        # The dimensions between B and L: F if each token has logits.
+        outer = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
             weights = modeling.weight(
                 "output_weights",

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, tpu, update
 from bert_estimator.fine_tuning import Network
+from bert_estimator.layers import embeddings
 from bert_estimator.precision import scope, to_float32
 
 _SCOPE = "cls/squad"
@@ -110,11 +111,10 @@ def _logits(network, features, dropout):
             bias = tf.get_variable(
                 "output_bias", [2], tf.float32, initializer=tf.zeros_initializer()
             )
-        shape = tokens.shape.as_list()
-        flat = tf.reshape(tokens, [-1, shape[-1]])
+        flat = tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
         logits = tf.matmul(flat, weights, transpose_b=True)
     logits = tf.nn.bias_add(to_float32(logits), bias)
-    return tf.unstack(tf.reshape(logits, [-1, shape[1], 2]), axis=-1)
+    return tf.unstack(tf.reshape(logits, [-1, embeddings.length_of(tokens), 2]), axis=-1)
 
 
 def _losses(starts, ends, features):

@@ -21,6 +21,7 @@ from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, evaluation_line, locked
 from bert_estimator.jobs.text_export import TextParts
+from bert_estimator.layers import primitives
 from input_pipelines import features_input
 from input_pipelines.features_input import Batches
 
@@ -256,25 +257,22 @@ class FineTuning(abc.ABC):
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
 
-        Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, max_seq_length]. A reader
-        finds what it needs in `assets.extra`: the vocabulary, and `task.json`.
+        Ids are `input_ids`, `input_mask` and `segment_ids`, int32 [any, any]. A reader finds what
+        it needs in `assets.extra`: the vocabulary, and `task.json`.
+
+        The graph consists of TensorFlow's own operations. XLA compiles none of them: requests have
+        any number of examples of any length, and each shape would be compiled by itself.
         """
         task = self.task()
         task_file = os.path.join(self._config.output_dir, "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
         assets_extra = {task["vocab_file"]: self._data.vocab_file, "task.json": task_file}
-        if not self._export_takes_text:
-            self._run.export(self._receive_ids, assets_extra)
-            return
-        receiver, wrap = self.text_parts()
-        other = self._estimator(self._config, self._data, self._master, wrap)
-        self._run.export(receiver, assets_extra, other)
-
-    def _receive_ids(self):
-        """Is the `serving_input_receiver_fn` of an export that takes ids."""
-        shape = [None, self._config.max_seq_length]
-        ids = {name: tf.placeholder(tf.int32, shape, name) for name in _IDS}
-        return tpu.serving.ServingInputReceiver(ids, ids)
+        receiver, other = _receive_ids, None
+        if self._export_takes_text:
+            receiver, wrap = self.text_parts()
+            other = self._estimator(self._config, self._data, self._master, wrap)
+        with primitives.portable():
+            self._run.export(receiver, assets_extra, other)
 
 
 def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
@@ -324,6 +322,12 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
     """Writes a file of lines, all of them or nothing."""
     with atomic_file.writer(path) as writer:
         writer.writelines(line + "\n" for line in lines)
+
+
+def _receive_ids():
+    """Is the `serving_input_receiver_fn` of an export that takes ids."""
+    ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
+    return tpu.serving.ServingInputReceiver(ids, ids)
 
 
 def _input_fn(config, batches, is_training, skipped=()):

@@ -88,7 +88,7 @@ def one_hot_lookup(table: tf.Variable | tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reshape(rows, [-1, length_of(ids), hidden_size]), tf.float32)
 
 
-def length_of(ids: tf.Tensor) -> int | tf.Tensor:
-    """Returns the sequence length of ids or a mask [B, F]; a scalar tensor if it is not static."""
-    static = ids.shape.as_list()[1]
-    return tf.shape(ids)[1] if static is None else static
+def length_of(tensor: tf.Tensor) -> int | tf.Tensor:
+    """Returns the sequence length of a tensor [B, F, ...]; a scalar tensor if it is not static."""
+    static = tensor.shape.as_list()[1]
+    return tf.shape(tensor)[1] if static is None else static

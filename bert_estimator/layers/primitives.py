@@ -29,7 +29,8 @@ _IS_PORTABLE = contextvars.ContextVar("is_portable", default=False)
 def portable() -> Iterator[None]:
     """Builds graphs of TensorFlow's own operations with their own gradients.
 
-    They are slower. A program that does not have this project can differentiate them.
+    They are slower. A program that does not have this project can differentiate them, and shapes
+    that are not known when the graph is built are not compiled when they are first seen.
     """
     token = _IS_PORTABLE.set(True)
     try:

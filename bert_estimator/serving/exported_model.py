@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_estimator import json_files, paths, storage, tokenization
 from bert_estimator.choices import LEAST_TOKENS, TASK_KINDS
@@ -13,6 +13,7 @@ _REGRESSION, _TAGGING = "regression", "tagging"
 _OUTPUTS = ("logits", "probabilities")
 # What exported models may be fed; `Features.batch` and `TagFeatures.batch` give them.
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "is_real_example")
+_ANY = -1  # in a signature, the size of a dimension that may have any size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class TextTask:
       is_pair: whether the task is about pairs of texts.
       vocab_file: path of the vocabulary.
       do_lower_case: whether text is lower-cased.
+      max_seq_length: the length in tokens to which examples are cut.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class TextTask:
     is_pair: bool
     vocab_file: str
     do_lower_case: bool
+    max_seq_length: int
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
@@ -105,17 +108,31 @@ def read_task(export_dir: str) -> TextTask:
         raise ValueError(f"{path}: vocab_file: {error}") from None
     if not os.path.isfile(vocab_file):
         raise ValueError(f"{vocab_file}: the vocabulary is missing. Export the model again")
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, lower)
+    length = json_files.field(values, "max_seq_length", int, path)
+    if length < LEAST_TOKENS:
+        raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
+    return TextTask(kind, tuple(labels), is_pair, vocab_file, lower, length)
 
 
-def open_session(
-    export_dir: str, task: TextTask
-) -> tuple[Any, dict[str, str], dict[str, str], int]:
+class OpenModel(NamedTuple):
+    """Holds an exported model in a session.
+
+    Attributes:
+      session: a `tf.Session`.
+      inputs: feature name -> name of its tensor.
+      outputs: output name -> name of its tensor.
+      pads_to_longest: whether a batch is as long as its longest example. Models that were exported
+        before this was possible take sequences of one length.
+    """
+
+    session: Any
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    pads_to_longest: bool
+
+
+def open_session(export_dir: str, task: TextTask) -> OpenModel:
     """Loads an exported model into a session.
-
-    Returns:
-      (a `tf.Session`; feature name -> name of its tensor; output name -> name of its tensor; the
-      length of a sequence in tokens).
 
     Raises:
       ValueError: the SavedModel is damaged, or is not a classifier of the task.
@@ -136,7 +153,7 @@ def open_session(
         # A model that takes texts takes ids, too.
         names = ("ids:windows", "ids:serving_default", "serving_default")
         signature = signatures[next(name for name in names if name in signatures)]
-        length = _check_signature(signature, task)
+        pads_to_longest = _check_signature(signature, task)
     except Exception as error:  # TensorFlow raises errors of all kinds for damaged files
         session.close()
         reason = (str(error).strip().splitlines() or [repr(error)])[0] + ". Export it again"
@@ -145,23 +162,25 @@ def open_session(
         raise ValueError(f"{export_dir}: the exported model cannot be used: {reason}") from None
     inputs = {name: tensor.name for name, tensor in signature.inputs.items()}
     outputs = {name: tensor.name for name, tensor in signature.outputs.items() if name in _OUTPUTS}
-    return session, inputs, outputs, length
+    return OpenModel(session, inputs, outputs, pads_to_longest)
 
 
 def _check_signature(signature, task):
-    """Returns the length of a sequence of a signature that fits a task."""
+    """Returns whether a signature that fits a task takes sequences of any length."""
     outputs = ("logits",) if task.kind == _REGRESSION else ("logits", "probabilities")
     if not set(signature.inputs) <= set(_FEATURES) or not set(outputs) <= set(signature.outputs):
         raise ValueError("its signature serving_default has other inputs or outputs")
     length = signature.inputs["input_ids"].tensor_shape.dim[1].size
-    expected = [-1, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
+    expected = [_ANY, *([length] if task.kind == _TAGGING else []), len(task.labels) or 1]
     for name in outputs:
         sizes = [dim.size for dim in signature.outputs[name].tensor_shape.dim]
         if sizes != expected:
             raise ValueError(f"{name} has the shape {sizes}, which does not fit task.json's labels")
-    if length < LEAST_TOKENS:
-        raise ValueError(f"its sequences have {length} tokens")
-    return length
+    if length not in (_ANY, task.max_seq_length):
+        raise ValueError(
+            f"its sequences have {length} tokens, and task.json's {task.max_seq_length}"
+        )
+    return length == _ANY
 
 
 def _is_saved_model(folder):

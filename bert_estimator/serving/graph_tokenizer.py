@@ -46,6 +46,16 @@ def of(tokenizer: Tokenizer) -> GraphTokenizer:
     return GraphWordPiece(tokenizer)
 
 
+def input_mask(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns the mask of examples, int32 [B, F]: 1 for tokens, and 0 for what pads the others.
+
+    Args:
+      lengths: int64 [B], tokens with [CLS] and [SEP]. F is the greatest of them, and 2 without any.
+    """
+    longest = tf.reduce_max(tf.pad(lengths, [[0, 1]], constant_values=2))
+    return tf.sequence_mask(lengths, longest, tf.int32)
+
+
 def why_not(tokenizer: Tokenizer) -> str:
     """Returns why a graph cannot do the same as a tokenizer; "" if it can."""
     if isinstance(tokenizer, SentencePieceTokenizer):

@@ -78,9 +78,8 @@ class Predictor:
         self.labels: tuple[str, ...] = task.labels
         self.is_pair: bool = task.is_pair
         self._tokenizer = task.open_tokenizer()
-        opened = exported_model.open_session(self.export_dir, task)
-        self._session, self._inputs, self._outputs = opened[:3]
-        self.max_seq_length: int = opened[3]
+        self.max_seq_length: int = task.max_seq_length
+        self._model = exported_model.open_session(self.export_dir, task)
         self.num_cut = 0
         self._counting = threading.Lock()
 
@@ -125,7 +124,7 @@ class Predictor:
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        outputs, num_cut = {name: [] for name in self._outputs}, 0
+        outputs, num_cut = {name: [] for name in self._model.outputs}, 0
         for first in range(0, len(examples), self.batch_size):
             part = examples[first : first + self.batch_size]
             make = TagFeatures if self.kind == "tagging" else Features
@@ -145,18 +144,24 @@ class Predictor:
 
     def _run(self, features):
         """Returns the outputs for features, batch by batch: name -> list of rows."""
-        outputs = {name: [] for name in self._outputs}
+        model = self._model
+        outputs = {name: [] for name in model.outputs}
         for first in range(0, len(features), self.batch_size):
             numbers = np.arange(first, min(first + self.batch_size, len(features)))
             batch = features.batch(numbers)
-            feeds = {tensor: batch[name] for name, tensor in self._inputs.items()}
-            for name, rows in self._session.run(self._outputs, feeds).items():
+            length = self.max_seq_length
+            if model.pads_to_longest:
+                length = int(batch["input_mask"].sum(axis=-1).max())
+            # Features are [B, F], but is_real_example is [B].
+            batch = {name: v[:, :length] if v.ndim > 1 else v for name, v in batch.items()}
+            feeds = {tensor: batch[name] for name, tensor in model.inputs.items()}
+            for name, rows in model.session.run(model.outputs, feeds).items():
                 outputs[name] += list(rows)
         return outputs
 
     def close(self) -> None:
         """Closes the model; it cannot be called after that."""
-        self._session.close()
+        self._model.session.close()
 
     def _example(self, number: int, text: Text) -> Example | Sentence:
         if self.kind == "tagging":

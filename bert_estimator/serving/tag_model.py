@@ -9,8 +9,8 @@ Signatures of the exported model:
 word; `probabilities` float32 [B, W, L]; and `labels` strings [B, L], the names of the columns. The
 outputs of `ids:windows` are the network's own, `logits` and `probabilities` [R, F, L].
 
-Letters: B texts, W words of the longest text, P pieces of all words, R windows, F sequence length,
-L labels.
+Letters: B texts, W words of the longest text, P pieces of all words, R windows, F length of the
+longest window, L labels.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class TaggedText:
 
     Args:
       tokenizer: the tokenizer of the training.
-      max_seq_length: F.
+      max_seq_length: the greatest F; longer sentences are split.
       labels: the names of the columns.
 
     Attributes:
@@ -43,7 +43,7 @@ class TaggedText:
             graph_tokenizer.of(tokenizer), self._words, tokenizer, max_seq_length
         )
         self.ids = {
-            name: tf.placeholder_with_default(value, [None, max_seq_length], name)
+            name: tf.placeholder_with_default(value, [None, None], name)
             for name, value in features.items()
         }
 
@@ -80,7 +80,7 @@ def windows_of(
       in_graph: the tokenizer in the graph.
       words: strings [B, (words)].
       tokenizer: the tokenizer of the special tokens.
-      max_seq_length: F.
+      max_seq_length: the greatest F.
 
     Returns:
       (`input_ids`, `input_mask`, `segment_ids`, int32 [R, F]; int64 [number of words, 2], the
@@ -104,13 +104,13 @@ def windows_of(
 
     word = pieces.value_rowids()
     place = tf.gather(start, word) + tf.ragged.range(pieces.row_lengths()).flat_values
-    shape = tf.stack([total, tf.constant(max_seq_length, tf.int64)])
-    at = tf.stack([tf.gather(row, word), place], axis=1)
-    ids = tf.scatter_nd(at, pieces.flat_values, shape)
     used = tf.math.unsorted_segment_sum(pieces.row_lengths(), row, total)
-    ends = tf.one_hot(used + 1, max_seq_length, dtype=tf.int32) * tokenizer.sep_id
-    firsts = tf.one_hot(tf.zeros_like(used), max_seq_length, dtype=tf.int32) * tokenizer.cls_id
-    mask = tf.sequence_mask(used + 2, max_seq_length, tf.int32)
+    mask = graph_tokenizer.input_mask(used + 2)
+    at = tf.stack([tf.gather(row, word), place], axis=1)
+    ids = tf.scatter_nd(at, pieces.flat_values, tf.shape(mask, out_type=tf.int64))
+    length = tf.shape(mask)[1]
+    ends = tf.one_hot(used + 1, length, dtype=tf.int32) * tokenizer.sep_id
+    firsts = tf.one_hot(tf.zeros_like(used), length, dtype=tf.int32) * tokenizer.cls_id
     features = {
         "input_ids": ids + ends + firsts,
         "input_mask": mask,

@@ -15,7 +15,7 @@ Outputs are the model's own, `logits` and `probabilities`; and besides
 `classify` gives `classes`, strings [B, L], and `scores`, their probabilities; `regress` gives
 `outputs`, the numbers. A model of regression has `regress`, and other models have `classify`.
 
-Letters: B texts, F sequence length, L labels.
+Letters: B texts, F sequence length, L labels. F is the length of the request's longest text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ def inputs(tokenizer: Tokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
     Args:
       tokenizer: the tokenizer of the training.
       is_pair: whether an example is a pair of texts.
-      max_seq_length: F.
+      max_seq_length: the greatest F; longer examples are cut.
     """
     names = ("text_a", "text_b")[: 2 if is_pair else 1]
     examples = tf.placeholder(tf.string, [None], "examples")
@@ -65,7 +65,7 @@ def inputs(tokenizer: Tokenizer, is_pair: bool, max_seq_length: int) -> Inputs:
     in_graph = graph_tokenizer.of(tokenizer)
     features = features_of(in_graph, list(texts.values()), tokenizer, max_seq_length)
     ids = {
-        name: tf.placeholder_with_default(value, [None, max_seq_length], name)
+        name: tf.placeholder_with_default(value, [None, None], name)
         for name, value in features.items()
     }
     return Inputs(examples, texts, ids)
@@ -79,11 +79,13 @@ def features_of(
 ) -> dict[str, tf.Tensor]:
     """Returns the features of texts or pairs, as `input_pipelines.features.Features` makes them.
 
+    They are padded to the longest example only, since padding would take as much time as tokens.
+
     Args:
       in_graph: the tokenizer in the graph.
       texts: one or two tensors of strings [B].
       tokenizer: the tokenizer of the special tokens.
-      max_seq_length: F.
+      max_seq_length: the greatest F.
 
     Returns:
       `input_ids`, `input_mask`, `segment_ids`, int32 [B, F].
@@ -100,11 +102,10 @@ def features_of(
         parts += [tf.ragged.boolean_mask(part, positions.with_values(is_kept)), sep_id]
     ids = tf.concat(parts, axis=1)
     first = tf.cast(kept[0] + 2, tf.int32)
-    total = tf.cast(ids.row_lengths(), tf.int32)
-    mask = tf.sequence_mask(total, max_seq_length, tf.int32)
-    segments = mask - tf.sequence_mask(first, max_seq_length, tf.int32)
+    mask = graph_tokenizer.input_mask(ids.row_lengths())
+    segments = mask - tf.sequence_mask(first, tf.shape(mask)[1], tf.int32)
     features = {
-        "input_ids": ids.to_tensor(shape=[None, max_seq_length]),
+        "input_ids": ids.to_tensor(shape=tf.shape(mask)),
         "input_mask": mask,
         "segment_ids": segments if len(texts) == 2 else tf.zeros_like(mask),
     }

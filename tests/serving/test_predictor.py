@@ -13,6 +13,7 @@ import forked
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tiny_run import bert_config, words
 
 import run_classifier
@@ -170,6 +171,42 @@ def test_longer_texts_are_cut_and_counted(of_pairs):
     assert of_pairs.num_cut == before + 1
 
 
+def test_a_batch_is_as_long_as_its_longest_text(cased):
+    predictor, lengths = Predictor(str(cased)), []
+    run = predictor._model.session.run
+
+    def watched(outputs, feeds):
+        lengths.append({values.shape[1] for values in feeds.values()})
+        return run(outputs, feeds)
+
+    predictor._model.session.run = watched
+    found = predictor.predict(["w1", "w1 w2 w3 w4", "w1 " * 20])["logits"]
+    np.testing.assert_allclose(predictor.predict(["w1"])["logits"], found[:1], atol=1e-5)
+    assert lengths == [{12}, {3}]
+
+
+def test_a_model_of_sequences_of_one_length(pairs, tmp_path):
+    # Earlier versions exported such models.
+    copy = tmp_path / "copy"
+    shutil.copytree(find(str(pairs)), copy)
+    model = saved_model_pb2.SavedModel.FromString((copy / GRAPH).read_bytes())
+    for fed in model.meta_graphs[0].signature_def["serving_default"].inputs.values():
+        assert fed.tensor_shape.dim[1].size == -1
+        fed.tensor_shape.dim[1].size = 12
+    (copy / GRAPH).write_bytes(model.SerializeToString())
+    found = Predictor(str(copy)).predict(texts(NUMBER, 2, True))
+    np.testing.assert_allclose(found["probabilities"], results_of(pairs), rtol=0, atol=1e-6)
+    task_with(max_seq_length=11)(copy / TASK)
+    with pytest.raises(ValueError, match=r"its sequences have 12 tokens, and task\.json's 11"):
+        Predictor(str(copy))
+
+
+def test_no_part_of_the_model_is_compiled(cased):
+    """Each shape of a request would be compiled by itself."""
+    with open(os.path.join(find(str(cased)), GRAPH), "rb") as file:
+        assert b"_XlaMustCompile" not in file.read()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -208,7 +245,7 @@ def test_a_model_with_operations_of_tensorflow_text(monkeypatch, missing, found,
 
     monkeypatch.setattr(tf.saved_model, "load", load)
     monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: missing)
-    task = exported_model.TextTask("regression", (), False, "vocab.model", True)
+    task = exported_model.TextTask("regression", (), False, "vocab.model", True, 12)
     message = (missing, f"{found}. Export it again")[expected]
     with pytest.raises(
         ValueError, match=re.escape(f"run: the exported model cannot be used: {message}")
@@ -283,6 +320,8 @@ WEIGHTS = "variables/variables.data-00000-of-00001"
         (TASK, task_with(labels=["a", "a"]), "cannot be the labels of a task of classification"),
         (TASK, task_with(labels=[{}, "a"]), r"labels\[0\]: must be a string, not {}"),
         (TASK, task_with(is_pair="no"), 'is_pair: must be true or false, not "no"'),
+        (TASK, task_with(max_seq_length=3), "max_seq_length must be at least 5, not 3"),
+        (TASK, task_with(max_seq_length="12"), 'max_seq_length: must be a whole number, not "12"'),
         (TASK, task_with(vocab_file="../vocab.txt"), "vocab_file: the name '../vocab.txt' is not"),
         (TASK, task_with(vocab_file="/etc/passwd"), "vocab_file: the name '/etc/passwd' is not"),
         (TASK, task_with(vocab_file="none"), "assets.extra/none: the vocabulary is missing"),
@@ -418,7 +457,7 @@ def test_a_text_that_the_network_fails_on_costs_its_own_line_only(cased, monkeyp
 def test_an_output_that_is_not_finite_is_an_error_of_its_line(cased, monkeypatch):
     """JSON does not have NaN; and a text is counted once if its line is answered again."""
     predictor = Predictor(str(cased))
-    run, outputs = predictor._session.run, []
+    run, outputs = predictor._model.session.run, []
 
     def spoils(fetches, feeds):
         results = run(fetches, feeds)
@@ -428,7 +467,7 @@ def test_an_output_that_is_not_finite_is_an_error_of_its_line(cased, monkeypatch
         return results
 
     long = b"W1 " * 100
-    monkeypatch.setattr(predictor._session, "run", spoils)
+    monkeypatch.setattr(predictor._model.session, "run", spoils)
     writer = io.StringIO()
     assert answer_lines(predictor, io.BytesIO(b"W1\n" + long + b"\n"), writer) == 0
     assert len(outputs) == 3 and predictor.num_cut == 1
