@@ -25,6 +25,7 @@ class Features:
 
     Attributes:
       num_cut: number of examples that had to be truncated.
+      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
       labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
         None without labels.
     """
@@ -33,7 +34,7 @@ class Features:
         self.max_seq_length = max_seq_length
         self.num_cut = 0
         self.labels = None
-        if examples[0].label is not None:
+        if examples and examples[0].label is not None:
             labels = [example.label for example in examples]
             self.labels = np.array(labels, np.float32 if isinstance(labels[0], float) else np.int32)
         ids, lengths, first_lengths = [], [], []
@@ -45,16 +46,16 @@ class Features:
         # One array for all: padded to F, a large task would take several times the memory.
         self._ids = np.array(ids, np.int32)
         self._ends = np.cumsum(lengths)
-        self._lengths = np.array(lengths, np.int64)
+        self.lengths = np.array(lengths, np.int64)
         self._first_lengths = np.array(first_lengths, np.int64)
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self.lengths)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, segments and labels."""
         digest = hashlib.sha256(str(self.max_seq_length).encode())
-        for array in (self._ids, self._lengths, self._first_lengths, self.labels):
+        for array in (self._ids, self.lengths, self._first_lengths, self.labels):
             digest.update(b"" if array is None else array.tobytes())
         return digest.digest()
 
@@ -72,8 +73,8 @@ class Features:
         Returns:
           (numbers of examples, numbers of words below 2 * vocab_size), an entry for each word.
         """
-        owners = np.repeat(np.arange(len(self)), self._lengths)
-        places = np.arange(len(self._ids)) - np.repeat(self._ends - self._lengths, self._lengths)
+        owners = np.repeat(np.arange(len(self)), self.lengths)
+        places = np.arange(len(self._ids)) - np.repeat(self._ends - self.lengths, self.lengths)
         in_second = places >= self._first_lengths[owners]
         return owners, self._ids + vocab_size * in_second
 
@@ -87,10 +88,10 @@ class Features:
         is_real = numbers >= 0
         numbers = np.where(is_real, numbers, 0)
         places = np.arange(self.max_seq_length)
-        lengths = np.where(is_real, self._lengths[numbers], 0)[:, np.newaxis]
+        lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
         mask = places < lengths
         # Any id may be read for places beyond an example's end, since these places are masked.
-        starts = (self._ends - self._lengths)[numbers][:, np.newaxis]
+        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
         ids = self._ids[np.minimum(starts + places, len(self._ids) - 1)]
         second = mask & (places >= self._first_lengths[numbers][:, np.newaxis])
         features = {

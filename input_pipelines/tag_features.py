@@ -31,6 +31,7 @@ class TagFeatures:
       num_sentences: number of sentences; `len` is the number of windows.
       num_split: number of sentences that became several windows.
       num_cut: number of words that lost pieces.
+      lengths: int64 [number of windows], tokens with [CLS] and [SEP].
       labels: int32 [number of words], the tags of all words; None without tags.
     """
 
@@ -39,7 +40,7 @@ class TagFeatures:
         self.num_sentences = len(sentences)
         self.num_cut = self.num_split = 0
         self.labels = None
-        if sentences[0].tags is not None:
+        if sentences and sentences[0].tags is not None:
             self.labels = np.array([tag for s in sentences for tag in s.tags or ()], np.int32)
         ids: list[int] = []
         words: list[int] = []  # for each id, the number of its word, or _NOT_FIRST
@@ -62,17 +63,17 @@ class TagFeatures:
                 continues.append(place > 0)
         self._ids = np.array(ids, np.int32)
         self._words = np.array(words, np.int32)
-        self._lengths = np.array(lengths, np.int64)
+        self.lengths = np.array(lengths, np.int64)
         self._ends = np.cumsum(lengths)
         self._continues = np.array(continues, np.int32)
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self.lengths)
 
     def digest(self) -> bytes:
         """Returns a hash of ids, words and tags."""
         digest = hashlib.sha256(f"tags {self.max_seq_length}".encode())
-        for array in (self._ids, self._words, self._lengths, self._continues, self.labels):
+        for array in (self._ids, self._words, self.lengths, self._continues, self.labels):
             digest.update(b"" if array is None else array.tobytes())
         return digest.digest()
 
@@ -97,9 +98,9 @@ class TagFeatures:
         is_real = numbers >= 0
         numbers = np.where(is_real, numbers, 0)
         positions = np.arange(self.max_seq_length)
-        mask = positions < np.where(is_real, self._lengths[numbers], 0)[:, np.newaxis]
+        mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
         # Any id may be read for positions beyond a window's end, since these are masked.
-        starts = (self._ends - self._lengths)[numbers][:, np.newaxis]
+        starts = (self._ends - self.lengths)[numbers][:, np.newaxis]
         places = np.minimum(starts + positions, len(self._ids) - 1)
         words = np.where(mask, self._words[places], _NOT_FIRST)
         ids = np.where(mask, self._ids[places], 0).astype(np.int32)
@@ -128,7 +129,7 @@ class TagFeatures:
         sentences: list[list[np.ndarray]] = []
         for number, row in enumerate(rows):
             end = self._ends[number]
-            words = self._words[end - self._lengths[number] : end]
+            words = self._words[end - self.lengths[number] : end]
             if not self._continues[number]:
                 sentences.append([])
             sentences[-1].append(np.asarray(row)[: len(words)][words != _NOT_FIRST])

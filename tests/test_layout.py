@@ -210,6 +210,7 @@ ARROWS = {
     "bert_estimator.serving": [
         "bert_estimator.serving",
         "bert_estimator.interchange",
+        "bert_estimator.layers.primitives",
         "bert_estimator.modeling",
         "bert_estimator.tokenization",
         "input_pipelines",

@@ -32,6 +32,7 @@ import numpy as np
 from bert_estimator import malloc, tensorflow_import
 from bert_estimator.choices import POOLINGS
 from bert_estimator.serving import commands, lines
+from bert_estimator.serving.texts import BATCHES_TOGETHER
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
@@ -95,7 +96,8 @@ def write_vectors(embedder, reader: BinaryIO, writer: BinaryIO, report: Callable
       report: function of the error of a line.
     """
     errors, vectors = 0, VectorFile(writer, embedder.width)
-    for answers in lines.answered(reader, embedder.batch_size, None, embedder):
+    together = BATCHES_TOGETHER * embedder.batch_size
+    for answers in lines.answered(reader, together, None, embedder):
         rows = np.full([len(answers), embedder.width], np.nan, np.float32)
         for place, (answer, error) in enumerate(answers):
             if error is None:

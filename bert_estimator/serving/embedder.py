@@ -13,12 +13,10 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, modeling
 from bert_estimator.choices import LEAST_TOKENS, POOLINGS
 from bert_estimator.interchange import loading, network_variables
+from bert_estimator.layers import primitives
 from bert_estimator.serving import texts as texts_lib
 from bert_estimator.serving.texts import Text
 from input_pipelines.features import Features
-
-# Batches are padded to one of these lengths, or to max_seq_length: each has a graph of its own.
-_LENGTHS = (16, 32, 64, 128, 256)
 
 
 class Embedder:
@@ -90,9 +88,9 @@ class Embedder:
         self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
-        self._graphs: dict[int, tuple[dict[str, tf.Tensor], tf.Tensor, list[tf.Tensor]]] = {}
         self._session = tf.Session(graph=tf.Graph())
-        self._graph_of(min(_LENGTHS[0], self.max_seq_length))
+        with self._session.graph.as_default():
+            self._inputs, self._vectors, self._token_vectors = self._graph()
         self._load()
 
     def __call__(self, texts: Sequence[Text]) -> np.ndarray:
@@ -106,13 +104,12 @@ class Embedder:
             a vector is not finite; the message says which text.
         """
         texts_lib.check_list(texts)
-        vectors, num_cut = np.zeros([len(texts), self.width], np.float32), 0
-        for first, features, feed, graph in self._batches(texts):
-            pooled = self._session.run(graph[1], feed)
-            vectors[first : first + len(features)] = pooled[: len(features)]
-            num_cut += features.num_cut
+        vectors = np.zeros([len(texts), self.width], np.float32)
+        features = self._features(texts)
+        for numbers, feed in self._batches(features):
+            vectors[numbers] = self._session.run(self._vectors, feed)
         _check_finite(vectors)
-        self.num_cut += num_cut
+        self.num_cut += features.num_cut
         return vectors
 
     def tokens(self, texts: Sequence[Text]) -> list[tuple[list[str], np.ndarray]]:
@@ -128,40 +125,33 @@ class Embedder:
           ValueError: as a call does.
         """
         texts_lib.check_list(texts)
-        found, num_cut = [], 0
-        for _, features, feed, graph in self._batches(texts):
-            num_cut += features.num_cut
-            values = self._session.run([*graph[2], graph[0]["input_ids"]], feed)
-            lengths = feed[graph[0]["input_mask"]].sum(axis=-1)[: len(features)]
-            for row, length in enumerate(lengths):
-                tokens = self._tokenizer.convert_ids_to_tokens(values[-1][row, :length].tolist())
-                found.append((tokens, np.stack([layer[row, :length] for layer in values[:-1]])))
-        _check_finite([vectors for _, vectors in found])
-        self.num_cut += num_cut
-        return found
+        features = self._features(texts)
+        found: dict[int, tuple[list[str], np.ndarray]] = {}
+        for numbers, feed in self._batches(features):
+            layers = self._session.run(self._token_vectors, feed)
+            ids = feed[self._inputs["input_ids"]]
+            for row, number in enumerate(numbers):
+                length = features.lengths[number]
+                tokens = self._tokenizer.convert_ids_to_tokens(ids[row, :length].tolist())
+                found[number] = tokens, np.stack([layer[row, :length] for layer in layers])
+        answers = [found[number] for number in range(len(texts))]
+        _check_finite([vectors for _, vectors in answers])
+        self.num_cut += features.num_cut
+        return answers
 
     def close(self) -> None:
         """Closes the network; the embedder cannot be called after that."""
         self._session.close()
 
-    def _batches(self, texts: Sequence[Text]) -> Iterator[tuple[int, Features, Mapping, Any]]:
-        """Yields (number of the first text, features, feed, graph) for the batches of texts.
-
-        The last rows of a batch may not be of texts; `len(features)` is the number of texts.
-        """
+    def _features(self, texts: Sequence[Text]) -> Features:
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        for first in range(0, len(examples), self.batch_size):
-            part = examples[first : first + self.batch_size]
-            features = Features(part, self._tokenizer, self.max_seq_length)
-            # Each size of a batch is compiled. The last text fills a batch up to a power of two.
-            size = min(1 << (len(part) - 1).bit_length(), self.batch_size)
-            batch = features.batch(np.minimum(np.arange(size), len(part) - 1))
-            longest = int(batch["input_mask"].sum(axis=-1).max())
-            length = next((n for n in _LENGTHS if n >= longest), self.max_seq_length)
-            graph = self._graph_of(min(length, self.max_seq_length))
-            width = graph[0]["input_ids"].shape[1]
-            feed = {graph[0][name]: batch[name][:, :width] for name in graph[0]}
-            yield first, features, feed, graph
+        return Features(examples, self._tokenizer, self.max_seq_length)
+
+    def _batches(self, features: Features) -> Iterator[tuple[np.ndarray, Mapping]]:
+        """Yields (numbers of texts, feed) for the batches of texts."""
+        for numbers in texts_lib.batches_by_length(features.lengths, self.batch_size):
+            batch, longest = features.batch(numbers), features.lengths[numbers].max()
+            yield numbers, {t: batch[name][:, :longest] for name, t in self._inputs.items()}
 
     def _example(self, number, text):
         is_pair = isinstance(text, tuple | list)
@@ -171,31 +161,26 @@ class Embedder:
             )
         return texts_lib.example_of(number, text, is_pair, "a string or a pair of strings")
 
-    def _graph_of(self, length):
-        """Returns the graph for sequences of a length: (inputs, vectors [B, width], layers)."""
-        if length not in self._graphs:
-            with self._session.graph.as_default():
-                inputs = {
-                    name: tf.placeholder(tf.int32, [None, length], f"{name}_{length}")
-                    for name in ("input_ids", "input_mask", "segment_ids")
-                }
-                with tf.variable_scope(tf.get_variable_scope(), reuse=bool(self._graphs)):
-                    model = modeling.BertModel(
-                        self._config,
-                        is_training=False,
-                        input_ids=inputs["input_ids"],
-                        input_mask=inputs["input_mask"],
-                        token_type_ids=inputs["segment_ids"],
-                    )
-                outputs = [model.get_embedding_output(), *model.get_all_encoder_layers()]
-                layers = [outputs[number] for number in self._layers]
-                if self._pooling == "pooled":
-                    vectors = model.get_pooled_output()
-                else:
-                    parts = [_pool(self._pooling, layer, inputs["input_mask"]) for layer in layers]
-                    vectors = tf.concat(parts, axis=-1)
-            self._graphs[length] = inputs, vectors, layers
-        return self._graphs[length]
+    def _graph(self):
+        """Adds the network to the current graph: (inputs, vectors [B, width], layers [B, F, H])."""
+        inputs = {
+            name: tf.placeholder(tf.int32, [None, None], name)
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
+        with primitives.portable():  # batches of all shapes, none of which has to be compiled
+            model = modeling.BertModel(
+                self._config,
+                is_training=False,
+                input_ids=inputs["input_ids"],
+                input_mask=inputs["input_mask"],
+                token_type_ids=inputs["segment_ids"],
+            )
+        outputs = [model.get_embedding_output(), *model.get_all_encoder_layers()]
+        layers = [outputs[number] for number in self._layers]
+        if self._pooling == "pooled":
+            return inputs, model.get_pooled_output(), layers
+        parts = [_pool(self._pooling, layer, inputs["input_mask"]) for layer in layers]
+        return inputs, tf.concat(parts, axis=-1), layers
 
     def _load(self):
         """Loads the weights in place of the initial values."""

@@ -29,7 +29,9 @@ from bert_estimator import entities, malloc, tensorflow_import
 from bert_estimator.serving import commands, exported_model, lines
 from bert_estimator.serving.texts import (
     BATCH_SIZE,
+    BATCHES_TOGETHER,
     Text,
+    batches_by_length,
     check_batch_size,
     check_characters,
     example_of,
@@ -124,39 +126,35 @@ class Predictor:
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of texts, not the one text {texts!r}")
         examples = [self._example(number, text) for number, text in enumerate(texts)]
-        outputs, num_cut = {name: [] for name in self._model.outputs}, 0
-        for first in range(0, len(examples), self.batch_size):
-            part = examples[first : first + self.batch_size]
-            make = TagFeatures if self.kind == "tagging" else Features
-            features = make(part, self._tokenizer, self.max_seq_length)
-            num_cut += features.num_cut
-            for name, rows in self._run(features).items():
-                outputs[name] += features.by_sentence(rows) if self.kind == "tagging" else rows
+        make = TagFeatures if self.kind == "tagging" else Features
+        features = make(examples, self._tokenizer, self.max_seq_length)
+        outputs = self._run(features)
+        if self.kind == "tagging":
+            outputs = {name: features.by_sentence(rows) for name, rows in outputs.items()}
         for row in outputs["logits"]:
             if not np.isfinite(row).all():
                 raise ValueError(f"the model's output is not finite: {np.asarray(row).tolist()}")
         with self._counting:
-            self.num_cut += num_cut
+            self.num_cut += features.num_cut
         if self.kind == "tagging":
             return outputs
         shape = [len(examples), len(self.labels) or 1]
         return {name: np.reshape(np.float32(rows), shape) for name, rows in outputs.items()}
 
     def _run(self, features):
-        """Returns the outputs for features, batch by batch: name -> list of rows."""
+        """Returns the outputs for features: name -> list of rows, in order."""
         model = self._model
-        outputs = {name: [] for name in model.outputs}
-        for first in range(0, len(features), self.batch_size):
-            numbers = np.arange(first, min(first + self.batch_size, len(features)))
-            batch = features.batch(numbers)
-            length = self.max_seq_length
+        outputs: dict[str, list[Any]] = {name: [None] * len(features) for name in model.outputs}
+        for numbers in batches_by_length(features.lengths, self.batch_size):
+            batch, length = features.batch(numbers), self.max_seq_length
             if model.pads_to_longest:
-                length = int(batch["input_mask"].sum(axis=-1).max())
+                length = features.lengths[numbers].max()
             # Features are [B, F], but is_real_example is [B].
             batch = {name: v[:, :length] if v.ndim > 1 else v for name, v in batch.items()}
             feeds = {tensor: batch[name] for name, tensor in model.inputs.items()}
             for name, rows in model.session.run(model.outputs, feeds).items():
-                outputs[name] += list(rows)
+                for number, row in zip(numbers, rows, strict=True):
+                    outputs[name][number] = row
         return outputs
 
     def close(self) -> None:
@@ -224,7 +222,8 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
       The number of lines that got an error.
     """
     errors = 0
-    for answers in lines.answered(reader, predictor.batch_size, predictor.is_pair, predictor):
+    together = BATCHES_TOGETHER * predictor.batch_size
+    for answers in lines.answered(reader, together, predictor.is_pair, predictor):
         for answer, error in answers:
             errors += error is not None
             writer.write(json.dumps(answer if error is None else {"error": error}) + "\n")

@@ -1,11 +1,15 @@
-"""What callers give as texts: strings, and pairs of strings, checked."""
+"""What callers give as texts: strings, and pairs of strings, checked; and their batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral
+
+import numpy as np
 
 from input_pipelines.examples import Example
 
 BATCH_SIZE = 32
+# So many batches of lines are made together by commands, if the lines are there.
+BATCHES_TOGETHER = 8
 _GREATEST_BATCH = 1 << 16
 
 Text = str | tuple[str, str] | Sequence[str]
@@ -40,6 +44,20 @@ def example_of(number: int, text: Text, is_pair: bool, what: str) -> Example:
         raise ValueError(f"texts[{number}] is {text!r}; it must be {what}")
     check_characters(number, parts)
     return Example(parts[0], parts[1] if is_pair else None, None)
+
+
+def batches_by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Yields the numbers of examples batch by batch, the longest examples first.
+
+    A batch takes the time of its longest example, and the most memory comes first.
+
+    Args:
+      lengths: [number of examples].
+      batch_size: the most examples of a batch.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    for first in range(0, len(order), batch_size):
+        yield order[first : first + batch_size]
 
 
 def check_characters(number: int, parts: Sequence[str]) -> None:

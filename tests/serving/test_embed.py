@@ -108,13 +108,11 @@ def checkpoint(request, tmp_path_factory):
 
 
 def test_the_batch_and_its_padding_do_not_matter(checkpoint):
-    """Texts of 1 to 60 words, in batches whose graphs have 16, 32 or 40 positions."""
     texts = [" ".join(f"w{(i + j) % 20}" for j in range(i)) for i in (1, 5, 12, 20, 60, 3, 30)]
     alone = Embedder(str(checkpoint), batch_size=1)
     together = Embedder(str(checkpoint), batch_size=4)
     np.testing.assert_allclose(alone(texts), together(texts), rtol=0, atol=1e-5)
     assert alone.num_cut == together.num_cut > 0
-    assert set(together._graphs) <= set(alone._graphs) == {16, 32, 40}
     assert Embedder(str(checkpoint), max_seq_length=8)(texts).shape == (7, 16)
 
 
@@ -203,7 +201,8 @@ def test_lines_of_json_are_laid_out_as_by_extract_features(embedder):
     for place, feature in enumerate(lines[1]["features"]):
         assert [layer["index"] for layer in feature["layers"]] == [-1, -2]
         for number, layer in enumerate(feature["layers"]):
-            assert layer["values"] == [round(float(x), 6) for x in vectors[number, place]]
+            assert layer["values"] == pytest.approx(vectors[number, place], abs=1e-5)
+            assert layer["values"] == [round(value, 6) for value in layer["values"]]
 
 
 def test_a_network_without_a_pooler(tmp_path):
@@ -290,22 +289,19 @@ def test_flags_without_effect_are_refused(capsys, flags, message):
     assert message in capsys.readouterr().err
 
 
-def test_few_sizes_of_batches_are_computed(embedder, monkeypatch):
-    """Each size is compiled, so that batches are filled up."""
-    sizes, run = set(), embedder._session.run
+def test_texts_of_like_lengths_are_computed_together(embedder, monkeypatch):
+    shapes, run = [], embedder._session.run
 
     def note(fetches, feed=None):
-        sizes.add(len(next(iter(feed.values()))))
+        shapes.append({values.shape for values in feed.values()})
         return run(fetches, feed)
 
-    monkeypatch.setattr(embedder._session, "run", note)
-    texts = [f"word{i}" for i in range(7)]
+    texts = ["word1 " * number for number in (3, 0, 9, 1, 4, 2)]
     alone = np.concatenate([embedder([text]) for text in texts])
-    for number in range(1, 8):
-        vectors = embedder(texts[:number])
-        assert len(embedder.tokens(texts[:number])) == number
-        np.testing.assert_allclose(vectors, alone[:number], rtol=0, atol=1e-6)
-    assert sizes == {1, 2, 4}
+    monkeypatch.setattr(embedder._session, "run", note)
+    np.testing.assert_allclose(embedder(texts), alone, rtol=0, atol=1e-5)
+    assert shapes == [{(4, 11)}, {(2, 3)}]
+    assert [len(tokens) for tokens, _ in embedder.tokens(texts)] == [5, 2, 11, 3, 6, 4]
 
 
 def test_an_exported_model_is_not_opened(tmp_path):

@@ -185,6 +185,21 @@ def test_a_batch_is_as_long_as_its_longest_text(cased):
     assert lengths == [{12}, {3}]
 
 
+def test_texts_of_like_lengths_are_computed_together(cased):
+    predictor, shapes = Predictor(str(cased), batch_size=2), []
+    run = predictor._model.session.run
+
+    def watched(outputs, feeds):
+        shapes.append({values.shape for values in feeds.values()})
+        return run(outputs, feeds)
+
+    given = ["w1 " * number for number in (1, 7, 2, 4, 20)]
+    expected = [predictor.predict([text])["logits"][0] for text in given]
+    predictor._model.session.run = watched
+    np.testing.assert_allclose(predictor.predict(given)["logits"], expected, atol=1e-5)
+    assert shapes == [{(2, 12)}, {(2, 6)}, {(1, 3)}]
+
+
 def test_a_model_of_sequences_of_one_length(pairs, tmp_path):
     # Earlier versions exported such models.
     copy = tmp_path / "copy"
