@@ -6,8 +6,9 @@ RUN is a run of run_classifier.py --do_export for single texts. A process that k
 alone loads its SavedModel and answers 10,000 requests of one text, then as many texts in requests
 of 32; its memory is read after every tenth of them. If the environment variable TRANSFORMERS_PYTHON
 names a Python with torch and transformers, a pipeline there answers the same texts with the same
-weights, which `bert_estimator.interchange` converts; the probabilities have to be equal. The last
-line is JSON.
+weights, which `bert_estimator.interchange` converts; and if that Python has onnxruntime and
+onnxscript, onnxruntime does, after transformers' tokenizer. The probabilities have to be equal. The
+last line is JSON.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from bert_estimator.serving import exported_model
 from input_pipelines import embedded_corpus
 
 BATCHES = (1, 32)
-# The pipeline is slower, and its rate does not need as many requests.
-_SHARE_OF_PIPELINE = 10
+SIDES = ("tensorflow", "transformers", "onnxruntime")
+# Others are slower, and their rates do not need as many requests.
+_SHARE_OF_OTHERS = 10
 
 _COMMON = """
 import json, os, sys, time
@@ -91,13 +93,48 @@ print(json.dumps(result))
 )
 
 
+_ONNXRUNTIME = (
+    _COMMON
+    + """
+import numpy as np
+try:
+    import onnxruntime, onnxscript
+except ImportError:
+    print("null")
+    sys.exit()
+import torch, transformers
+tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+network = transformers.AutoModelForSequenceClassification.from_pretrained(model)
+example = dict(tokenizer(texts[:2], return_tensors="pt", padding=True))
+axes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("length", max=tokenizer.model_max_length)}
+torch.onnx.export(
+    network.eval(), (), "model.onnx", kwargs=example, dynamic_shapes=dict.fromkeys(example, axes),
+    output_names=["logits"], verbose=False,
+)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+
+def answer(part):
+    inputs = tokenizer(part, return_tensors="np", padding=True, truncation=True)
+    (logits,) = session.run(["logits"], {name: inputs[name] for name in example})
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+result = {str(batch): measured(answer, max(1, number // batch), batch) for batch in batches}
+found = answer(texts[:64])
+result["probabilities"] = found.max(axis=-1).tolist()
+result["labels"] = [network.config.id2label[number] for number in found.argmax(axis=-1)]
+print(json.dumps(result))
+"""
+)
+
+
 def texts_of(number: int) -> list[str]:
     """Returns sentences of the embedded corpus."""
     documents = embedded_corpus.load().held_out
     return [line for document in documents for line in document][:number]
 
 
-def run_in(python: str, code: str, model: str, texts_file: str, number: int) -> dict:
+def run_in(python: str, code: str, model: str, texts_file: str, number: int) -> dict | None:
     """Returns what the code prints in a process of a Python, from a directory without this
     project."""
     arguments = [python, "-c", code, model, texts_file, str(number), json.dumps(BATCHES)]
@@ -116,7 +153,7 @@ def measure(run: str, number: int) -> dict:
     """Returns the figures of a run; see the top of this module.
 
     Raises:
-      SystemExit: the pipeline's answers differ.
+      SystemExit: others' answers differ.
     """
     model = exported_model.find(os.path.abspath(run))
     task = exported_model.read_task(model)
@@ -134,22 +171,23 @@ def measure(run: str, number: int) -> dict:
             target = os.path.join(folder, "hf")
             if interchange.main(["interchange", os.path.abspath(run), target]):
                 raise SystemExit("the run was not converted")
-            theirs = run_in(
-                python, _TRANSFORMERS, target, texts_file, max(1, number // _SHARE_OF_PIPELINE)
-            )
-            result["transformers"] = theirs
-            _check_equal(ours, theirs)
-    for answers in (ours, result.get("transformers", {})):
+            share = max(1, number // _SHARE_OF_OTHERS)
+            for name, code in (("transformers", _TRANSFORMERS), ("onnxruntime", _ONNXRUNTIME)):
+                theirs = run_in(python, code, target, texts_file, share)
+                if theirs is not None:
+                    result[name] = theirs
+                    _check_equal(name, ours, theirs)
+    for answers in (result[name] for name in SIDES if name in result):
         for name in {"probabilities", "labels"} & set(answers):
             del answers[name]
     return result
 
 
-def _check_equal(ours, theirs):
+def _check_equal(name, ours, theirs):
     differences = map(lambda a, b: abs(a - b), ours["probabilities"], theirs["probabilities"])
     difference = max(differences)
     if ours["labels"] != theirs["labels"] or difference > 1e-4:
-        raise SystemExit(f"the pipeline answers differently, by up to {difference:g}")
+        raise SystemExit(f"{name} answers differently, by up to {difference:g}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -160,7 +198,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     arguments = parser.parse_args(argv)
     result = measure(arguments.run, arguments.requests)
-    for name in ("tensorflow", "transformers"):
+    for name in SIDES:
         for batch in BATCHES:
             measured = result.get(name, {}).get(str(batch))
             if measured:

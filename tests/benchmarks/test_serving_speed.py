@@ -37,7 +37,9 @@ def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
     assert result["tensorflow"]["32"]["requests"] == 3
     assert len(result["tensorflow"]["1"]["megabytes"]) == 10
     assert all(megabytes > 50 for megabytes in result["tensorflow"]["1"]["megabytes"])
-    with pytest.raises(SystemExit, match=r"the pipeline answers differently, by up to 0\.5"):
+    with pytest.raises(SystemExit, match=r"transformers answers differently, by up to 0\.5"):
         serving_speed._check_equal(
-            {"labels": ["a"], "probabilities": [0.5]}, {"labels": ["a"], "probabilities": [1.0]}
+            "transformers",
+            {"labels": ["a"], "probabilities": [0.5]},
+            {"labels": ["a"], "probabilities": [1.0]},
         )
