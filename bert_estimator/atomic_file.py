@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
+from bert_estimator import disk_errors
+
 ENDING = ".tmp"
 """The name of a file that is not complete ends so."""
 
@@ -29,7 +31,7 @@ def writer(path: str, mode: str = "w") -> Iterator[IO]:
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     temporary = path + ENDING
     try:
-        with open(temporary, mode, **options) as file:
+        with disk_errors.naming(path), open(temporary, mode, **options) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -1,8 +1,10 @@
 """Says in a sentence what is wrong with a disk, and what to do about it."""
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 
 # What the kernel says -> what to do. TensorFlow's errors have the kernel's words at their end.
 _ADVICE = {
@@ -45,6 +47,17 @@ def explanation(error: BaseException, what_next: str) -> str | None:
     if reason not in _REASONS:
         return None
     return f"{path or 'A file'}: {reason}. {_ADVICE[_REASONS[reason]]}; {what_next}"
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Adds a file's path to the errors of reading and writing it, which do not name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
 
 
 def _path_and_reason(error):

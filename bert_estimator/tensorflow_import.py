@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from bert_estimator import malloc, native_log
+from bert_estimator import malloc, native_log, standard_streams
 
 # TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
 # converter. It takes over 50 % longer with them, and TensorFlow works without them.
@@ -18,11 +18,13 @@ _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 def prepare() -> None:
     """Has this process import TensorFlow quietly and quickly. It must not be imported yet.
 
-    Its threads share one arena of memory, see `malloc`.
+    Its threads share one arena of memory, see `malloc`; and it has all standard streams, see
+    `standard_streams`.
 
     `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
     `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
     """
+    standard_streams.prepare()
     malloc.share_one_arena()
     native_log.quiet()
     sys.meta_path.insert(0, _WithoutEager())

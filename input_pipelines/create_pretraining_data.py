@@ -181,7 +181,7 @@ def _create(values, output_file, there):
         raise ValueError(f"--{error}") from None
     options = text_flags.options(values)
     with command_line.naming("input_file"):
-        input_files = find_files(values.input_file.split(","))
+        input_files = find_files(values.input_file.split(","), values.vocab_file)
     output_files = _output_files(output_file.split(","), values.num_shards, there)
     with command_line.naming("vocab_file"):
         vocab_file = storage.local(values.vocab_file)

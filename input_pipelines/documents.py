@@ -62,20 +62,31 @@ class TextOptions:
 _DEFAULT = TextOptions()
 
 
-def find_files(patterns: Sequence[str]) -> list[str]:
+def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
     """Expands glob patterns and directories to files, each file only once, however it is spelled.
 
     The files are sorted within each pattern. A directory stands for all files in it and below it,
     except for files and directories whose names begin with a dot. Records, and what lies beside
-    them, are left out (`companions.is_text`), unless a file is given by its name.
+    them, are left out (`companions.is_text`), unless a file is given by its name. The vocabulary is
+    left out, too.
+
+    Args:
+      patterns: the patterns.
+      vocab_file: the vocabulary, which may lie in the directory of the texts.
 
     Raises:
-      ValueError: no pattern is given, or a pattern does not match any file of text.
+      ValueError: no pattern is given, a pattern does not match any file of text, or a file that is
+        given by its name is the vocabulary.
     """
+    place_of_vocabulary = os.path.realpath(vocab_file) if vocab_file else None
     files: dict[str, str] = {}  # the place of each file -> its path
     for pattern in patterns:
         matches = _matches(pattern)
         texts = [path for path in matches if path == pattern or companions.is_text(path)]
+        if place_of_vocabulary is not None:
+            if os.path.realpath(pattern) == place_of_vocabulary:
+                raise ValueError(f"{pattern} is the vocabulary, which is not text to read")
+            texts = [path for path in texts if os.path.realpath(path) != place_of_vocabulary]
         if not texts:
             only = ", only records or what lies beside them" if matches else ""
             raise ValueError(f"no file matches {pattern!r}{only}. Give an existing file or glob.")

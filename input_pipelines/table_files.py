@@ -19,6 +19,7 @@ Row = dict[str | int, Any]
 FORMATS = (".tsv", ".csv", ".jsonl")
 
 _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
+_MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_LINE = 1 << 26  # bytes; a file without line ends would fill the memory
 
 
@@ -90,10 +91,19 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
 
 
 def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
+    # Predictions have a row for each row. A line of tabs is a row of empty cells; and if there is
+    # one column only, so is a line without text, but for those at the end of the file.
+    has_one_column, empty = None, []
     for line, text in text_lines(path, keep_empty=True):
-        # A line of tabs is a row of empty cells: predictions have a row for it.
-        if "\t" in text or text.strip():
-            yield line, text.split("\t")
+        if "\t" not in text and not text.strip():
+            empty.append(line)
+            continue
+        if has_one_column:
+            yield from ((number, [""]) for number in empty)
+        elif has_one_column is None:
+            has_one_column = "\t" not in text
+        empty.clear()
+        yield line, text.split("\t")
 
 
 def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -147,9 +157,11 @@ def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]
                 try:
                     text = data.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
+                    is_utf16 = number == 1 and data.startswith(_MARKS_OF_UTF16)
+                    encoding = "utf-16" if is_utf16 else "latin1"
                     raise TableError(
                         f"{path}:{number}: is not UTF-8 at byte {error.start + 1} of the line "
-                        f"({error.reason}). Convert the file (iconv -f latin1 -t utf-8)"
+                        f"({error.reason}). Convert the file (iconv -f {encoding} -t utf-8)"
                     ) from None
                 text = text.removesuffix("\n").removesuffix("\r")
                 if text.strip() or keep_empty:

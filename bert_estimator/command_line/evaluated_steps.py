@@ -59,7 +59,12 @@ def write(directory: str, values: Mapping[int, float]) -> None:
 
 
 def best_of(values: Mapping[int, float]) -> int | None:
-    """Returns the first step of the largest metric, or None if there is no step."""
+    """Returns the first step of the largest metric, or None if there is no step.
+
+    If no metric is a number, it returns the last step, which has been trained most.
+    """
+    if values and max(values.values()) == -math.inf:
+        return list(values)[-1]
     return max(values, key=values.get, default=None)
 
 

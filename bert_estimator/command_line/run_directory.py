@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from bert_estimator import atomic_file, json_files, storage
+from bert_estimator import atomic_file, disk_errors, json_files, storage
 from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
@@ -138,6 +138,11 @@ class RunDirectory:
         }
         _write(self._config_path, json.dumps(config, indent=2) + "\n")
 
+    def network_file(self) -> str | None:
+        """Returns the bert_config.json of the run that can be resumed, or None if there is none."""
+        path = os.path.join(self.path, NETWORK_FILES[0])
+        return path if self.holds_checkpoint() and os.path.exists(path) else None
+
     def write_network(
         self,
         network: Mapping[str, Any],
@@ -150,28 +155,10 @@ class RunDirectory:
           network: dict of the keys of bert_config.json.
           vocab_file: the vocabulary to copy, or None if it is not known.
           task: dict for task.json, as `bert_estimator.interchange.network_files` reads it, or None.
-
-        Raises:
-          FlagError: the directory's checkpoints are of another network.
         """
         config_file, task_file, word_piece, sentence_piece = (
             os.path.join(self.path, name) for name in NETWORK_FILES
         )
-        if self.holds_checkpoint() and os.path.exists(config_file):
-            try:
-                before = json_files.read(config_file)
-            except json_files.JsonError as error:
-                raise FlagError(
-                    f"--output_dir={self.path}: the network of its run cannot be read ({error}); "
-                    "choose another directory, or put the file back"
-                ) from None
-            for key, value in network.items():
-                if before.get(key, value) != value:
-                    raise FlagError(
-                        f"--bert_config_file: {self.path} holds a run of a network with "
-                        f"{key}={before[key]!r}, not {value!r}. Use that value to go on with it, "
-                        "or another --output_dir"
-                    )
         _write(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
         if task is not None:
             _write(task_file, json.dumps(task, indent=2) + "\n")
@@ -195,7 +182,7 @@ class RunDirectory:
 
     def add_metrics(self, record: Mapping[str, float]) -> None:
         """Appends a line to metrics.jsonl: a dict with at least `step`."""
-        with open(self.metrics_path, "ab+") as writer:
+        with disk_errors.naming(self.metrics_path), open(self.metrics_path, "ab+") as writer:
             if writer.tell():
                 writer.seek(-1, os.SEEK_END)
                 if writer.read() != b"\n":  # a line cut short by a kill
@@ -210,7 +197,8 @@ class RunDirectory:
         """
         values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
         record = {"step": int(results["global_step"]), **values}
-        if record not in self.metrics():
+        # NaN is not equal to itself, but its text is.
+        if json.dumps(record) not in map(json.dumps, self.metrics()):
             self.add_metrics(record)
 
     def evaluations(self) -> list[dict[str, float]]:

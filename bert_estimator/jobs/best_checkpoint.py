@@ -30,8 +30,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
 
     Args:
       config: the `JobConfig`. Its `eval_steps` says which checkpoints are evaluated, by default
-        all; the best one is copied if it `keeps_best`; training ends after
+        all, besides the last; the best one is copied if it `keeps_best`; training ends after
         `early_stopping_patience` evaluations in a row without a better metric.
+      num_train_steps: the step that training ends at.
       evaluate: function without arguments that evaluates the newest checkpoint and returns (its
         metric, its path). A larger metric is better; NaN is worse than every number.
 
@@ -39,9 +40,15 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
       FlagError: best.json cannot be read.
     """
 
-    def __init__(self, config: JobConfig, evaluate: Callable[[], tuple[float, str]]):
+    def __init__(
+        self,
+        config: JobConfig,
+        num_train_steps: int,
+        evaluate: Callable[[], tuple[float, str]],
+    ):
         self._directory = os.path.join(config.output_dir, evaluated_steps.DIRECTORY)
         self._evaluate = evaluate
+        self._last_step = num_train_steps
         self._every = config.eval_steps or 1
         self._keeps_best = config.keeps_best()
         self._patience = config.early_stopping_patience
@@ -52,8 +59,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         """Whether patience is exhausted, in this training or in the training that it resumes."""
         if not self._patience or not self._values:
             return False
-        since = list(self._values).index(evaluated_steps.best_of(self._values))
-        return len(self._values) - 1 - since >= self._patience
+        values = list(self._values.values())
+        return len(values) - 1 - values.index(max(values)) >= self._patience
 
     def resume(self, step: int) -> None:
         """Completes what an earlier process of this training did not complete.
@@ -76,6 +83,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     def reads_checkpoint(self, step: int) -> bool:
         """Returns whether the checkpoint of a step is evaluated, and so read."""
         # Which steps are due follows from the list, and so not from when a process was killed.
+        if step == self._last_step and self._keeps_best:
+            return step not in self._values
         return step // self._every != max(self._values, default=0) // self._every
 
     def after_save(self, session: tf.Session, global_step_value: int) -> bool:
@@ -86,11 +95,15 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
             return self.exhausted
         value, checkpoint = self._evaluate()
         if math.isnan(value):  # a correlation with constant predictions
+            tf.logging.warning("The metric of step %d is not a number: others are better.", step)
             value = -math.inf
         values = {**self._values, step: value}
         # Training may have gone back to a checkpoint, and the best one until then may be gone.
         kept = evaluated_steps.best_kept(self._directory, self._values)
-        if self._keeps_best and (kept is None or value > self._values[kept]):
+        is_best = (
+            kept is None or evaluated_steps.best_of({kept: self._values[kept], step: value}) == step
+        )
+        if self._keeps_best and is_best:
             self._copy(checkpoint)
         self._values = values
         evaluated_steps.write(self._directory, self._values)

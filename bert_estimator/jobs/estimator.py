@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, malloc, sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import hugging_face_config
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.tpu.program import devices, hosts, roll_call
@@ -18,6 +19,9 @@ from bert_estimator.tpu.step import step_graph
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
+
+# What a network's configuration says of its training alone.
+_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 # Names of TensorFlow's passes over the graph of a training step, in their order.
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
@@ -45,6 +49,40 @@ def read_bert_config(config: JobConfig) -> BertConfig:
         if hugging_face_config.is_config(path):
             return hugging_face_config.read_config(path)
         return BertConfig.from_json_file(path)
+
+
+def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:
+    """Checks that the checkpoints of a run's directory, if there are any, are of a network.
+
+    Variables of the same shapes may belong to several networks. With `num_hidden_groups`, some
+    variables would just be left out.
+
+    Args:
+      directory: the directory of the run.
+      bert_config: the network.
+      do_train: whether the run goes on; otherwise, what matters in training only may differ.
+
+    Raises:
+      FlagError: they are of another network, or bert_config.json beside them cannot be read.
+    """
+    path = directory.network_file()
+    if path is None:
+        return
+    try:
+        before = BertConfig.from_json_file(path)
+    except ValueError as error:
+        raise flags.FlagError(
+            f"--output_dir={directory.path}: the network of its run cannot be read ({error}); "
+            "choose another directory, or put the file back"
+        ) from None
+    for field in dataclasses.fields(BertConfig):
+        was, value = (getattr(config, field.name) for config in (before, bert_config))
+        if was != value and (do_train or field.name not in _OF_TRAINING):
+            raise flags.FlagError(
+                f"--bert_config_file: {directory.path} holds a run of a network with "
+                f"{field.name}={was!r}, not {value!r}. Use that value to go on with it, or another "
+                "--output_dir"
+            )
 
 
 def check_length(config: JobConfig, bert_config: BertConfig) -> None:

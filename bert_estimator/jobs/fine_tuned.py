@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import json_files, storage
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, tf1_checkpoint
-from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")
@@ -26,7 +26,8 @@ def checkpoint_of(source: Source) -> str | None:
 
     Converted and published networks lack the step, and Hugging Face's files are not a checkpoint.
     If such a network was fine-tuned, a copy of it with the global step 0 is written to a directory
-    that lasts as long as the process.
+    that lasts as long as the process. Hugging Face's networks for tags and for answers lack the
+    pooler, which these do not use: in the copy it is zero.
 
     Args:
       source: the network.
@@ -36,10 +37,17 @@ def checkpoint_of(source: Source) -> str | None:
     """
     if source.checkpoint and tf.train.load_checkpoint(source.checkpoint).has_tensor(_STEP):
         return source.checkpoint
-    if not {CLASSIFIER, f"{ANSWER}/output_weights"} & set(source.shapes):
+    heads = [name for name in (CLASSIFIER, f"{ANSWER}/output_weights") if name in source.shapes]
+    if not heads:
         return None
     prefix = os.path.join(storage.temporary_folder(), "model.ckpt-0")
-    values = {**{name: source.read(name) for name in source.shapes}, _STEP: np.int64(0)}
+    hidden_size = source.shapes[heads[0]][1]
+    pooler = {
+        f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),
+        f"{POOLER}dense/bias": np.zeros([hidden_size], np.float32),
+    }
+    weights = {name: source.read(name) for name in source.shapes}
+    values = {**pooler, **weights, _STEP: np.int64(0)}
     tf1_checkpoint.save(prefix, values)
     return prefix
 

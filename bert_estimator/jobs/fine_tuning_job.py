@@ -16,7 +16,7 @@ from bert_estimator import atomic_file, fine_tuning, interchange, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.errors import GREATEST
-from bert_estimator.jobs import compile_only, estimator, fine_tuned
+from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
 from bert_estimator.jobs.run import Run, evaluation_line, locked
@@ -69,9 +69,13 @@ class FineTuning(abc.ABC):
         self._config, self._master = estimator.find_cores(config)
         config = self._config
         self._data = self.load(config)
+        estimator.check_network(directory, self._data.bert_config, config.do_train)
         if config.do_train:
             flag = next((name for name in config.DATA_FLAGS if getattr(config, name)), "output_dir")
             directory.check_config(config.settings_to_go_on(), self._data.digest(), flag)
+            if config.init_checkpoint and not directory.holds_checkpoint():
+                lower = self.task()["do_lower_case"]
+                vocabulary.check_start(config, self._data.vocab_file, lower, "vocab_file")
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
@@ -193,7 +197,8 @@ class FineTuning(abc.ABC):
         directory.forget_metrics_after(self._run.estimator.global_step())
         best_checkpoint = None
         if config.evaluates_while_training():
-            best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
+            steps = num_train_steps(config, self._data.train)
+            best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest)
         self._run.train(
             functools.partial(_input_fn, config, self._data.train, True),
             num_train_steps(config, self._data.train),

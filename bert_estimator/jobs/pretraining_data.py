@@ -1,14 +1,16 @@
 """Finds the records that pretraining reads, the user's or the embedded corpus, and checks them."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tokenization
+from bert_estimator import json_files, tokenization
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import NETWORK_FILES
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.tpu.program import hosts
@@ -35,6 +37,8 @@ class PretrainingData:
       vocab_file: the vocabulary that made the training records, or None if it is not known.
       do_lower_case: whether the text of the training records is lower-cased, or None if it is not
         known.
+      vocab_sha256: the checksum of the vocabulary that made the training records, or None if it is
+        not known.
       token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
         not known.
     """
@@ -46,6 +50,7 @@ class PretrainingData:
     is_held_out: bool
     vocab_file: str | None = None
     do_lower_case: bool | None = None
+    vocab_sha256: str | None = None
     token_counts: Any = None
 
     def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
@@ -126,8 +131,43 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         set(records.files).isdisjoint(eval_records.files),
         _vocabulary(config, vocab_size, records.files) if config.do_train else None,
         next(iter(manifest.casings(records.files)), None),
+        next(iter(manifest.vocabularies(records.files)), None),
         token_counts,
     )
+
+
+def check_evaluated(config: PretrainingConfig, data: PretrainingData) -> None:
+    """Checks that the records are of the vocabulary of the run that is evaluated.
+
+    Raises:
+      FlagError: the files beside its checkpoints say that they are not.
+    """
+    path, lower = config.output_dir, None
+    task_file, *vocab_files = (os.path.join(path, name) for name in NETWORK_FILES[1:])
+    if os.path.exists(task_file):
+        with flags.named("output_dir"):
+            lower = json_files.read(task_file).get("do_lower_case")
+    vocab_file = next(filter(os.path.exists, vocab_files), None)
+    learned = vocab_file and manifest.sha256_of_file(vocab_file), lower
+    rule = f"its records were made with another vocabulary or --do_lower_case than {path} learned"
+    for pair in zip(learned, (data.vocab_sha256, data.do_lower_case), strict=True):
+        flags.check(None in pair or pair[0] == pair[1], "input_file", config.input_file, rule)
+
+
+def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
+    """Checks that all stages of a recipe have records of one vocabulary.
+
+    Raises:
+      FlagError: a stage has another vocabulary or casing than the stage before it.
+    """
+    for (_, before), (config, data) in itertools.pairwise(stages):
+        for name in ("vocab_sha256", "do_lower_case"):
+            values = {getattr(before, name), getattr(data, name)} - {None}
+            rule = (
+                "its records were made with another vocabulary or --do_lower_case than the records "
+                "of the stage before"
+            )
+            flags.check(len(values) < 2, "input_file", config.input_file, rule)
 
 
 def _warn_of_text_on_both_sides(record_files):

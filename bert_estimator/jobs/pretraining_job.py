@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.jobs import compile_only, estimator, pretraining_data
+from bert_estimator.jobs import compile_only, estimator, pretraining_data, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.run import Run, locked
+from bert_estimator.provenance import Origin
 from input_pipelines import pretraining_input
 
 
@@ -35,7 +36,9 @@ def run(configs: Sequence[PretrainingConfig]) -> None:
             if len(configs) > 1:
                 compile_only.print_total(configs)
             return
-        for stage in [Pretraining(config) for config in configs]:
+        stages = [Pretraining(config) for config in configs]
+        pretraining_data.check_stages([(stage.config, stage.data) for stage in stages])
+        for stage in stages:
             _describe(stage.config)
             stage.run()
 
@@ -46,6 +49,10 @@ class Pretraining:
     Args:
       config: its `PretrainingConfig`.
 
+    Attributes:
+      config: the configuration, completed for the cores.
+      data: its `PretrainingData`.
+
     Raises:
       FlagError: flags that do not fit its files, its cores, or the run in its directory.
     """
@@ -53,21 +60,30 @@ class Pretraining:
     def __init__(self, config: PretrainingConfig):
         directory = config.open_directory()
         bert_config = _bert_config(config)
+        estimator.check_network(directory, bert_config, config.do_train)
         self.config, master = estimator.find_cores(config)
         config = self.config
-        self._data = pretraining_data.find(
+        self.data = pretraining_data.find(
             config, bert_config.vocab_size, may_replace=not directory.holds_checkpoint()
         )
         if config.do_train:
-            directory.check_config(config.settings_to_go_on(), self._data.digest)
+            directory.check_config(config.settings_to_go_on(), self.data.digest)
+            is_of_stage = config.sources["init_checkpoint"].origin is Origin.STAGE
+            starts = config.init_checkpoint and not directory.holds_checkpoint()
+            if starts and not is_of_stage:  # of stages, `run` compares the records
+                vocabulary.check_start(
+                    config, self.data.vocab_file, self.data.do_lower_case, "input_file"
+                )
             task = {
                 "kind": "pretraining",
-                "do_lower_case": self._data.do_lower_case,
+                "do_lower_case": self.data.do_lower_case,
                 "max_seq_length": config.max_seq_length,
             }
-            directory.write_network(bert_config.to_dict(), self._data.vocab_file, task)
+            directory.write_network(bert_config.to_dict(), self.data.vocab_file, task)
             corners = _update_rule(config).corners()
-            directory.write_config(config.settings(), config.sources, self._data.digest, corners)
+            directory.write_config(config.settings(), config.sources, self.data.digest, corners)
+        elif directory.holds_checkpoint():
+            pretraining_data.check_evaluated(config, self.data)
         self._bert_config = bert_config
         self._run = Run(config, directory, _estimator(config, bert_config, master))
 
@@ -80,7 +96,7 @@ class Pretraining:
                 print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
                 return
             if config.do_eval:
-                print(self._data.evaluated(), flush=True)
+                print(self.data.evaluated(), flush=True)
             start_step = run.estimator.global_step()
             if config.do_train:
                 run.directory.forget_metrics_after(start_step)
@@ -89,19 +105,21 @@ class Pretraining:
                 input_fn = functools.partial(self._input_fn, True)
                 best_checkpoint = None
                 if config.evaluates_while_training():
-                    best_checkpoint = BestCheckpoint(config, self._evaluate_newest)
+                    best_checkpoint = BestCheckpoint(
+                        config, config.num_train_steps, self._evaluate_newest
+                    )
                 run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
             if config.do_eval:
                 results = self._evaluate(run.best())
                 run.log_rest(printed_step=int(results["global_step"]))
-                what = "Held-out text" if self._data.is_held_out else "Training text"
+                what = "Held-out text" if self.data.is_held_out else "Training text"
                 print(_scores(what, run.directory.evaluations(), results["global_step"]))
             print(run.summary())
 
     def _input_fn(self, is_training, skipped=()):
         config = self.config
         return pretraining_input.input_fn_builder(
-            self._data.train_files if is_training else self._data.eval_files,
+            self.data.train_files if is_training else self.data.eval_files,
             config.max_seq_length,
             config.max_predictions_per_seq,
             is_training=is_training,
@@ -134,12 +152,12 @@ class Pretraining:
     @functools.cached_property
     def _baseline(self):
         config = self.config
-        return self._data.baseline(
+        return self.data.baseline(
             self._eval_steps() * config.eval_batch_size, config.max_bad_records
         )
 
     def _eval_steps(self):
-        batches = -(-self._data.num_eval_records // self.config.eval_batch_size)
+        batches = -(-self.data.num_eval_records // self.config.eval_batch_size)
         return min(self.config.max_eval_steps, batches)
 
 

@@ -1,16 +1,22 @@
-"""The vocabulary of a fine-tuning: opened, checked against the network, and kept in the run."""
+"""The vocabulary of a run: opened, checked against the network, and kept in the run."""
 
 import contextlib
 import dataclasses
 import os
 import shutil
 
+import tensorflow.compat.v1 as tf
+
 from bert_estimator import interchange, storage, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
 from input_pipelines import default_data
+
+# Tokens of this kind wait for other names; the network has not learned anything of them.
+_UNUSED = "[unused"
 
 
 def open_tokenizer(
@@ -82,3 +88,65 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file
+
+
+def check_start(
+    config: JobConfig, vocab_file: str | None, do_lower_case: bool | None, flag: str
+) -> None:
+    """Checks that the network of --init_checkpoint was trained on the same tokens.
+
+    Its embeddings would be of other words. Tokens that its vocabulary calls [unused...] may have
+    other names. With --allow_partial_init, a difference is a warning.
+
+    Args:
+      config: the configuration, with --init_checkpoint.
+      vocab_file, do_lower_case: what the examples are made with; None if it is not known.
+      flag: the flag that they come from.
+
+    Raises:
+      FlagError: the network was trained with another vocabulary or another casing.
+    """
+    with flags.named("init_checkpoint"):
+        source = interchange.open_source(config.init_checkpoint)
+    found = ""
+    if None not in (source.do_lower_case, do_lower_case) and source.do_lower_case != do_lower_case:
+        found = f"with --do_lower_case={source.do_lower_case}, not {do_lower_case}"
+    elif source.vocab_file is not None and vocab_file is not None:
+        differs = _first_difference(source.vocab_file, vocab_file)
+        if differs is not None:
+            number, theirs, ours = differs
+            found = (
+                f"with the vocabulary {source.vocab_file}, whose token {number} is {theirs!r}, and "
+                f"{vocab_file} has {ours!r} there"
+            )
+    if not found:
+        return
+    found = f"{config.init_checkpoint} was trained {found}"
+    if config.allow_partial_init:
+        tf.logging.warning("--%s: %s.", flag, found)
+        return
+    raise flags.FlagError(
+        f"--{flag}: {found}. Use the same vocabulary and casing, or add --allow_partial_init to "
+        "train on other tokens all the same"
+    )
+
+
+def _first_difference(theirs, ours):
+    """Returns (id, token, token) of the first token that two vocabularies do not share, or None."""
+    if _bytes_of(theirs) == _bytes_of(ours):
+        return None
+    pairs = zip(_tokens_of(theirs), _tokens_of(ours), strict=False)
+    for number, (token, other) in enumerate(pairs):
+        if token != other and not token.startswith(_UNUSED):
+            return number, token, other
+    return None
+
+
+def _tokens_of(vocab_file):
+    tokenizer = tokenization.open_tokenizer(vocab_file, None)
+    return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+
+
+def _bytes_of(path):
+    with open(storage.local(path), "rb") as reader:
+        return reader.read()

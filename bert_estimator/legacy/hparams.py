@@ -17,10 +17,17 @@ class HParams:
     For a list, the first element fixes the type of the elements.
 
     Args:
+      hparam_def: must be None: the protocol buffer of hyperparameters went with `tf.contrib`.
+      model_structure: any value that `get_model_structure` is to return.
       **kwargs: the names and first values.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, hparam_def: None = None, model_structure: Any = None, **kwargs):
+        if hparam_def is not None:
+            raise ValueError(
+                "HParams: hparam_def is not supported; give the names and values, or parse_json"
+            )
+        self._model_structure = model_structure
         self._types = {}  # name -> (type, whether it is a list); the type None allows any value
         for name, value in kwargs.items():
             self.add_hparam(name, value)
@@ -116,6 +123,14 @@ class HParams:
         """Returns a dict of all hyperparameters."""
         return {name: getattr(self, name) for name in self._types}
 
+    def set_model_structure(self, model_structure: Any) -> None:
+        """Sets what `get_model_structure` returns."""
+        self._model_structure = model_structure
+
+    def get_model_structure(self) -> Any:
+        """Returns the value that was set, None at first."""
+        return self._model_structure
+
     def get(self, key: str, default: Any = None) -> Any:
         """Returns a hyperparameter, or the default if the name is unknown."""
         return getattr(self, key) if key in self._types else default
@@ -124,7 +139,10 @@ class HParams:
         return key in self._types
 
     def __str__(self):
-        return ",".join(f"{name}={value}" for name, value in sorted(self.values().items()))
+        return ",".join(f"{name}={value}" for name, value in self.values().items())
+
+    def __repr__(self):
+        return f"{type(self).__name__}({sorted(self.values().items())})"
 
 
 def _cast(name, of_type, value):

@@ -86,22 +86,22 @@ class DecoupledWeightDecayExtension:
     """
 
     def __init__(self, weight_decay: Any, **kwargs: Any):
-        self._decayed = None  # the names of the variables; None means all
+        self._decayed_variables = None  # the names of the variables; None means all
         self._weight_decay = weight_decay
         super().__init__(**kwargs)
 
     def minimize(self, loss, *args, decay_var_list=None, **kwargs):
-        self._decayed = _names(decay_var_list)
+        self._decayed_variables = _names(decay_var_list)
         return super().minimize(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
         if decay_var_list is not None:
-            self._decayed = _names(decay_var_list)
+            self._decayed_variables = _names(decay_var_list)
         return super().apply_gradients(grads_and_vars, global_step, name)
 
     def _prepare(self):
         decay = self._weight_decay
-        self._decay_tensor = tf.convert_to_tensor(decay() if callable(decay) else decay)
+        self._weight_decay_tensor = tf.convert_to_tensor(decay() if callable(decay) else decay)
         super()._prepare()
 
     def _apply_dense(self, grad, var):
@@ -121,9 +121,9 @@ class DecoupledWeightDecayExtension:
             return super()._resource_apply_sparse(grad, var, indices)
 
     def _after_decay(self, gradient, variable, rows=None):
-        if self._decayed is not None and variable.name not in self._decayed:
+        if self._decayed_variables is not None and variable.name not in self._decayed_variables:
             return tf.control_dependencies([])
-        decay = tf.cast(self._decay_tensor, variable.dtype.base_dtype)
+        decay = tf.cast(self._weight_decay_tensor, variable.dtype.base_dtype)
         # The gradient is of the variable before its decay.
         with tf.control_dependencies([gradient]):
             if rows is None:
@@ -142,7 +142,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
         def __init__(self, weight_decay, *args, **kwargs):
-            self._decayed = None
+            self._decayed_variables = None
             self._weight_decay = weight_decay
             base_optimizer.__init__(self, *args, **kwargs)
 

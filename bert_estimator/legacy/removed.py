@@ -44,7 +44,7 @@ REMOVED = {
     ),
     "tensorflow.contrib.distribute": (
         "distribution strategies",
-        "TPUEstimator's own cores, RunConfig(master=...), or tf.distribute",
+        "TPUEstimator's own cores, RunConfig(master=...)",
     ),
     **{
         f"tensorflow.contrib.estimator.{name}": (

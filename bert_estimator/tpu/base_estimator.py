@@ -62,7 +62,9 @@ class Estimator:
         for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
             if getattr(config, name) is not None:
                 raise ValueError(
-                    f"RunConfig.{name} is not supported: the cores are TPUEstimator's own business"
+                    f"RunConfig.{name} is not supported. Leave it out to run on one device, or use "
+                    'TPUEstimator(use_tpu=True) on all cores of RunConfig(master=...): "local" for '
+                    'TPUs, "gpu" for GPUs'
                 )
         call.check_model_fn(model_fn, params)
         self._warm_start = warm_start.settings_of(warm_start_from)

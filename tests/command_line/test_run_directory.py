@@ -170,16 +170,11 @@ def test_the_network_lies_beside_the_checkpoints(tmp_path):
     assert json.loads((tmp_path / "run/bert_config.json").read_text()) == {"vocab_size": 7}
 
 
-def test_a_run_does_not_go_on_with_another_network(tmp_path):
-    directory(tmp_path).write_network({"num_attention_heads": 2})
-    run = directory(tmp_path, step=5)
-    run.write_network({"num_attention_heads": 2, "a_key_of_a_later_version": 1})
-    message = (
-        rf"--bert_config_file: {tmp_path} holds a run of a network with num_attention_heads=2, "
-        "not 4. Use that value"
-    )
-    with pytest.raises(FlagError, match=message):
-        run.write_network({"num_attention_heads": 4})
+def test_the_network_of_a_run_that_can_be_resumed(tmp_path):
+    run = directory(tmp_path)
+    run.write_network({"vocab_size": 9})
+    assert run.network_file() is None
+    assert directory(tmp_path, step=5).network_file() == f"{tmp_path}/bert_config.json"
 
 
 def test_metrics_after_the_checkpoint_are_forgotten(tmp_path):

@@ -90,6 +90,20 @@ def test_a_file_counts_once_however_it_is_spelled(tmp_path, monkeypatch):
     assert find_files(["a.txt", "./a.txt", str(tmp_path / "*.txt"), "d/../a.txt", "d"]) == ["a.txt"]
 
 
+def test_the_vocabulary_is_not_text(tmp_path):
+    text = write(tmp_path, "a.txt", b"One.\n")
+    vocab_file = write(tmp_path, "words.txt", b"a\n")
+    link = str(tmp_path / "link.txt")
+    os.symlink(vocab_file, link)
+    assert find_files([str(tmp_path)], vocab_file) == [text]
+    assert find_files([str(tmp_path / "*.txt")], link) == [text]
+    for named in (vocab_file, link):
+        with pytest.raises(ValueError, match=f"^{named} is the vocabulary, which is not text to"):
+            find_files([text, named], vocab_file)
+    with pytest.raises(ValueError, match="no file matches"):
+        find_files([str(tmp_path / "words*")], vocab_file)
+
+
 def test_what_this_project_writes_is_not_text(tmp_path):
     """A second creation from the same folder would read what the first one wrote."""
     text = write(tmp_path, "a.txt", b"One.\n")

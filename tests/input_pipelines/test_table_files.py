@@ -34,6 +34,21 @@ def test_a_row_of_empty_cells_is_a_row(tmp_path):
     assert rows(tmp_path, "a.csv", data.replace(b"\t", b",")) == rows(tmp_path, "a.tsv", data)
 
 
+def test_in_one_column_a_line_without_text_is_a_row_unless_it_is_at_the_end(tmp_path):
+    data = b"\n text\nthe cat\n\n  \nlast\n\n\n"
+    found = [row["text"] for _, row in rows(tmp_path, "a.tsv", data)]
+    assert found == ["the cat", "", "", "last"]
+    found = rows(tmp_path, "a.tsv", data, has_header=False)
+    assert found == [(2, {0: " text"}), (3, {0: "the cat"}), *[(n, {0: ""}) for n in (4, 5)],
+                     (6, {0: "last"})]  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin1"])
+def test_other_encodings_are_named(tmp_path, encoding):
+    with pytest.raises(TableError, match=rf"a\.tsv:1: is not UTF-8 .*\(iconv -f {encoding} -t"):
+        rows(tmp_path, "a.tsv", "größe\tlabel\n".encode(encoding))
+
+
 def test_only_a_line_feed_ends_a_line(tmp_path):
     data = "a\tb\nx\u2028y\x85z\x0b\t1\n".encode()
     assert rows(tmp_path, "a.tsv", data) == [(2, {"a": "x\u2028y\x85z\x0b", "b": "1"})]

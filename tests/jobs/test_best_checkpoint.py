@@ -18,8 +18,9 @@ from bert_estimator.jobs.config import JobConfig
 class Run:
     """Trains on files: its evaluations give `values`, by step."""
 
-    def __init__(self, folder, values, **options):
+    def __init__(self, folder, values, num_train_steps=10**6, **options):
         self.folder, self.values, self.options = folder, values, options
+        self.num_train_steps = num_train_steps
         self.evaluated, self.step = [], 0
         self.kill = lambda place: None
         self.begin()
@@ -28,7 +29,7 @@ class Run:
         """As a process does; the one before it may have been killed."""
         options = {"keep_best_checkpoint": True, **self.options}
         config = JobConfig(output_dir=str(self.folder), **options)
-        self.listener = BestCheckpoint(config, self._evaluate)
+        self.listener = BestCheckpoint(config, self.num_train_steps, self._evaluate)
 
     def _evaluate(self):
         self.kill("in the evaluation")
@@ -67,6 +68,30 @@ def run(tmp_path):
 
 def kept(tmp_path):
     return sorted(path.name for path in (tmp_path / "best").glob("model*"))
+
+
+@pytest.mark.parametrize("eval_steps", [20, 100])
+def test_the_last_checkpoint_is_evaluated_too(tmp_path, run, eval_steps):
+    a_run = run({10: 0.5, 20: 0.6, 30: 0.7}, num_train_steps=30, eval_steps=eval_steps)
+    a_run.finish()
+    assert a_run.evaluated == ([20, 30] if eval_steps == 20 else [30])
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-30"
+    a_run.resume(30)  # the same command again
+    assert a_run.evaluated.count(30) == 1
+
+
+def test_without_keeping_the_best_the_last_is_left_to_do_eval(run):
+    a_run = run({10: 0.5, 20: 0.6}, num_train_steps=20, eval_steps=100, keep_best_checkpoint=False)
+    a_run.finish()
+    assert a_run.evaluated == []
+
+
+def test_if_no_metric_is_a_number_the_last_checkpoint_is_kept(tmp_path, run):
+    a_run = run(dict.fromkeys((10, 20, 30), math.nan), early_stopping_patience=2)
+    assert a_run.finish() == 30 and a_run.listener.exhausted
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-30"
+    assert a_run.kept().keys() >= {"model.ckpt-30.index"}
+    assert "model.ckpt-10.index" not in a_run.kept()
 
 
 def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
@@ -126,11 +151,6 @@ def test_a_metric_that_is_not_a_number_is_below_all_others(tmp_path, run):
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-2"
     evaluations = json.loads((tmp_path / "best" / "best.json").read_text())["evaluations"]
     assert [each["value"] for each in evaluations] == [None, -0.5, None]
-
-
-def test_where_no_metric_is_a_number_the_first_is_kept(tmp_path, run):
-    run({1: math.nan, 2: math.nan}).finish()
-    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-1"
 
 
 def test_patience_counts_evaluations_that_are_no_better(run, logged):

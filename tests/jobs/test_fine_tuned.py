@@ -7,6 +7,7 @@ import fixtures
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from scripts import SQUAD, TAGGER
 from tiny_run import bert_config, words, write_pairs
 from tiny_run import classifier_flags as command
 
@@ -14,6 +15,7 @@ import run_classifier
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.interchange import __main__ as convert
 from bert_estimator.interchange import network_variables
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
@@ -155,3 +157,22 @@ def test_another_vocabulary_is_refused_by_the_script(model, tmp_path, capsys, fl
         place = {}
     assert run(tmp_path, "x", vocab_file=other, **place) == 2
     assert f"and {other} is another one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", [TAGGER, SQUAD], ids=lambda script: script.name)
+def test_networks_without_a_pooler_are_evaluated(script, tmp_path):
+    """Hugging Face's networks for tags and answers do not have one."""
+    script.write_data(tmp_path)
+
+    def results(name, **flags):
+        flags = script.flags(tmp_path, tmp_path / name, do_eval=True, **flags)
+        assert script.module.main([script.name, *flags]) == 0
+        text = (tmp_path / name / "eval_results.txt").read_text()
+        return dict(line.split(" = ") for line in text.splitlines())
+
+    trained = results("run", do_train=True)
+    assert convert.main(["interchange", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
+    assert not [n for n in interchange.open_source(str(tmp_path / "hf")).shapes if "pooler" in n]
+    found = results("elsewhere", do_train=False, init_checkpoint=tmp_path / "hf")
+    assert {**found, "global_step": ""} == {**trained, "global_step": ""}
+    assert float(trained["mean_loss"]) > 0

@@ -18,10 +18,20 @@ def test_values_are_attributes():
     assert hparams.values()["name"] == "x"
     assert "units" in hparams and "absent" not in hparams
     assert hparams.get("rate") == 0.5 and hparams.get("absent", 7) == 7
-    assert str(hparams) == "deep=True,more=3,name=x,rate=0.5,sizes=[1, 2],units=4"
+    assert str(hparams) == "units=4,rate=0.5,deep=True,sizes=[1, 2],name=x,more=3"
+    assert repr(HParams(b=1, a="x")) == "HParams([('a', 'x'), ('b', 1)])"
     hparams.del_hparam("more")
     assert "more" not in hparams
     assert copy.deepcopy(hparams).values() == hparams.values()
+
+
+def test_arguments_that_are_not_hyperparameters():
+    hparams = HParams(hparam_def=None, model_structure="tree", a=1)
+    assert hparams.values() == {"a": 1} and hparams.get_model_structure() == "tree"
+    hparams.set_model_structure(None)
+    assert hparams.get_model_structure() is None
+    with pytest.raises(ValueError, match="hparam_def is not supported; give the names and values"):
+        HParams(hparam_def=object())
 
 
 def test_parse_reads_every_type():

@@ -63,6 +63,30 @@ def test_momentum_with_decoupled_decay_of_chosen_variables(resource):
 
 
 @pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("AdadeltaOptimizer", {}),
+        ("AdagradOptimizer", {}),
+        ("AdamOptimizer", {}),
+        ("GradientDescentOptimizer", {}),
+        ("MomentumOptimizer", {"momentum": 0.9}),
+        ("RMSPropOptimizer", {}),
+        ("RMSPropOptimizer", {"centered": True, "momentum": 0.5}),
+    ],
+)
+def test_decoupled_decay_of_every_optimizer(name, arguments, resource):
+    base = getattr(tf.train, name)
+    kind = optimizers.extend_with_decoupled_weight_decay(base)
+    arguments = {"learning_rate": 0.1, **arguments}
+    plain = trained(lambda: base(**arguments), resource, steps=1)
+    got = trained(lambda: kind(0.02, **arguments), resource, steps=1)
+    for variable, start in START.items():  # these updates do not depend on the weights themselves
+        expected = plain[variable] - 0.02 * start
+        np.testing.assert_allclose(got[variable], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("resource", [False, True])
 def test_sparse_gradients_decay_only_their_rows(resource):
     kind = optimizers.extend_with_decoupled_weight_decay(tf.train.MomentumOptimizer)
     got = trained(

@@ -21,7 +21,8 @@ from bert_estimator.tpu.verbs.pending_write import PendingWrite
 # TensorFlow writes these first, and then renames them.
 _LEFTOVER_FOLDER = re.compile(rf"{checkpoints.BASENAME}-\d+_temp")
 _LEFTOVER_FILE = re.compile(
-    rf"{checkpoints.BASENAME}-\d+\..*\.tempstate\d+|checkpoint\.tmp[0-9a-f]+"
+    rf"{checkpoints.BASENAME}-\d+\..*\.tempstate\d+|"
+    rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+"
 )
 
 
