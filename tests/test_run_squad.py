@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -250,6 +251,18 @@ def test_the_predictor_refuses_a_model_of_answers(trained, capsys):
 
     assert predictor.main(["predictor", str(trained)]) == 2
     assert "kind must be one of classification, multi_label, regression" in capsys.readouterr().err
+
+
+def test_a_run_predicts_again_without_its_training_file(data, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    changes = {
+        "train_file": None, "eval_file": None, "predict_file": data / "dev2.json",
+        "do_predict": True, "version_2_with_negative": True, "n_best_size": 5, "use_tpu": False,
+    }  # fmt: skip
+    (run / "predictions.json").unlink()
+    assert main(squad_flags(data, run, **changes)) == 0
+    assert read(run / "predictions.json") == read(trained / "predictions.json")
 
 
 def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):

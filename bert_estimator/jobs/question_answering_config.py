@@ -5,6 +5,7 @@ TensorFlow, so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
+from typing import Any
 
 from bert_estimator import provenance
 from bert_estimator.command_line import flags
@@ -72,6 +73,13 @@ class QuestionAnsweringConfig(FineTuningConfig):
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
         may_differ=True,
     )
+
+    def settings_to_go_on(self) -> dict[str, Any]:
+        """Returns the settings that a run must share with the run that it resumes."""
+        settings = super().settings_to_go_on()
+        if not self.do_train:
+            del settings["train_file"]  # it is not read
+        return settings
 
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.
