@@ -139,7 +139,7 @@ class RunDirectory:
         _write(self._config_path, json.dumps(config, indent=2) + "\n")
 
     def network_file(self) -> str | None:
-        """Returns the bert_config.json of the run that can be resumed, or None if there is none."""
+        """Returns the bert_config.json of the run that can be resumed, or None."""
         path = os.path.join(self.path, NETWORK_FILES[0])
         return path if self.holds_checkpoint() and os.path.exists(path) else None
 
