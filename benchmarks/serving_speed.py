@@ -35,7 +35,7 @@ texts = json.load(open(path))
 
 def measured(answer, number, batch, after_tenth=lambda: None):
     parts = [texts[i : i + batch] for i in range(0, len(texts) - batch + 1, batch)]
-    for part in parts[:20]:  # what is compiled or allocated once is not measured
+    for part in parts[:4]:  # what is compiled or allocated once is not measured
         answer(part)
     memory, start = [], time.perf_counter()
     for i in range(number):

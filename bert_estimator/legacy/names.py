@@ -301,6 +301,9 @@ MODULES = {
             "summary_writer_initializer_op",
         ),
     ],
+    "tensorflow.contrib.predictor": [
+        ("bert_estimator.legacy.saved_predictor", "from_estimator from_saved_model"),
+    ],
     "tensorflow.contrib.training": [
         ("bert_estimator.legacy.hparams", "HParams"),
         (V1 + ".train", "checkpoints_iterator"),

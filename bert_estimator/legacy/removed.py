@@ -19,8 +19,7 @@ _NOT_OF_CONTRIB_ESTIMATOR = (
 )
 
 _IMPORTABLE_OF_CONTRIB = (
-    "crf cudnn_rnn distribute eager lite mixed_precision predictor quantize seq2seq tensorboard "
-    "tensorrt"
+    "crf cudnn_rnn distribute eager lite mixed_precision quantize seq2seq tensorboard tensorrt"
 )
 
 # Modules that can be imported, because many scripts import them and use nothing of them: using a
@@ -129,10 +128,6 @@ REMOVED = {
         )
         for name in _FURTHER_OPTIMIZERS.split()
     },
-    "tensorflow.contrib.predictor": (
-        "predictions from a saved model",
-        "tf.saved_model.load in a tf.Session",
-    ),
     "tensorflow.contrib.quantize": (
         "training for quantization",
         "the tensorflow-model-optimization package on a Keras model, without this runner",
