@@ -3,11 +3,14 @@
 import contextlib
 import json
 import shutil
+import types
 
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, write_data
 from tiny_run import bert_config, words, write_records
 
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs.pretraining_data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)
@@ -94,6 +97,23 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
     assert f"--input_file: {run} was trained with the vocabulary" in message
     assert "token 5 is 'w0', and" in message and "has 'w39' there" in message
     assert "add --allow_partial_init to train on other tokens" in message
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "is_allowed"),
+    [
+        ("vocab_sha256", ("a", "a"), True),
+        ("vocab_sha256", ("a", "b"), False),
+        ("vocab_sha256", ("a", None), True),
+        ("do_lower_case", (True, False), False),
+    ],
+)
+def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
+    config = types.SimpleNamespace(input_file="records")
+    stages = [(config, PretrainingData("", "", 1, "", False, **{field: v})) for v in values]
+    expected = pytest.raises(FlagError, match=r"^--input_file=records: .* of the stage before$")
+    with contextlib.nullcontext() if is_allowed else expected:
+        check_stages(stages)
 
 
 @pytest.mark.parametrize(

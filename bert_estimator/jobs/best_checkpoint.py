@@ -30,8 +30,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
 
     Args:
       config: the `JobConfig`. Its `eval_steps` says which checkpoints are evaluated, by default
-        all, besides the last; the best one is copied if it `keeps_best`; training ends after
-        `early_stopping_patience` evaluations in a row without a better metric.
+        all; the best one is copied if it `keeps_best`, and then the last one is evaluated in any
+        case; training ends after `early_stopping_patience` evaluations in a row without a better
+        metric.
       num_train_steps: the step that training ends at.
       evaluate: function without arguments that evaluates the newest checkpoint and returns (its
         metric, its path). A larger metric is better; NaN is worse than every number.

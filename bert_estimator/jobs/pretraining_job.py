@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Sequence
 
 from bert_estimator import pretraining, update
@@ -68,9 +69,11 @@ class Pretraining:
         )
         if config.do_train:
             directory.check_config(config.settings_to_go_on(), self.data.digest)
-            is_of_stage = config.sources["init_checkpoint"].origin is Origin.STAGE
             starts = config.init_checkpoint and not directory.holds_checkpoint()
-            if starts and not is_of_stage:  # of stages, `run` compares the records
+            is_of_stage = config.sources["init_checkpoint"].origin is Origin.STAGE
+            if is_of_stage and not os.path.exists(f"{config.init_checkpoint}.index"):
+                starts = False  # the stage before it will make it; `run` compares their records
+            if starts:
                 vocabulary.check_start(
                     config, self.data.vocab_file, self.data.do_lower_case, "input_file"
                 )

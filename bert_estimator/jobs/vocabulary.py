@@ -112,7 +112,8 @@ def check_start(
     if None not in (source.do_lower_case, do_lower_case) and source.do_lower_case != do_lower_case:
         found = f"with --do_lower_case={source.do_lower_case}, not {do_lower_case}"
     elif source.vocab_file is not None and vocab_file is not None:
-        differs = _first_difference(source.vocab_file, vocab_file)
+        with flags.named("init_checkpoint"):
+            differs = _first_difference(source.vocab_file, vocab_file)
         if differs is not None:
             number, theirs, ours = differs
             found = (

@@ -92,6 +92,7 @@ def serve(control):
             for number, descriptor in enumerate(streams):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
+            open_streams()
             with os.fdopen(request) as reader:
                 return json.load(reader)
         check_threads()
@@ -99,6 +100,18 @@ def serve(control):
         os.write(status, b"%d\n" % pid)
         for descriptor in (request, *streams):
             os.close(descriptor)
+
+
+def open_streams():
+    """Makes the standard streams anew: a file can be sought in, and a pipe cannot."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        old = getattr(sys, name)
+        new = open(  # noqa: SIM115 (it stays open)
+            old.fileno(), mode, closefd=False, encoding=old.encoding, errors=old.errors
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+    sys.stderr.reconfigure(line_buffering=True)
 
 
 def report_ended(pipes):
