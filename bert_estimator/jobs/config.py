@@ -63,8 +63,8 @@ class JobConfig:
     )
     allow_partial_init: bool = flags.field(
         False,
-        "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; its "
-        "vocabulary may be another.",
+        "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
+        "its vocabulary may be another.",
     )
     do_train: bool = flags.field(
         None, "Train. If no flag says what to do, train and evaluate.", may_differ=True
