@@ -13,20 +13,19 @@ def prepare() -> None:
     A closed stream is /dev/null afterwards. Otherwise Python has None for it, and the next file
     that is opened would have its number. What an encoding lacks is written as an escape.
     """
+    for number in range(len(_MODES)):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(null, True)  # processes that this one starts have it, too
     for number, (name, mode) in enumerate(_MODES.items()):
-        stream = getattr(sys, name)
-        if stream is None:
-            try:
-                os.fstat(number)
-            except OSError:
-                null = os.open(os.devnull, os.O_RDWR)
-                if null != number:
-                    os.dup2(null, number)
-                    os.close(null)
-            stream = open(os.devnull, mode)  # noqa: SIM115 (it stays open)
+        if getattr(sys, name) is None:
+            stream = open(number, mode, closefd=False)  # noqa: SIM115 (it stays open)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-        if mode == "w" and isinstance(stream, io.TextIOWrapper):
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

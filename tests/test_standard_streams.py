@@ -26,13 +26,14 @@ def run(code, redirections="", **env):
 @pytest.mark.parametrize("redirections", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(redirections):
     code = """
-import os, sys
+import os, subprocess, sys
 from bert_estimator import standard_streams
 standard_streams.prepare()
 print("out", flush=True)
 print("err", sys.stderr.isatty(), file=sys.stderr, flush=True)
 assert sys.stdin.read() == ""
 assert open(os.devnull).fileno() > 2
+subprocess.run([sys.executable, "-c", "import os; [os.fstat(i) for i in range(3)]"], check=True)
 """
     ended = run(code, redirections if "<" in redirections else f"{redirections} < /dev/null")
     assert ended.returncode == 0, ended.stderr

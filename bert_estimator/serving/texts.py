@@ -8,7 +8,7 @@ import numpy as np
 from input_pipelines.examples import Example
 
 BATCH_SIZE = 32
-# So many batches of lines are made together by commands, if the lines are there.
+# Commands sort the lines of up to so many batches, if that many have arrived.
 BATCHES_TOGETHER = 8
 _GREATEST_BATCH = 1 << 16
 

@@ -1,5 +1,6 @@
 """The best checkpoint, kept beside a training: on files, without a network."""
 
+import contextlib
 import json
 import math
 import os
@@ -362,3 +363,21 @@ def test_evaluations_alone_keep_no_checkpoint(tmp_path, run):
     assert a_run.evaluated == list(VALUES)
     assert os.listdir(tmp_path / "best") == ["best.json"]
     assert path_of_best(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, place):
+    runs = {}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bert_config.json").write_text("{}")
+        runs[name] = Run(tmp_path / name, VALUES, num_train_steps=36, eval_steps=100)
+    runs["whole"].finish()
+    with monkeypatch.context() as patched:
+        kills(runs["killed"], patched, place, 36)
+        with contextlib.suppress(Killed):
+            runs["killed"].finish()
+    runs["killed"].kill = lambda place: None
+    runs["killed"].resume(36)
+    assert runs["killed"].kept() == runs["whole"].kept()
+    assert "model.ckpt-36.index" in runs["whole"].kept()
