@@ -1,5 +1,6 @@
 """What the model_fns of fine-tuning share: the network, its initial weights, the layers' rates."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from bert_estimator import modeling, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.errors import ArgumentError
 from bert_estimator.init_checkpoint import scaffold_fn
+from bert_estimator.layers import primitives
 from bert_estimator.layers.dropout import Dropout
 
 
@@ -43,19 +45,22 @@ class Network:
         """Builds the network on `input_ids`, `input_mask` and `segment_ids`, int32 [B, F].
 
         Args:
-          features: the batch.
+          features: the batch. Outside of training, F may be unknown.
           dropout: the dropout of a training step; None outside of training.
         """
-        return modeling.BertModel(
-            self.bert_config,
-            is_training=dropout is not None,
-            input_ids=features["input_ids"],
-            input_mask=features["input_mask"],
-            token_type_ids=features["segment_ids"],
-            dropout=dropout,
-            recompute=self.recompute,
-            use_one_hot_embeddings=self.use_one_hot_embeddings,
-        )
+        length = features["input_ids"].shape.as_list()[1]
+        # Otherwise, XLA would compile parts of the network for each length.
+        with contextlib.nullcontext() if length is not None else primitives.portable():
+            return modeling.BertModel(
+                self.bert_config,
+                is_training=dropout is not None,
+                input_ids=features["input_ids"],
+                input_mask=features["input_mask"],
+                token_type_ids=features["segment_ids"],
+                dropout=dropout,
+                recompute=self.recompute,
+                use_one_hot_embeddings=self.use_one_hot_embeddings,
+            )
 
     def dropout_of(
         self, features: Mapping[str, tf.Tensor], step: tf.Tensor

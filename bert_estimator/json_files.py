@@ -81,7 +81,7 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
             ) from None
     _check_depth(data, source)
     try:
-        value = json.loads(data)
+        value = json.loads(data, object_pairs_hook=_object)
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()  # a lone half of a pair has no UTF-8
     except UnicodeEncodeError:
@@ -141,6 +141,18 @@ def shown(value: Any) -> str:
     """Returns a value as JSON, cut to what fits into a message."""
     text = json.dumps(value, ensure_ascii=True)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _object(pairs):
+    """Returns an object; raises ValueError if a key occurs twice, since a value would be lost."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {shown(key)} occurs twice in an object")
+            seen.add(key)
+    return values
 
 
 def _check_depth(text, source):

@@ -86,9 +86,9 @@ class UpdateRule:
         gradients = [_summed(gradient, variable, shards) for gradient, variable in used]
         variables = [variable for _, variable in used]
         gradients, gradient_norm = optimization.clip_by_global_norm(gradients, _CLIP_NORM)
-        # What reads the weights and is reported is computed before the update: list it here. (What
-        # is computed from these need not be listed, nor the norm of the gradients, because the
-        # update depends on it.) No variable changes before all gradients are there.
+        # These are reported, and are computed before any weight changes, since the update waits for
+        # all gradients. List here what else is reported and reads weights. What is computed from
+        # listed tensors, or from the norm, for which the update waits, need not be listed.
         with tf.control_dependencies([step, loss, *sums.values()]):
             gradients[0] = _identity(gradients[0])
         train_op = optimizer.apply_gradients(
@@ -96,7 +96,7 @@ class UpdateRule:
         )
         report = {"loss": loss, **sums, "learning_rate": rate, "gradient_norm": gradient_norm}
         # The rows of all cores' tensors are concatenated, so each has a dimension for them. Log
-        # lines and metrics.jsonl get the floats among the tensors that have one value.
+        # lines and metrics.jsonl get the float tensors that have one row on each core.
         host_tensors = {name: tf.reshape(value, [1]) for name, value in report.items()}
         # Reports number steps from 1, like log lines and checkpoints.
         host_tensors["global_step"] = tf.reshape(tf.cast(step, tf.int32) + 1, [1])

@@ -78,8 +78,12 @@ class Features:
         in_second = places >= self._first_lengths[owners]
         return owners, self._ids + vocab_size * in_second
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns the features of the examples with these numbers; -1 gives a padding of zeros.
+
+        Args:
+          numbers: the numbers [B].
+          length: F of the batch, at least the length of each example; None for max_seq_length.
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F], `is_real_example` int32 [B], and
@@ -87,7 +91,7 @@ class Features:
         """
         is_real = numbers >= 0
         numbers = np.where(is_real, numbers, 0)
-        places = np.arange(self.max_seq_length)
+        places = np.arange(length or self.max_seq_length)
         lengths = np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
         mask = places < lengths
         # Any id may be read for places beyond an example's end, since these places are masked.

@@ -9,6 +9,8 @@ import tensorflow.compat.v1 as tf
 from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
+_LEAST_LENGTH = 2  # [CLS] [SEP]
+
 
 class Batches(Protocol):
     """What batches are drawn from: `Features`, `TagFeatures` or `Windows`."""
@@ -19,11 +21,25 @@ class Batches(Protocol):
         """Returns the features of the examples with these numbers; -1 gives a padding of zeros."""
 
 
+class BatchesOfLength(Batches, Protocol):
+    """`Batches` that can be padded to a length: `Features` or `TagFeatures`.
+
+    Attributes:
+      lengths: int64 [number of examples], tokens with [CLS] and [SEP].
+    """
+
+    lengths: np.ndarray
+
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
+        """Returns the features as `Batches.batch` does, padded to a length in tokens."""
+
+
 def input_fn_builder(
     features: Batches,
     is_training: bool,
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),
+    pads_to_longest: bool = False,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """Builds an `input_fn`.
 
@@ -36,6 +52,8 @@ def input_fn_builder(
       is_training: True for training, False for evaluation and prediction.
       random_seed: seed of the order of training.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
+      pads_to_longest: whether a batch is as long as its longest example, and not always
+        max_seq_length. The features must be `BatchesOfLength`.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
@@ -44,6 +62,11 @@ def input_fn_builder(
     """
     example = features.batch(np.array([-1]))
     names = sorted(example)
+    shapes = {name: list(value.shape[1:]) for name, value in example.items()}
+    if pads_to_longest:
+        for name, value in features.batch(np.array([-1]), _LEAST_LENGTH).items():
+            if list(value.shape[1:]) != shapes[name]:
+                shapes[name][0] = None
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
@@ -59,14 +82,19 @@ def input_fn_builder(
         )
 
         def read(batch_number: np.int64) -> list[np.ndarray]:
-            batch = features.batch(order.record_numbers(int(batch_number)))
+            numbers = order.record_numbers(int(batch_number))
+            if pads_to_longest:
+                longest = features.lengths[numbers[numbers >= 0]].max(initial=_LEAST_LENGTH)
+                batch = features.batch(numbers, int(longest))
+            else:
+                batch = features.batch(numbers)
             return [batch[name] for name in names]
 
         def tensors(batch_number: tf.Tensor) -> dict[str, tf.Tensor]:
             dtypes = [tf.as_dtype(example[name].dtype) for name in names]
             values = tf.numpy_function(read, [batch_number], dtypes)
             for name, value in zip(names, values, strict=True):
-                value.set_shape([batch_size, *example[name].shape[1:]])
+                value.set_shape([batch_size, *shapes[name]])
             return dict(zip(names, values, strict=True))
 
         batches = tf.data.Dataset.range(start if is_training else 0, order.num_batches)

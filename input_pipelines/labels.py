@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -79,10 +80,11 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
 
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`; or there are not at least two labels (one if `several`). The message
-        names file and line.
+        `true` and `"true"`, or by different characters that look alike (Unicode's NFC is the same);
+        or there are not at least two labels (one if `several`). The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
+    spellings: dict[str, str] = {}  # label in NFC -> the label
     first_line = 0
     for line, value in cells:
         first_line = first_line or line
@@ -98,6 +100,13 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
                     raise TableError(
                         f"{place}: the label {name} is {kind}, but in line {first} it is {before}; "
                         "spell each label in one way"
+                    )
+                other = spellings.setdefault(unicodedata.normalize("NFC", name), name)
+                if other != name:
+                    raise TableError(
+                        f"{place}: the label is {json_files.shown(name)}, but in line "
+                        f"{first_uses[other][1]} it is {json_files.shown(other)}, which looks the "
+                        "same; spell each label in one way"
                     )
     names = [name for name in first_uses if name]
     if not names:

@@ -86,8 +86,12 @@ class TagFeatures:
             parts.append(f"{self.num_cut} words lost their last pieces")
         return " and ".join(parts) + f" to fit {self.max_seq_length} tokens" if parts else ""
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns the features of the windows with these numbers; -1 gives a padding of zeros.
+
+        Args:
+          numbers: the numbers [B].
+          length: F of the batch, at least the length of each window; None for max_seq_length.
 
         Returns:
           `input_ids`, `input_mask`, `segment_ids` int32 [B, F]; `label_mask` int32 [B, F], 1 at the
@@ -97,7 +101,7 @@ class TagFeatures:
         """
         is_real = numbers >= 0
         numbers = np.where(is_real, numbers, 0)
-        positions = np.arange(self.max_seq_length)
+        positions = np.arange(length or self.max_seq_length)
         mask = positions < np.where(is_real, self.lengths[numbers], 0)[:, np.newaxis]
         # Any id may be read for positions beyond a window's end, since these are masked.
         starts = (self._ends - self.lengths)[numbers][:, np.newaxis]

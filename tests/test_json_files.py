@@ -42,6 +42,10 @@ def test_signs_in_strings_do_not_nest():
         ("{}".encode("utf-16"), "is not JSON: byte 0 is not UTF-8"),
         (b'{"a": "\xed\xa0\x80"}', "is not JSON: byte 7 is not UTF-8"),
         (rb'{"a": "\ud800"}', "is not JSON: a \\u escape is half of a character"),
+        (
+            b'[{"b": {"a": 1, "c": 2, "a": 1}}]',
+            'is not JSON: the key "a" occurs twice in an object',
+        ),
         (b'{"a": ' + b"1" * 5000 + b"}", "is not JSON: Exceeds the limit"),
         (b"[" * 100_000, "is not JSON of at most 64 levels: it is nested deeper"),
         (b'{"a":' * 100_000, "is not JSON of at most 64 levels: it is nested deeper"),

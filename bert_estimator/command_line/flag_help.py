@@ -6,8 +6,9 @@ from bert_estimator import help_page
 from bert_estimator.command_line import flags
 
 _OF_DEFAULTS = (
-    "A flag that is not given has its default, if no recipe and no plan of the text that every "
-    "Python carries says otherwise; config.json in --output_dir says which value came from where."
+    "A flag that is not given has the default shown here, unless a recipe or the built-in plan for "
+    "runs without data sets another value; config.json in --output_dir says which value came from "
+    "where."
 )
 
 # Heading -> the flags of any script that belong below it, in this order. A flag in no group comes

@@ -37,8 +37,8 @@ def field(default: Any, text: str, is_setting: bool = True, may_differ: bool = F
       text: the flag's help.
       is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
         something else than a run, such as --compile_only, is not a setting.
-      may_differ: whether a run may be resumed with another value: the flag does not change the
-        numbers of a step, but how long the run is, where it runs, or what it reports.
+      may_differ: whether a run may be resumed with another value: the flag changes how
+        long the run is (and with it later learning rates), where it runs, or what it reports.
     """
     metadata = {"help": text, "is_setting": is_setting, "may_differ": may_differ}
     return dataclasses.field(default=default, metadata=metadata)

@@ -192,13 +192,15 @@ class RunDirectory:
     def add_evaluation(self, results: Mapping[str, Any]) -> None:
         """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
 
-        If the same record is there already, nothing is appended: a process that was then killed, or
-        an earlier run of the command, evaluated the same checkpoint.
+        If the latest record of the step with the same keys is equal, nothing is appended: a process
+        that was then killed, or an earlier run of the command, evaluated the same checkpoint.
         """
-        values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
-        record = {"step": int(results["global_step"]), **values}
+        record = evaluation_record(results)
+        before = [
+            r for r in self.metrics() if r["step"] == record["step"] and r.keys() == record.keys()
+        ]
         # NaN is not equal to itself, but its text is.
-        if json.dumps(record) not in map(json.dumps, self.metrics()):
+        if not before or json.dumps(before[-1]) != json.dumps(record):
             self.add_metrics(record)
 
     def evaluations(self) -> list[dict[str, float]]:
@@ -231,6 +233,12 @@ class RunDirectory:
         corners = _recorded(self.path).get("learning_rates", [])
         _write(path, curves.svg(training, self.evaluations(), corners))
         return path
+
+
+def evaluation_record(results: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what `TPUEstimator.evaluate` returned as a record: `step`, and `eval_` names."""
+    values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
+    return {"step": int(results["global_step"]), **values}
 
 
 def recorded_settings(path: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """What lies beside a TF1 checkpoint: the network, the vocabulary, and the task it was trained on.
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
-keys `kind`, `labels`, `is_pair`, `do_lower_case` and `max_seq_length` of `Source`; a key whose
-value is not known is null, or missing. Earlier versions of this project did not write it: for their
-runs, the same is read from labels.txt (a label a line) and from the flags in the run's config.json.
+keys `kind`, `labels`, `is_pair`, `do_lower_case`, `max_seq_length` and `version_2_with_negative` of
+`Source`; a key whose value is not known is null, or missing. Earlier versions of this project did
+not write it: for their runs, the same is read from labels.txt (a label a line) and from the flags
+in the run's config.json.
 """
 
 import json
@@ -21,7 +22,13 @@ CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json",
 SENTENCE_PIECE = "vocab.model"
 # google-research/albert publishes these.
 _OTHER_CONFIGS, _OTHER_VOCABULARIES = ("albert_config.json",), ("30k-clean.model",)
-_KEYS = {"kind": str, "is_pair": bool, "do_lower_case": bool, "max_seq_length": int}
+_KEYS = {
+    "kind": str,
+    "is_pair": bool,
+    "do_lower_case": bool,
+    "max_seq_length": int,
+    "version_2_with_negative": bool,
+}
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
@@ -60,6 +67,7 @@ def write(folder: str, source: Source) -> None:
         "is_pair": source.is_pair,
         "do_lower_case": source.do_lower_case,
         "max_seq_length": source.max_seq_length,
+        "version_2_with_negative": source.version_2_with_negative,
     }
     with open(os.path.join(folder, TASK), "w", encoding="utf-8") as writer:
         writer.write(json.dumps(task, indent=2) + "\n")

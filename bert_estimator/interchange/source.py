@@ -38,6 +38,8 @@ class Source:
         says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
         beside the weights says so.
+      version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
+        no answer; None if nothing beside the weights says so.
       architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
         does, see `architectures.of`.
     """
@@ -55,6 +57,7 @@ class Source:
     is_pair: bool | None = None
     do_lower_case: bool | None = None
     max_seq_length: int | None = None
+    version_2_with_negative: bool | None = None
     architecture: str | None = None
 
     def check_activation(self, config: BertConfig) -> None:

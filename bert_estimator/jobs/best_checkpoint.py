@@ -109,7 +109,9 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._values = values
         evaluated_steps.write(self._directory, self._values)
         self._remove_others()
-        if self.exhausted:
+        if self.exhausted and max(values.values()) == -math.inf:
+            tf.logging.info("Ending at step %d: no evaluation had a number as its metric.", step)
+        elif self.exhausted:
             tf.logging.info(
                 "Ending at step %d: the last %d evaluations were not better than step %d's.",
                 step,

@@ -34,6 +34,8 @@ def run(configs: Sequence[ClassificationConfig]) -> None:
 class Classification(FineTuning):
     """Runs the fine-tuning of a `ClassificationConfig`."""
 
+    ignores_padding = True
+
     @staticmethod
     def load(config: ClassificationConfig) -> ClassificationData:
         return classification_data.load(config)

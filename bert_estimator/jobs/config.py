@@ -97,13 +97,13 @@ class JobConfig:
     )
     iterations_per_loop: int = flags.field(
         1000,
-        "Set the number of steps between visits of hooks, checkpoints and logs.",
+        "Set the number of steps between visits of hooks and checkpoints, with --use_tpu.",
         may_differ=True,
     )
     log_every_secs: float = flags.field(
         10.0,
-        "Log a line whenever so many seconds have passed; 0: whenever a step but the "
-        "first is written to metrics.jsonl.",
+        "Log a line whenever so many seconds have passed; 0: a line for each line of "
+        "metrics.jsonl but the first.",
         may_differ=True,
     )
     use_tpu: bool = flags.field(
@@ -122,8 +122,8 @@ class JobConfig:
     )
     max_rollbacks: int = flags.field(
         0,
-        "Skip batches after a loss or weight that is not finite: go back to the newest checkpoint, "
-        "and leave out the batches since then, at most so many times; 0: end with an error.",
+        "Leave out the batches since the newest checkpoint if a loss or weight is not finite, and "
+        "go on from it, at most so many times; 0: end with an error.",
         may_differ=True,
     )
     host_wait_secs: float = flags.field(
@@ -222,7 +222,7 @@ class JobConfig:
     def fixed_batches(self) -> tuple[str, ...]:
         """Returns the names of the batch sizes that may not be changed to fit the cores.
 
-        The batch of training changes the numbers; the user chose the batch sizes that are given.
+        They are the batch of training, which changes the numbers, and each that the user gave.
         """
         train, *others = self.BATCH_SIZES
         fixed = [train] if self.do_train else []
@@ -293,8 +293,8 @@ class JobConfig:
             self.mirror is not None or not self.take_over,
             "take_over",
             self.take_over,
-            "is for a remote --output_dir; leave it out: a killed process of this machine holds "
-            "nothing",
+            "is for a remote --output_dir; leave it out: a killed process of this machine keeps no "
+            "lock",
         )
         flags.check(
             self.use_tpu or not self.tpu_name,

@@ -67,7 +67,7 @@ def check(
 
     Raises:
       FlagError: it was not fine-tuned, or for another task, for other labels, for the same labels
-        in another order, or with another vocabulary.
+        in another order, with another vocabulary, or for questions of which some have no answer.
     """
     flags.check(
         all(name in source.shapes for name in head),
@@ -87,6 +87,12 @@ def check(
                     f"{json_files.shown(learned)}, but the flags and files ask for "
                     f"{json_files.shown(asked)}. {_WHAT_TO_DO}"
                 )
+        if source.version_2_with_negative and task.get("version_2_with_negative") is False:
+            raise ValueError(
+                f"{source.path}: the network was trained with --version_2_with_negative, to leave "
+                "questions without an answer. Add that flag; with a great "
+                "--null_score_diff_threshold, every question is answered all the same"
+            )
         found = source.shapes[head[0]][0]
         number = len(task["labels"]) or 1 if "labels" in task else found
         if number != found:
@@ -100,6 +106,26 @@ def check(
                 f"{source.path}: the network was trained with the vocabulary {beside}, and "
                 f"{vocab_file} is another one. {_WHAT_TO_DO}"
             )
+
+
+def warn_of_other_labels(source: Source, head: Sequence[str], task: Mapping[str, Any]) -> None:
+    """Warns if training starts from a head that has learned other labels, of the same number.
+
+    Args:
+      source: the network that training starts from.
+      head, task: as for `check`.
+    """
+    learned, labels = list(source.labels), list(task.get("labels") or ())
+    name = head[0]
+    if not learned or learned == labels or source.shapes.get(name, [0])[0] != len(labels):
+        return
+    tf.logging.warning(
+        "--init_checkpoint: the head of %s has learned the labels %s; training goes on from it "
+        "with the labels %s.",
+        source.path,
+        json_files.shown(learned),
+        json_files.shown(labels),
+    )
 
 
 def _bytes_of(path):

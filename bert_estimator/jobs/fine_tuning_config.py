@@ -78,7 +78,7 @@ class FineTuningConfig(JobConfig):
         if self.export_inputs is not None:
             flags.check_choice("export_inputs", self.export_inputs, EXPORT_INPUTS)
             rule = "is for --do_export; add it, or leave this out"
-            # Who gives --nodo_export turns off what the --config of an earlier run asks for.
+            # --nodo_export may override the --config of an earlier run that exported.
             is_meant = self.do_export or self.is_given("do_export")
             flags.check(is_meant, "export_inputs", self.export_inputs, rule)
         for name in ("layerwise_lr_decay", "warmup_proportion"):

@@ -59,10 +59,16 @@ class FineTuning(abc.ABC):
     Args:
       config: its `FineTuningConfig`.
 
+    Attributes:
+      ignores_padding: whether the results are the same if examples have less padding; the data is
+        `BatchesOfLength` then.
+
     Raises:
       FlagError: flags that do not fit the data, the network, the cores, or the run in the
         directory.
     """
+
+    ignores_padding: bool
 
     def __init__(self, config: Any):
         directory = config.open_directory()
@@ -76,6 +82,8 @@ class FineTuning(abc.ABC):
             if config.init_checkpoint and not directory.holds_checkpoint():
                 lower = self.task()["do_lower_case"]
                 vocabulary.check_start(config, self._data.vocab_file, lower, "vocab_file")
+                source = interchange.open_source(config.init_checkpoint)
+                fine_tuned.warn_of_other_labels(source, self.head(), self.task())
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
@@ -130,7 +138,7 @@ class FineTuning(abc.ABC):
         data = cls.load(config)
 
         def lower(changed, cores, hosts):
-            input_fn = _input_fn(changed, data.train, is_training=True)
+            input_fn = _training_input_fn(changed, data.train)
             return cls._estimator(changed, data).lower(input_fn, cores, hosts)
 
         return compile_only.run(config, lower, num_train_steps(config, data.train))
@@ -187,7 +195,7 @@ class FineTuning(abc.ABC):
             return results
 
     def train(self) -> None:
-        """Trains from the newest checkpoint, or from step 0, to the end or until patience ends."""
+        """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
         config, directory = self._config, self._run.directory
         directory.write_network(
             self._data.bert_config.to_dict(), self._data.vocab_file, self.task()
@@ -200,7 +208,7 @@ class FineTuning(abc.ABC):
             steps = num_train_steps(config, self._data.train)
             best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest)
         self._run.train(
-            functools.partial(_input_fn, config, self._data.train, True),
+            functools.partial(_training_input_fn, config, self._data.train),
             num_train_steps(config, self._data.train),
             "num_train_epochs",
             best_checkpoint,
@@ -241,11 +249,20 @@ class FineTuning(abc.ABC):
     ) -> dict[str, Any]:
         """Evaluates the set of examples of a name; returns what `TPUEstimator.evaluate` does."""
         return self._run.evaluate(
-            _input_fn(self._config, batches, is_training=False),
+            self._reading_once(batches),
             -(-len(batches) // self._config.eval_batch_size),
             checkpoint,
             name,
         )
+
+    def _reading_once(self, batches):
+        """Returns the `input_fn` of an evaluation or a prediction.
+
+        By the rules of TPUs all batches have one shape. Elsewhere a batch is as long as its longest
+        example, and takes less time.
+        """
+        pads_to_longest = self.ignores_padding and not self._config.use_tpu
+        return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example of a set, in order.
@@ -253,7 +270,7 @@ class FineTuning(abc.ABC):
         All of them must be read: only then the session is closed.
         """
         predictions = self._run.estimator.predict(
-            _input_fn(self._config, batches, is_training=False), checkpoint_path=self._run.best()
+            self._reading_once(batches), checkpoint_path=self._run.best()
         )
         with contextlib.closing(predictions):
             # The last batch is padded with rows that are not examples.
@@ -335,8 +352,8 @@ def _receive_ids():
     return tpu.serving.ServingInputReceiver(ids, ids)
 
 
-def _input_fn(config, batches, is_training, skipped=()):
-    return features_input.input_fn_builder(batches, is_training, config.random_seed, skipped)
+def _training_input_fn(config, batches, skipped=()):
+    return features_input.input_fn_builder(batches, True, config.random_seed, skipped)
 
 
 def _update_rule(config, data):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line.run_directory import evaluation_record
 from bert_estimator.jobs import compile_only, estimator, pretraining_data, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
@@ -116,7 +117,8 @@ class Pretraining:
                 results = self._evaluate(run.best())
                 run.log_rest(printed_step=int(results["global_step"]))
                 what = "Held-out text" if self.data.is_held_out else "Training text"
-                print(_scores(what, run.directory.evaluations(), results["global_step"]))
+                first = run.directory.evaluations()[0]
+                print(_scores(what, evaluation_record({**results, **self._baseline}), first))
             print(run.summary())
 
     def _input_fn(self, is_training, skipped=()):
@@ -225,10 +227,8 @@ def _describe(config):
         print(f"{config.recipe}, stage {config.stage}:\n{config.described()}", flush=True)
 
 
-def _scores(what, evaluations, step):
-    """Returns a step's evaluation in words, compared with the start and with the baseline."""
-    first = evaluations[0]
-    (last,) = (each for each in evaluations if each["step"] == step)
+def _scores(what, last, first):
+    """Returns an evaluation in words, compared with the baseline and the run's first evaluation."""
     loss = last["eval_masked_lm_loss"]
     lines = [
         f"{what} at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
@@ -236,14 +236,19 @@ def _scores(what, evaluations, step):
         f"{last['eval_next_sentence_loss']:.3f}, accuracy "
         f"{last['eval_next_sentence_accuracy']:.3f}."
     ]
-    if first["step"] == 0 and last["step"] > 0:
+    # Other text has another baseline, and losses of different texts are not compared.
+    is_same_text = first.get("eval_unigram_baseline") == last.get("eval_unigram_baseline")
+    if first["step"] == 0 and last["step"] > 0 and is_same_text:
         start = first["eval_masked_lm_loss"]
-        lines.append(f"  masked-LM loss at the start: {start:.3f} ({start - loss:.3f} above)")
+        lines.append(f"  masked-LM loss at the start: {start:.3f} ({_apart(start, loss)})")
     if "eval_unigram_baseline" in last:
         baseline = last["eval_unigram_baseline"]
-        place = "above" if baseline > loss else "below"
         lines.append(
-            f"  unigram baseline of the same tokens: {baseline:.3f} "
-            f"({abs(baseline - loss):.3f} {place})"
+            f"  unigram baseline of the same tokens: {baseline:.3f} ({_apart(baseline, loss)})"
         )
     return "\n".join(lines)
+
+
+def _apart(value, loss):
+    """Returns in words how far a value is above or below a loss."""
+    return f"{abs(value - loss):.3f} {'above' if value > loss else 'below'}"

@@ -29,6 +29,8 @@ def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
 class QuestionAnswering(FineTuning):
     """Runs the fine-tuning of a `QuestionAnsweringConfig`."""
 
+    ignores_padding = False  # its logits take places among the n best, as in google-research/bert
+
     @staticmethod
     def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
         return question_answering_data.load(config)

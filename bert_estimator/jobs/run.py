@@ -84,7 +84,7 @@ class Uploads(tf.train.CheckpointSaverListener):
 
 
 class Run:
-    """Is a run of a script in its directory; pretraining and fine-tuning each have a `Run`.
+    """One run of a script, and its directory; pretraining and fine-tuning each have a `Run`.
 
     Attributes:
       config: its `JobConfig`.

@@ -216,12 +216,16 @@ def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):
         run.add_evaluation({"loss": 1.25, "global_step": 4})
         run.add_evaluation({"loss": 1.25, "baseline": 3.0, "global_step": 4})
     run.add_evaluation({"loss": 1.0, "global_step": 4})
-    assert run.metrics() == [
+    records = [
         {"step": 4, "loss": 1.5},
         {"step": 4, "eval_loss": 1.25},
         {"step": 4, "eval_loss": 1.25, "eval_baseline": 3.0},
         {"step": 4, "eval_loss": 1.0},
     ]
+    assert run.metrics() == records
+    # Another text was evaluated meanwhile: the latest record is to be the latest evaluation.
+    run.add_evaluation({"loss": 1.25, "global_step": 4})
+    assert run.metrics() == [*records, {"step": 4, "eval_loss": 1.25}]
 
 
 def test_curves_are_a_picture_of_the_metrics(tmp_path):

@@ -3,16 +3,19 @@
 import types
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
-from number_features import features_of
+from number_features import Numbers, features_of
 
 from input_pipelines.features_input import input_fn_builder
 from input_pipelines.order import record_order
+from input_pipelines.tag_features import TagFeatures
+from input_pipelines.tag_files import Sentence
 
 FEATURES = features_of(*((str(i), None, i) for i in range(10)))
 
 
-def batches(input_fn, number, batch_size=4, context=None):
+def batches(input_fn, number, batch_size=4, context=None, is_dynamic=False):
     """Returns the first label_ids and is_real_example of batches."""
     params = {"batch_size": batch_size}
     if context is not None:
@@ -20,7 +23,7 @@ def batches(input_fn, number, batch_size=4, context=None):
     with tf.Graph().as_default(), tf.Session() as session:
         dataset = input_fn(params)
         for spec in tf.data.get_output_shapes(dataset).values():
-            assert spec.is_fully_defined()
+            assert spec.is_fully_defined() or is_dynamic
         batch = tf.data.make_one_shot_iterator(dataset.take(number)).get_next()
         found = []
         while True:
@@ -66,3 +69,31 @@ def test_several_invocations_share_the_examples():
     sides = [batches(input_fn, 9, 2, context_at(0, number, 2)) for number in range(2)]
     rows = [np.concatenate([b["label_ids"] for b in pair]) for pair in zip(*sides, strict=True)]
     assert np.concatenate(rows).tolist() == [*range(10), 0, 0]
+
+
+def of_lengths(kind):
+    """Returns examples whose lengths differ: labelled texts, several labels for each, or tags."""
+    tokens = [2, 5, 3, 6, 2, 2, 2]
+    if kind == "tags":
+        sentences = [Sentence(("7",) * n, (1,) * n) for n in tokens]
+        return TagFeatures(sentences, Numbers(), 12)
+    labels = [[0, 1] * 6] * 7 if kind == "several" else range(7)
+    texts = [" ".join("7" * n) for n in tokens]
+    return features_of(*zip(texts, [None] * 7, labels, strict=True), length=12)
+
+
+@pytest.mark.parametrize("kind", ["one label", "several", "tags"])
+def test_batches_may_be_as_long_as_their_longest_example(kind):
+    features = of_lengths(kind)
+    whole = batches(input_fn_builder(features, is_training=False), 9, 3)
+    short = input_fn_builder(features, is_training=False, pads_to_longest=True)
+    found = batches(short, 9, 3, is_dynamic=True)
+    assert [batch["input_ids"].shape for batch in found] == [(3, 7), (3, 8), (3, 4)]
+    for batch, expected in zip(found, whole, strict=True):
+        length = batch["input_ids"].shape[1]
+        for name, values in batch.items():
+            is_of_tokens = name.startswith("input") or name in ("segment_ids", "label_mask")
+            is_cut = is_of_tokens or (kind == "tags" and name == "label_ids")
+            whole_values = expected[name][:, :length] if is_cut else expected[name]
+            np.testing.assert_array_equal(values, whole_values, name)
+            assert not (is_cut and expected[name][:, length:].any())

@@ -46,6 +46,11 @@ def test_labels_are_found_and_sorted(tmp_path, cells, found):
         (["a", float("nan")], 2, "the label is NaN; it must be a text"),
         (["a", "x", [[] for _ in range(60)]], 3, "the label is [[], [], [], [], []"),
         ([True, "true"], 2, "the label true is a text, but in line 1 it is true or false; spell"),
+        (
+            ["caf\u00e9", "x", "cafe\u0301"],
+            3,
+            'the label is "cafe\\u0301", but in line 1 it is "caf\\u00e9", which looks the same;',
+        ),
         (["1", "x", 1], 3, "the label 1 is a number, but in line 1 it is a text; spell each label"),
         (["a", "a"], 1, "the label is 'a' here and in all other rows, so that there is nothing"),
         (["", ""], 1, "neither this row nor a later one has a label"),

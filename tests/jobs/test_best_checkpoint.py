@@ -87,9 +87,10 @@ def test_without_keeping_the_best_the_last_is_left_to_do_eval(run):
     assert a_run.evaluated == []
 
 
-def test_if_no_metric_is_a_number_the_last_checkpoint_is_kept(tmp_path, run):
+def test_if_no_metric_is_a_number_the_last_checkpoint_is_kept(tmp_path, run, logged):
     a_run = run(dict.fromkeys((10, 20, 30), math.nan), early_stopping_patience=2)
     assert a_run.finish() == 30 and a_run.listener.exhausted
+    assert logged[-1] == ("INFO", "Ending at step 30: no evaluation had a number as its metric.")
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-30"
     assert a_run.kept().keys() >= {"model.ckpt-30.index"}
     assert "model.ckpt-10.index" not in a_run.kept()

@@ -65,6 +65,22 @@ def test_the_same_questions(tmp_path):
         check(source, TASK)
 
 
+def test_a_network_for_questions_without_answers(tmp_path):
+    """Without the flag, it would answer all questions."""
+    learned = {**ANSWERS, "version_2_with_negative": True}
+    source = write_network(tmp_path / "model", learned, network_variables.ANSWER)
+    head = ("cls/squad/output_weights",)
+    check(source, learned, head=head)
+    message = "trained with --version_2_with_negative, to leave questions without an answer. Add"
+    with pytest.raises(FlagError, match=message):
+        check(source, {**learned, "version_2_with_negative": False}, head=head)
+    # A network of SQuAD 1.1 is measured on questions of 2.0: it answers all of them.
+    source = write_network(
+        tmp_path / "other", {**ANSWERS, "version_2_with_negative": False}, network_variables.ANSWER
+    )
+    check(source, learned, head=head)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -141,6 +157,19 @@ def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
     (export,) = (tmp_path / "run_hf" / "export").iterdir()
     assert (export / "saved_model.pb").exists()
     assert np.ptp(found["tf1"][1]) > 0.01  # an initializer's weights would be smaller
+
+
+def test_training_says_that_it_goes_on_from_a_head_of_other_labels(model, tmp_path, logged):
+    (tmp_path / "train.tsv").write_text((tmp_path / "train.tsv").read_text().replace("low", "odd"))
+    task = {"kind": "classification", "labels": LABELS, "is_pair": True, "do_lower_case": True}
+    for trained, is_warned in ((task, True), ({**task, "labels": ["high", "odd"]}, False)):
+        (tmp_path / "tf1" / "task.json").write_text(json.dumps(trained))
+        flags = command(tmp_path, tmp_path / f"run_{is_warned}", init_checkpoint=tmp_path / "tf1")
+        assert run_classifier.main(["run_classifier.py", *flags, "--do_train"]) == 0
+        said = f"--init_checkpoint: the head of {tmp_path}/tf1 has learned the labels "
+        said += '["high", "low"]; training goes on from it with the labels ["high", "odd"].'
+        assert (("WARNING", said) in logged) == is_warned
+        logged.clear()
 
 
 @pytest.mark.parametrize("flag", ["init_checkpoint", "output_dir"])

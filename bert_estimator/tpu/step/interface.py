@@ -28,7 +28,7 @@ class LoopResult(NamedTuple):
         if not self.losses:
             self.first_scalars.update(scalars)
         self.scalars.update(scalars)
-        self.losses.append(loss)  # last, since another thread takes it for a step that is whole
+        self.losses.append(loss)  # last: to the thread that reads it, the step is complete then
 
 
 class Step(Protocol):

@@ -44,8 +44,8 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     - A checkpoint survives a power loss before the state file names it and an earlier checkpoint is
       deleted.
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
-    - It does not write the checkpoint again from which training was restored. A kill during the
-      write would destroy the state that training resumes from.
+    - It does not rewrite the checkpoint that training was restored from. A kill during the write
+      would destroy the state that training resumes from.
     - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
       waits for the thread before it saves again, and at its end. If a listener may read the
       checkpoint in `after_save`, the checkpoint is written while training waits, without the

@@ -21,7 +21,7 @@ _LONG_TRAINING_SECS = 7 * 86400
 class LogListener(tf.train.SessionRunHook):
     """A hook that has a function called with every log record of training.
 
-    A record is a dict. Its keys are step, loss, the one-value float tensors of a host_call that has
+    A record is a dict. Its keys are step, loss, the float tensors of one element if a host_call has
     a dict, steps_per_sec, examples_per_sec, `<unit>_per_sec`, input_wait (the share of the time
     that steps waited for input, 0 to 1), and eta_secs (only if the last step is known).
 
@@ -57,9 +57,9 @@ class _Reached(NamedTuple):
 class Progress:
     """Logs training: lines, the event file, `LogListener`s, and a bar if stderr is a terminal.
 
-    The event file and the listeners get a record at the first end of a loop after every
-    `log_step_count_steps`. So does the log, unless `log_every_secs` is given: then `line` gives
-    the lines, and `ticker.every` asks for them.
+    The listeners get a record, and the event file its rates, at the end of the first loop that
+    reaches or passes a multiple of `log_step_count_steps`. So does the log, unless `log_every_secs`
+    is given: then `line` gives the lines, and `ticker.every` asks for them.
 
     Args:
       config: the `RunConfig`.
@@ -128,17 +128,20 @@ class Progress:
           last: whether this is the last step, which is always logged.
         """
         self._in_hooks = True
-        self._reach(step, loss, scalars, waited_secs)
-        if not self._every or step == self._recorded.step:
+        # If the hooks ended the training, the step is reached already; the time since is theirs.
+        if not last or step > self._reached.step:
+            self._reach(step, loss, scalars, waited_secs)
+        if not self._every:
             return
         # Intervals are counted in global steps, so that a resumed training logs the same steps.
-        due = last or step // self._every != self._recorded.step // self._every
+        passed = step // self._every != self._recorded.step // self._every
+        due = passed or (last and step > self._recorded.step)
+        if (last or (due and not self._lines_by_time)) and step > self._shown.step:
+            tf.logging.info("%s", self._line_of(self._reached))
         if not due:
             return
         record = self._record(self._recorded, self._reached)
         self._recorded = self._reached
-        if last or not self._lines_by_time:
-            tf.logging.info("%s", self._line_of(self._reached))
         self._write_rates(record)
         for listener in self._listeners:
             if not listener.takes_first_step or step != self._first_step:

@@ -223,10 +223,11 @@ class _TrainingLoop:
         return at_end or self._interrupts.wanted_by_any_host(self._run.driver.stop_requested)
 
     def _one_loop(self):
-        """Runs the steps up to the next visit of the hooks, and that.
+        """Runs the steps up to the next visit of the hooks, and then that visit.
 
         A step is logged before the hooks see it, and so before its checkpoint is written. A resumed
-        training logs all steps after the checkpoint: each is logged once, whenever the kill came.
+        training logs all steps after the checkpoint, so each is logged once, no matter when a kill
+        came.
         """
         next_stop = self.now + 1 if self._stop_step is None else self._stop_step
         length = self._step.loop_length(self.now, next_stop)
@@ -268,7 +269,7 @@ class _TrainingLoop:
         scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
-            f"The loss of step {failed_step} is {result.losses[-1]}{scalars}. "
+            f"The loss of step {failed_step} is {result.losses[not_finite[0]]}{scalars}. "
             f"Variables that are not finite after it: {', '.join(bad_variables) or 'none'}. "
             f"{checkpoints.last_written(self._job.config.model_dir)} Lower the "
             "learning rate, lengthen the warm-up, or look for bad records.",

@@ -183,6 +183,23 @@ def test_lines_by_time_leave_the_records_as_they_are(make, clock, records, logge
     assert rates == [(100, 2.0), (200, 2.0)]
 
 
+@pytest.mark.parametrize("step", [100, 150])
+@pytest.mark.parametrize("was_shown", [False, True])
+def test_hooks_that_end_a_training_do_not_count_for_its_last_step(
+    make, clock, records, logged, step, was_shown
+):
+    """The step has one line and one record, with the rate of the steps alone."""
+    shown = make(secs=10)
+    clock.now += 10
+    shown.after_loop(step, 1.0, {}, 0.0)
+    lines = [shown.line()] if was_shown else []
+    clock.now += 90
+    shown.after_loop(step, 1.0, {}, 0.0, last=True)
+    (line,) = lines + [line for _, line in logged]
+    assert line.startswith(f"step {step}/1000  loss 1.0000  {step / 10:.2f} steps/s")
+    assert [(record["step"], record["steps_per_sec"]) for record in records] == [(step, step / 10)]
+
+
 def test_a_line_says_what_takes_long(make, clock):
     shown = make(secs=10, start=4)
     clock.now += 3
