@@ -1,4 +1,4 @@
-"""Pretrains BERT: masked words and next sentence, with LAMB or AdamW.
+"""Pretrains BERT: masked words and next sentence, with LAMB, AdamW, LARS or Adafactor.
 
     python run_pretraining.py --use_tpu --precision=bfloat16
 

@@ -3,7 +3,8 @@
 A matrix whose outputs are heads or feed-forward units is split by its columns; the matrix that
 takes them as inputs is split by its rows. Between the two every core works on its own share, and
 one sum over the cores closes each pair (Shoeybi et al., "Megatron-LM", 2019, section 3). The name
-of an optimizer slot contains its variable's name, so a slot is split as its variable is.
+of an optimizer slot contains its variable's name, so a slot is split as its variable is (all but
+the column statistics of Adafactor, which have another shape).
 """
 
 # Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`.

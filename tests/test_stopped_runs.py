@@ -214,6 +214,32 @@ def test_a_longer_run_goes_on(script, rerun, capsys):
     assert f"Checkpoint: {output_dir}/model.ckpt-12" in capsys.readouterr().out
 
 
+def test_an_evaluation_does_not_need_the_flags_of_the_training(script, rerun, capsys):
+    """The run was trained with other values of all of these."""
+    output_dir, run = rerun
+    assert run(do_eval=True, do_train=False) == 0
+    expected = capsys.readouterr().out
+    others = {"train_batch_size": 7, "learning_rate": 0.5, "optimizer": "lars", "random_seed": 1}
+    others |= {"micro_batch_size": 3, "init_checkpoint": None}
+    if script is SQUAD:
+        others["train_file"] = None  # the others read their labels or their vocabulary there
+    assert run(do_eval=True, do_train=False, **others) == 0
+    assert "at step 8: " in expected
+    assert capsys.readouterr().out == expected
+    assert run(**others) == 2
+    assert steps_of(output_dir) == [0, 4, 8]
+
+
+def test_an_evaluation_of_an_earlier_checkpoint(script, rerun, capsys):
+    output_dir, run = rerun
+    assert run(do_eval=True, do_train=False, init_checkpoint=output_dir / "model.ckpt-4") == 0
+    assert "at step 4: " in capsys.readouterr().out
+    assert steps_of(output_dir) == [0, 4, 8]
+    assert [r["step"] for r in metrics_of(output_dir) if "eval_loss" in r][-1] == 4
+    # Training cannot go on from it.
+    assert run(init_checkpoint=output_dir / "model.ckpt-4") == 2
+
+
 def test_while_another_process_trains_there_a_run_only_reads(rerun, capsys):
     output_dir, run = rerun
     files = ("config.json", "checkpoint", "metrics.jsonl")

@@ -29,7 +29,13 @@ class FlagError(ValueError):
     """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
 
-def field(default: Any, text: str, is_setting: bool = True, may_differ: bool = False) -> Any:
+def field(
+    default: Any,
+    text: str,
+    is_setting: bool = True,
+    may_differ: bool = False,
+    only_to_train: bool = False,
+) -> Any:
     """Returns a dataclass field that is a flag of the same name and type.
 
     Args:
@@ -37,10 +43,17 @@ def field(default: Any, text: str, is_setting: bool = True, may_differ: bool = F
       text: the flag's help.
       is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
         something else than a run, such as --compile_only, is not a setting.
-      may_differ: whether a run may be resumed with another value: the flag changes how
-        long the run is (and with it later learning rates), where it runs, or what it reports.
+      may_differ: whether a run may be resumed with another value: the flag changes how long the run
+        is (and with it later learning rates), where it runs, or what it reports.
+      only_to_train: whether a run may be evaluated with another value: the flag matters in training
+        alone, or what it names is compared with what lies in the run's directory.
     """
-    metadata = {"help": text, "is_setting": is_setting, "may_differ": may_differ}
+    metadata = {
+        "help": text,
+        "is_setting": is_setting,
+        "may_differ": may_differ,
+        "only_to_train": only_to_train,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -46,6 +46,13 @@ class RunDirectory:
         names = os.listdir(self._checkpoints_in)
         return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
 
+    def is_checkpoint(self, path: str | None) -> bool:
+        """Returns whether a path, without .index, is a checkpoint of the run, or its best one."""
+        if not path or not os.path.exists(f"{path}.index"):
+            return False
+        own = [self.path, os.path.join(self.path, evaluated_steps.DIRECTORY)]
+        return os.path.realpath(os.path.dirname(path)) in map(os.path.realpath, own)
+
     def check_config(
         self,
         settings: Mapping[str, Any],

@@ -60,7 +60,7 @@ def check(config: Any) -> None:
 
 def run(
     config: Any,
-    lower: Callable[[Any, int], Any],
+    lower: Callable[[Any, int, int], Any],
     num_train_steps: int,
     input_secs: float | None = None,
 ) -> bool:
@@ -68,7 +68,8 @@ def run(
 
     Args:
       config: the script's `JobConfig`.
-      lower: function of a configuration and a number of cores that returns a `LoweredStep`.
+      lower: function of a configuration, a number of cores and a number of hosts that returns a
+        `LoweredStep`.
       num_train_steps: the steps of the training.
       input_secs: the seconds that one core of a host takes to read an example; None if the examples
         are in memory.
@@ -121,7 +122,7 @@ def run(
 def _check_cores(config, cores):
     """Returns the number of replicas; raises FlagError if a flag does not fit the cores."""
     source = f"the {cores} cores of --tpu_topology={config.tpu_topology}"
-    shards, per_replica = config.num_tpu_cores, config.num_cores_per_replica
+    given, per_replica = config.num_tpu_cores, config.num_cores_per_replica
     flags.check(
         cores % per_replica == 0, "num_cores_per_replica", per_replica, f"must divide {source}"
     )
@@ -131,7 +132,10 @@ def _check_cores(config, cores):
         source if per_replica == 1 else f"{source}, {per_replica} a replica",
         ("train_batch_size",),
     )
-    flags.check(shards in (None, cores), "num_tpu_cores", shards, f"must be left out: {source}")
+    rule = (
+        f"is not the number of cores of --tpu_topology={config.tpu_topology}, {cores}; leave it out"
+    )
+    flags.check(given in (None, cores), "num_tpu_cores", given, rule)
     return replicas
 
 
@@ -233,7 +237,8 @@ def _remedies(config, replicas, found, report):
     With --suggest each change is compiled, and a dict says whether the step then fits.
     """
     print("What needs less memory" + ("" if config.suggest else " (--suggest compiles each):"))
-    for variants in _changes(config, replicas, _times_too_big(found)):
+    sharers = replicas // found.hosts if config.num_cores_per_replica == 1 else 1
+    for variants in _changes(config, replicas, _times_too_big(found), sharers):
         for text, changes in variants:
             remedy = {"flags": text}
             if config.suggest:
@@ -258,17 +263,29 @@ def _times_too_big(found):
     return (found.memory["total"] - state) / max(found.usable_hbm - state, 1)
 
 
-def _changes(config, replicas, times_too_big):
-    """Returns lists of changes, (flags, changed settings); try each list until a change fits."""
+# If so many cores of a host share the update, each holds less of the weights and of two moments
+# than with Adafactor. That has little state, but its update cannot be shared: each has all weights.
+_SHARERS_OF_LITTLE = 4
+
+
+def _changes(config, replicas, times_too_big, sharers):
+    """Returns lists of changes, (flags, changed settings); try each list until a change fits.
+
+    Args:
+      config: the configuration of what does not fit.
+      replicas: the number of copies of the model.
+      times_too_big: see `_times_too_big`.
+      sharers: how many cores share the update of a weight.
+    """
     changes = []
-    # The batch is first divided into fewer parts than the numbers say, since the compiler saves
-    # memory when it is short of it.
+    # Try parts that are larger than the numbers suggest: the compiler saves memory when it is short
+    # of it.
     least = max(2, 2 ** math.floor(math.log2(times_too_big)))
     if config.precision == "float32":
         changes.append([("--precision=bfloat16", {"precision": "bfloat16"})])
     if not config.recompute:
         changes.append([("--recompute", {"recompute": True})])
-    if config.optimizer != "adafactor":
+    if config.optimizer != "adafactor" and sharers < _SHARERS_OF_LITTLE:
         unknown_to_it = {
             name: getattr(type(config), name)
             for name, optimizers in config.OPTIMIZER_FLAGS.items()
@@ -286,8 +303,9 @@ def _changes(config, replicas, times_too_big):
     while factor <= _MOST_TIMES_THE_CORES and config.train_batch_size % (factor * replicas) == 0:
         batch = config.train_batch_size // factor
         if batch // replicas % min(rows, batch // replicas) == 0:
-            # A core's memory does not depend on the number of cores, so a smaller batch on the same
-            # cores compiles the step that each of the additional cores would run.
+            # A core's memory does not depend on the number of hosts, so a smaller batch on the same
+            # cores compiles the step that each of the additional cores would run. (If the cores are
+            # fewer than a host's, more of them would share the update, and need less memory.)
             cores = factor * replicas * config.num_cores_per_replica
             more.append((f"{cores} cores", {"train_batch_size": batch}))
         factor *= 2

@@ -54,7 +54,9 @@ class JobConfig:
         may_differ=True,
     )
     bert_config_file: str | None = flags.field(
-        None, "Build this network: a bert_config.json, or the config.json of transformers."
+        None,
+        "Build this network: a bert_config.json, or the config.json of transformers.",
+        only_to_train=True,
     )
     init_checkpoint: str | None = flags.field(
         None,
@@ -65,12 +67,15 @@ class JobConfig:
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
         "its vocabulary may be another.",
+        only_to_train=True,
     )
     do_train: bool = flags.field(
         None, "Train. If no flag says what to do, train and evaluate.", may_differ=True
     )
     do_eval: bool = flags.field(None, "Evaluate.", may_differ=True)
-    train_batch_size: int = flags.field(32, "Train on global batches of this many examples.")
+    train_batch_size: int = flags.field(
+        32, "Train on global batches of this many examples.", only_to_train=True
+    )
     eval_steps: int | None = flags.field(
         None,
         "Evaluate while training, at the first checkpoint after every so many steps.",
@@ -91,7 +96,7 @@ class JobConfig:
         "Evaluate on global batches of this many examples; by default at least one on each core.",
         may_differ=True,
     )
-    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.")
+    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.", only_to_train=True)
     save_checkpoints_steps: int = flags.field(
         1000, "Set the number of steps between checkpoints.", may_differ=True
     )
@@ -129,19 +134,29 @@ class JobConfig:
     host_wait_secs: float = flags.field(
         600.0, "Wait so many seconds for the other hosts of TF_CONFIG to start.", may_differ=True
     )
-    precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
-    optimizer: str = flags.field(None, f"Choose one of {', '.join(OPTIMIZERS)}.")
+    precision: str = flags.field(
+        "float32", f"Compute the network in {' or '.join(PRECISIONS)}.", only_to_train=True
+    )
+    optimizer: str = flags.field(
+        None, f"Choose one of {', '.join(OPTIMIZERS)}.", only_to_train=True
+    )
     micro_batch_size: int | None = flags.field(
-        None, "Compute at most this many rows at a time within a step; by default all."
+        None,
+        "Compute at most this many rows at a time within a step; by default all.",
+        only_to_train=True,
     )
     recompute: bool = flags.field(
-        False, "Compute each layer again for its gradient: less memory, more work."
+        False,
+        "Compute each layer again for its gradient: less memory, more work.",
+        only_to_train=True,
     )
     use_one_hot_embeddings: bool = flags.field(
-        False, "Look embeddings up by a matrix product, as google-research/bert did on TPUs."
+        False,
+        "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
+        only_to_train=True,
     )
     random_seed: int = flags.field(
-        12345, "Choose the seed of weights, dropout and the order of the data."
+        12345, "Choose the seed of weights, dropout and the order of the data.", only_to_train=True
     )
     max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
     compile_only: bool = flags.field(
@@ -187,8 +202,16 @@ class JobConfig:
         return {n: storage.shown(v) if isinstance(v, str) else v for n, v in settings.items()}
 
     def settings_to_go_on(self) -> dict[str, Any]:
-        """Returns the settings that a run must share with the run that it resumes."""
-        may_differ = {each.name for each in flags.of(type(self)) if each.metadata["may_differ"]}
+        """Returns the settings that a run must share with the run that it resumes or evaluates."""
+        may_differ = {
+            each.name
+            for each in flags.of(type(self))
+            if each.metadata["may_differ"] or (each.metadata["only_to_train"] and not self.do_train)
+        }
+        # Without training, the flag names what to evaluate, and its default does not count.
+        is_own = RunDirectory(self.output_dir).is_checkpoint(self.init_checkpoint)
+        if not self.do_train and (is_own or not self.is_given("init_checkpoint")):
+            may_differ.add("init_checkpoint")
         return {name: value for name, value in self.settings().items() if name not in may_differ}
 
     def directory_to_write(self) -> str:
@@ -352,9 +375,9 @@ class JobConfig:
 
     def _check_cores(self):
         """Checks batches against --num_tpu_cores; the cores of a name are found later."""
+        if not self.use_tpu:
+            self.check_divides(1, "1 core", ())
         if not (self.use_tpu and self.num_tpu_cores):
-            if not self.tpu_name:
-                self.check_divides(1, "1 core", ())
             return
         cores, per_replica = self.num_tpu_cores, self.num_cores_per_replica
         flags.check(

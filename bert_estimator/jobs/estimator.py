@@ -120,6 +120,8 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
                 f"this machine does not have a TPU. Give --tpu_name: {devices.ALLOWED}"
             )
         cores = config.num_tpu_cores if config.use_tpu else None
+        if not cores:
+            config.check_divides(1, "1 core", ())
         batches = config.whole_batches((cores or per_replica) // per_replica)
         return dataclasses.replace(config, **batches), ""
     is_flag = config.tpu_name or not os.environ.get("TPU_NAME")

@@ -326,7 +326,7 @@ def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
 def num_train_steps(config: FineTuningConfig, train: Batches) -> int:
     """Returns the steps of the training, as google-research/bert counts them.
 
-    Examples that do not fill a last batch do not make a step.
+    The number is rounded down.
     """
     steps = len(train) / config.train_batch_size * config.num_train_epochs
     epochs = config.num_train_epochs

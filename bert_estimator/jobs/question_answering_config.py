@@ -5,7 +5,6 @@ TensorFlow, so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
-from typing import Any
 
 from bert_estimator import provenance
 from bert_estimator.command_line import flags
@@ -37,7 +36,9 @@ class QuestionAnsweringConfig(FineTuningConfig):
         may_differ=True,  # the settings themselves may not
     )
     train_file: str | None = flags.field(
-        None, "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0."
+        None,
+        "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
+        only_to_train=True,
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the questions of such a file.", may_differ=True
@@ -73,13 +74,6 @@ class QuestionAnsweringConfig(FineTuningConfig):
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
         may_differ=True,
     )
-
-    def settings_to_go_on(self) -> dict[str, Any]:
-        """Returns the settings that a run must share with the run that it resumes."""
-        settings = super().settings_to_go_on()
-        if not self.do_train:
-            del settings["train_file"]  # it is not read
-        return settings
 
     def check(self) -> None:
         """Checks all that can be checked before TensorFlow is loaded.

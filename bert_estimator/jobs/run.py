@@ -238,8 +238,14 @@ class Run:
     def best(self) -> str | None:
         """Returns the path of the best checkpoint if exports are to use it, else None.
 
-        If `only_reads_elsewhere` names a network, it is the checkpoint of this network.
+        Without training, it is the checkpoint of the run that --init_checkpoint names, or of the
+        network that `only_reads_elsewhere` names.
         """
+        config = self.config
+        if not config.do_train and RunDirectory(config.output_dir).is_checkpoint(
+            config.init_checkpoint
+        ):
+            return config.init_checkpoint
         return self._elsewhere or delivered_best(self.config.output_dir)
 
     @functools.cached_property

@@ -135,7 +135,8 @@ class LARSOptimizer(ChainOptimizer):
 
     In the paper of 2017 the ratio is a constant times ||w|| / (||g|| + weight_decay_rate * ||w||),
     and the momentum remembers scaled steps: learning rates of the two forms cannot be compared.
-    Variables that are not adapted take plain momentum steps, which are small at LARS's rates.
+    Variables that are not adapted take momentum steps without the ratio. At rates that suit LARS,
+    these hardly move them.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class Parameter:
         of it if the gradient is a `Part`. Then updates and slots are parts, too.
       trust_ratio: float32 scalar tensor, set by a piece that scales by it; else None.
       constant: function number -> float32 scalar tensor, which all variables share. A number
-        itself would become an operation wherever it is used, up to 13 for each variable.
+        would become a new operation at each use, up to 13 for each variable.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Parameter:
         self._new_slots[slot_name] = tf.cast(value, dtype)
 
     def total(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns a sum over the variable's elements.
+        """Returns a sum over all of the variable's elements, on whichever cores they are.
 
         Args:
-          tensor: the sum over the elements of `value`, or of an update.
+          tensor: a scalar, the sum over the elements that this core has of the value or an update.
         """
         return tensor if self._part is None else self._part.shards.sum(tensor)
 
@@ -140,7 +140,7 @@ class Parameter:
 
     @property
     def shape_and_dtype(self) -> tuple | None:
-        """Returns the variable's; None for a part of a variable, whose sums the cores share."""
+        """Returns the variable's; None if this core updates a part, which cannot be copied."""
         if self._part is not None:
             return None
         return tuple(self._variable.shape.as_list()), self._variable.dtype.base_dtype
@@ -181,12 +181,12 @@ Piece = Callable[[tf.Tensor, Parameter], tf.Tensor]
 It may have two attributes, which make it quicker. `takes_parts` says whether updates may be parts
 of a variable's. `kind` is a function of a variable's name to something hashable: if two variables
 have the same shape, dtype and kind, the piece computes their updates by the same operations. Then
-it is called for the first of them only, and the operations are copied for the others. Such a piece
-may use the name for nothing else, and must keep all its state in slots. It is called for each
-variable all the same if its operations are stateful (random numbers, assertions, Python), wait for
-other operations, or have a loop of TF1's control flow. So is a piece without `kind`, or with the
-kind None. A subclass with another `__call__` does not inherit the two, nor does a function by
-`functools.wraps`.
+it is called for the first of them only, and the operations are copied for the others. Apart from
+`kind`, such a piece must not depend on the name, and it must keep all its state in slots. It is
+called for each variable all the same if its operations are stateful (random numbers, assertions,
+Python), wait for other operations, or have a loop of TF1's control flow. So is a piece without
+`kind`, or with the kind None. A subclass with another `__call__` does not inherit the two, nor does
+a function by `functools.wraps`.
 """
 
 

@@ -104,8 +104,8 @@ class ScaleByTrustRatio:
     bounds on ||w|| (its function phi), but its runs do not name any, so this piece has no bounds.
 
     The ratio is 1 if either norm is zero: a tensor that starts at zero must be able to leave zero.
-    If a norm is not finite, the variable becomes not finite, and checks for NaN find it. (Squares
-    of finite numbers overflow, too.)
+    If a norm is not finite, the variable becomes not finite, and checks for NaN find it. (The norms
+    of finite weights above 1e19 may overflow, too.)
 
     The piece leaves the ratio in `parameter.trust_ratio`, unless the variable is excluded.
     """

@@ -275,10 +275,13 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
             {"train_batch_size": 3},
             "--train_batch_size=3: must be a multiple of the 2 cores of --tpu_topology=v3:1x1",
         ),
-        ({"num_tpu_cores": 4}, "--num_tpu_cores=4: must be left out"),
+        (
+            {"num_tpu_cores": 4},
+            "--num_tpu_cores=4: is not the number of cores of --tpu_topology=v3:1x1, 2; leave it",
+        ),
         (
             {"train_batch_size": 8, "micro_batch_size": 3},
-            "--micro_batch_size=3: must divide --train_batch_size=8",
+            "--micro_batch_size=3: must divide 4, a core's share of --train_batch_size=8",
         ),
     ],
 )

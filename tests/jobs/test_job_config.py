@@ -149,6 +149,7 @@ def test_good_values_pass(tmp_path):
         {"num_tpu_cores": 4, "micro_batch_size": 5, "do_train": False},
         # The cores of a name are found later: 5 may be a core's whole share.
         {"tpu_name": "rehearse:8", "micro_batch_size": 5},
+        {"micro_batch_size": 5},
         # Cores are asked for only on a TPU.
         {"use_tpu": False, "num_tpu_cores": 3},
     ):
@@ -177,7 +178,10 @@ def test_good_values_pass(tmp_path):
         ({"optimizer": "sgd"}, f"--optimizer=sgd: must be one of {', '.join(OPTIMIZERS)}"),
         ({"random_seed": -1}, "--random_seed=-1: must be from 0 to 2147483647"),
         ({"random_seed": 2**31}, "--random_seed=2147483648: must be from 0 to 2147483647"),
-        ({"micro_batch_size": 5}, "--micro_batch_size=5: must divide --train_batch_size=32"),
+        (
+            {"micro_batch_size": 5, "use_tpu": False},
+            "--micro_batch_size=5: must divide --train_batch_size=32",
+        ),
         (
             {"micro_batch_size": 6, "num_tpu_cores": 4},
             "--micro_batch_size=6: must divide 8, a core's share of --train_batch_size=32",

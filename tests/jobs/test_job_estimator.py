@@ -87,6 +87,14 @@ def test_a_name_of_no_cores(tmp_path, monkeypatch):
         job_estimator.find_cores(config_of(tmp_path))
 
 
+def test_a_micro_batch_is_a_part_of_what_the_cores_found_have(tmp_path):
+    config = config_of(tmp_path, micro_batch_size=3, train_batch_size=24)
+    assert job_estimator.find_cores(config)[0].micro_batch_size == 3
+    message = "^--micro_batch_size=3: must divide --train_batch_size=8, or not be less"
+    with pytest.raises(FlagError, match=message):
+        job_estimator.find_cores(config_of(tmp_path, micro_batch_size=3))
+
+
 @pytest.mark.parametrize(("cores", "size"), [(None, 8), (8, 8), (16, 16), (5, 10)])
 def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
     config = config_of(tmp_path, num_tpu_cores=cores)
