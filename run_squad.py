@@ -4,8 +4,8 @@
 
 fine-tunes the checkpoint of run_pretraining.py, if it is there, on questions made from docstrings
 that every Python carries, within some minutes on two cores, and prints exact match and F1 beside
-baselines. With --train_file, --eval_file and --predict_file it is google-research/bert's
-run_squad.py, for files in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0.
+baselines. With --train_file and --predict_file it is google-research/bert's run_squad.py, for files
+in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file is scored, too.
 """
 
 import sys

@@ -25,6 +25,7 @@ class Network:
       precision: "float32" or "bfloat16": what the network computes in.
       recompute, use_one_hot_embeddings: see `modeling.BertModel`.
       random_seed: seed of dropout.
+      max_seq_length: the length of the longest batch in tokens; training needs it if F is unknown.
       init_checkpoint: checkpoint whose weights training starts from, or None; the head starts
         from random weights if the checkpoint has no head. See `init_checkpoint.scaffold_fn`.
       allow_partial_init: whether the checkpoint may lack any variable of the model, and may hold
@@ -36,6 +37,7 @@ class Network:
     recompute: bool = False
     use_one_hot_embeddings: bool = False
     random_seed: int = 0
+    max_seq_length: int | None = None
     init_checkpoint: str | None = None
     allow_partial_init: bool = False
 
@@ -45,12 +47,13 @@ class Network:
         """Builds the network on `input_ids`, `input_mask` and `segment_ids`, int32 [B, F].
 
         Args:
-          features: the batch. Outside of training, F may be unknown.
+          features: the batch; F may be unknown.
           dropout: the dropout of a training step; None outside of training.
         """
-        length = features["input_ids"].shape.as_list()[1]
-        # Otherwise, XLA would compile parts of the network for each length.
-        with contextlib.nullcontext() if length is not None else primitives.portable():
+        is_fixed = features["input_ids"].shape.as_list()[1] is not None
+        # In training, each length is worth the time in which XLA compiles parts of the network.
+        is_compiled = is_fixed or dropout is not None
+        with contextlib.nullcontext() if is_compiled else primitives.portable():
             return modeling.BertModel(
                 self.bert_config,
                 is_training=dropout is not None,
@@ -72,7 +75,9 @@ class Network:
           step: the number of updates so far, a scalar.
         """
         core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
-        return lambda first_row: Dropout(self.random_seed, step, core_first_row + first_row)
+        return lambda first_row: Dropout(
+            self.random_seed, step, core_first_row + first_row, self.max_seq_length
+        )
 
     def scaffold_fn(self, new_head: str, **options: Any) -> Callable[[], tf.train.Scaffold] | None:
         """Returns the `scaffold_fn` of a spec; see `init_checkpoint.scaffold_fn`."""

@@ -10,6 +10,8 @@ from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
+# Of the batches of a training.
+_LEAST_MULTIPLE, _MOST_LENGTHS = 16, 8
 
 
 class Batches(Protocol):
@@ -26,9 +28,11 @@ class BatchesOfLength(Batches, Protocol):
 
     Attributes:
       lengths: int64 [number of examples], tokens with [CLS] and [SEP].
+      max_seq_length: the greatest length.
     """
 
     lengths: np.ndarray
+    max_seq_length: int
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns the features as `Batches.batch` does, padded to a length in tokens."""
@@ -53,7 +57,8 @@ def input_fn_builder(
       random_seed: seed of the order of training.
       skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
       pads_to_longest: whether a batch is as long as its longest example, and not always
-        max_seq_length. The features must be `BatchesOfLength`.
+        max_seq_length. In training the length is rounded up, so that there are few: XLA compiles
+        parts of the network for each. The features must be `BatchesOfLength`.
 
     Returns:
       `input_fn(params)`. It returns a dataset of the dictionaries that `features.batch` returns,
@@ -81,11 +86,18 @@ def input_fn_builder(
             skipped,
         )
 
+        def padded(length: int) -> int:
+            if not is_training:
+                return length
+            longest = features.max_seq_length
+            multiple = max(_LEAST_MULTIPLE, -(-longest // _MOST_LENGTHS))
+            return min(longest, -(-length // multiple) * multiple)
+
         def read(batch_number: np.int64) -> list[np.ndarray]:
             numbers = order.record_numbers(int(batch_number))
             if pads_to_longest:
-                longest = features.lengths[numbers[numbers >= 0]].max(initial=_LEAST_LENGTH)
-                batch = features.batch(numbers, int(longest))
+                lengths = features.lengths[numbers[numbers >= 0]]
+                batch = features.batch(numbers, padded(int(lengths.max(initial=_LEAST_LENGTH))))
             else:
                 batch = features.batch(numbers)
             return [batch[name] for name in names]

@@ -12,6 +12,7 @@ import time
 import locked
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from kills import copy_at
 from scripts import (
     CLASSIFIER,
@@ -228,6 +229,39 @@ def test_an_evaluation_does_not_need_the_flags_of_the_training(script, rerun, ca
     assert capsys.readouterr().out == expected
     assert run(**others) == 2
     assert steps_of(output_dir) == [0, 4, 8]
+
+
+def test_predictions_and_exports_of_an_earlier_checkpoint(data, tmp_path, capsys):
+    flags = {**CLASSIFIER.steps(8), "predict_file": data[CLASSIFIER.name] / "dev.tsv"}
+    output_dir, found = tmp_path / "run", {}
+
+    def run(**changes):
+        made = CLASSIFIER.flags(data[CLASSIFIER.name], output_dir, **flags, **changes)
+        return CLASSIFIER.main(made)
+
+    assert run(do_train=True, keep_best_checkpoint=True) == 0
+    named = {step: output_dir / f"model.ckpt-{step}" for step in (4, 8)}
+    (best,) = (output_dir / "best").glob("*.index")
+    named["best"] = best.with_suffix("")
+    for name, path in {None: None, **named}.items():
+        assert run(do_train=False, do_predict=True, init_checkpoint=path) == 0
+        found[name] = (output_dir / "test_results.tsv").read_text()
+    assert found[None] == found["best"] == found[int(best.stem.rpartition("-")[2])]
+    assert found[4] != found[8]
+    changes = {"do_export": True, "export_inputs": "ids", "init_checkpoint": named[4]}
+    assert run(do_train=False, **changes) == 0
+    (variables,) = (output_dir / "export").glob("*/variables/variables.index")
+    exported, four = (
+        tf.train.load_checkpoint(str(path)).get_tensor("output_weights")
+        for path in (variables.with_suffix(""), named[4])
+    )
+    np.testing.assert_array_equal(exported, four)
+    # A network that is not of the run's training is not a checkpoint of the run.
+    for file in (".index", ".data-00000-of-00001"):
+        shutil.copy(f"{named[4]}{file}", output_dir / f"bert_model.ckpt{file}")
+    assert run(do_train=False, do_predict=True, init_checkpoint=output_dir / "bert_model.ckpt") == 2
+    message = f"without training, a checkpoint of the run can be named, such as {output_dir}/model"
+    assert message in capsys.readouterr().err
 
 
 def test_an_evaluation_of_an_earlier_checkpoint(script, rerun, capsys):

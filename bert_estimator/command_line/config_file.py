@@ -41,10 +41,25 @@ def _read(path):
         ) from None
     with storage.explaining(path), open(storage.local(path), "rb") as reader:
         try:
-            values = yaml.safe_load(reader)
+            values = yaml.load(reader, _yaml_loader(yaml))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise json_files.JsonError(f"{path}: is not YAML: {error}") from None
     return _without_nulls(json_files.check(values, dict, path))
+
+
+def _yaml_loader(yaml):
+    """Returns PyYAML's safe loader, but a key that occurs twice is an error, as in JSON."""
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.YAMLError(f"the key {key.value} occurs twice{key.start_mark}")
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _without_nulls(values):

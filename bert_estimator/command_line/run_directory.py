@@ -50,6 +50,8 @@ class RunDirectory:
         """Returns whether a path, without .index, is a checkpoint of the run, or its best one."""
         if not path or not os.path.exists(f"{path}.index"):
             return False
+        if not re.fullmatch(r"model\.ckpt-\d+", os.path.basename(path)):
+            return False  # such as a network that training started from
         own = [self.path, os.path.join(self.path, evaluated_steps.DIRECTORY)]
         return os.path.realpath(os.path.dirname(path)) in map(os.path.realpath, own)
 
@@ -83,9 +85,15 @@ class RunDirectory:
             if name == "init_checkpoint" and self._is_same_path(before[name], value):
                 continue
             held = f"with --{name}={before[name]}" if before[name] is not None else "without it"
+            others = "or another --output_dir"
+            if name == "init_checkpoint":
+                others += (
+                    "; without training, a checkpoint of the run can be named, such as "
+                    f"{self.path}/model.ckpt-1000"
+                )
             raise FlagError(
                 f"--{name}={value}: {self.path} holds a run {held}. {self._way_back(name)} to go "
-                "on with it, or another --output_dir"
+                f"on with it, {others}"
             )
         if records is not None and _recorded(self.path).get("records", records) != records:
             raise FlagError(
@@ -199,16 +207,20 @@ class RunDirectory:
     def add_evaluation(self, results: Mapping[str, Any]) -> None:
         """Appends what `TPUEstimator.evaluate` returned, under `eval_` names.
 
-        If the latest record of the step with the same keys is equal, nothing is appended: a process
-        that was then killed, or an earlier run of the command, evaluated the same checkpoint.
+        If an equal record is there, and the later ones of the step have no other values, nothing is
+        appended: a process that was then killed, or an earlier run of the command, evaluated the
+        same checkpoint.
         """
         record = evaluation_record(results)
-        before = [
-            r for r in self.metrics() if r["step"] == record["step"] and r.keys() == record.keys()
-        ]
-        # NaN is not equal to itself, but its text is.
-        if not before or json.dumps(before[-1]) != json.dumps(record):
-            self.add_metrics(record)
+        text = {key: json.dumps(value) for key, value in record.items()}  # NaN equals its text
+        for before in reversed([r for r in self.metrics() if "eval_loss" in r]):
+            if before["step"] != record["step"]:
+                continue
+            if before.keys() == record.keys() and _agree(before, text):
+                return
+            if not _agree(before, text):
+                break
+        self.add_metrics(record)
 
     def evaluations(self) -> list[dict[str, float]]:
         """Returns the records of evaluations, sorted by step; of each step, the latest record."""
@@ -246,6 +258,11 @@ def evaluation_record(results: Mapping[str, Any]) -> dict[str, float]:
     """Returns what `TPUEstimator.evaluate` returned as a record: `step`, and `eval_` names."""
     values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
     return {"step": int(results["global_step"]), **values}
+
+
+def _agree(record, texts):
+    """Returns whether a record has the same values, as JSON, for the keys that both have."""
+    return all(json.dumps(record[key]) == texts[key] for key in record.keys() & texts.keys())
 
 
 def recorded_settings(path: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class ClassificationConfig(FineTuningConfig):
         "Read the task's files, as they are distributed, from this directory.",
         only_to_train=True,
     )
-    language: str = flags.field("zh", "Choose the language of XNLI.", only_to_train=True)
+    language: str = flags.field("zh", "Choose the language of XNLI.")
     train_file: str | None = flags.field(
         None,
         "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
@@ -69,20 +69,15 @@ class ClassificationConfig(FineTuningConfig):
     text_a_column: str | None = flags.field(
         None,
         "Name the column of the text or the words, or give its number from 1 (no header).",
-        only_to_train=True,
     )
-    text_b_column: str | None = flags.field(
-        None, "Name the column of the second text.", only_to_train=True
-    )
-    label_column: str | None = flags.field(
-        None, "Name the column of the label or the tags.", only_to_train=True
-    )
+    text_b_column: str | None = flags.field(None, "Name the column of the second text.")
+    label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
     task_kind: str = flags.field(
         "classification", f"Say what labels are: {', '.join(TASK_KINDS)}.", only_to_train=True
     )
     max_seq_length: int = flags.field(128, "Cut examples to this many tokens.")
     class_weights: str | None = flags.field(
-        None, "Weight the labels in the loss: numbers, comma-separated.", only_to_train=True
+        None, "Weight the labels in the loss: numbers, comma-separated."
     )
     do_predict: bool = flags.field(
         False,

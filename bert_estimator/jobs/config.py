@@ -134,9 +134,7 @@ class JobConfig:
     host_wait_secs: float = flags.field(
         600.0, "Wait so many seconds for the other hosts of TF_CONFIG to start.", may_differ=True
     )
-    precision: str = flags.field(
-        "float32", f"Compute the network in {' or '.join(PRECISIONS)}.", only_to_train=True
-    )
+    precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
     optimizer: str = flags.field(
         None, f"Choose one of {', '.join(OPTIMIZERS)}.", only_to_train=True
     )
@@ -277,7 +275,7 @@ class JobConfig:
             value = getattr(self, name)
             flags.check(value % num_replicas == 0, name, value, f"must be a multiple of {source}")
         share, rows = self.train_batch_size // num_replicas, self.micro_batch_size
-        if rows is not None and self.do_train:
+        if rows is not None and (self.do_train or self.compile_only):
             of_batch = f"--train_batch_size={self.train_batch_size}"
             if num_replicas > 1:
                 of_batch = f"{share}, a core's share of {of_batch}"

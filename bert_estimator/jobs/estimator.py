@@ -182,6 +182,7 @@ def make(
     model_fn: Callable[..., tpu.TPUEstimatorSpec],
     master: str = "",
     num_train_steps: int | None = None,
+    fixed_length: bool = True,
 ) -> tpu.TPUEstimator:
     """Returns the `TPUEstimator` of a configuration.
 
@@ -193,6 +194,8 @@ def make(
       master: the master to run on, which `find_cores` returns.
       num_train_steps: the step at which training ends, or None. Of a short training, more steps
         are logged: the curves should have some points.
+      fixed_length: whether all examples have max_seq_length tokens with their padding, so that
+        tokens are counted.
     """
     per_replica, shards = config.num_cores_per_replica, None
     if config.num_tpu_cores:
@@ -223,7 +226,7 @@ def make(
         params={},
         use_tpu=config.use_tpu,
         **{name: getattr(config, name) for name in config.BATCH_SIZES},
-        units_per_example={"tokens": config.max_seq_length},
+        units_per_example={"tokens": config.max_seq_length} if fixed_length else None,
         sharding=sharding.BERT,
     )
 

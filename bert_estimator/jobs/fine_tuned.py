@@ -117,7 +117,12 @@ def warn_of_other_labels(source: Source, head: Sequence[str], task: Mapping[str,
     """
     learned, labels = list(source.labels), list(task.get("labels") or ())
     name = head[0]
-    if not learned or learned == labels or source.shapes.get(name, [0])[0] != len(labels):
+    if (
+        not learned
+        or not labels
+        or learned == labels
+        or source.shapes.get(name, [0])[0] != len(labels)
+    ):
         return
     tf.logging.warning(
         "--init_checkpoint: the head of %s has learned the labels %s; training goes on from it "

@@ -138,7 +138,7 @@ class FineTuning(abc.ABC):
         data = cls.load(config)
 
         def lower(changed, cores, hosts):
-            input_fn = _training_input_fn(changed, data.train)
+            input_fn = cls._training_input_fn(changed, data.train)
             return cls._estimator(changed, data).lower(input_fn, cores, hosts)
 
         return compile_only.run(config, lower, num_train_steps(config, data.train))
@@ -151,13 +151,14 @@ class FineTuning(abc.ABC):
             recompute=config.recompute,
             use_one_hot_embeddings=config.use_one_hot_embeddings,
             random_seed=config.random_seed,
+            max_seq_length=config.max_seq_length,
             init_checkpoint=config.init_checkpoint,
             allow_partial_init=config.allow_partial_init,
         )
         rule = _update_rule(config, data) if config.do_train or config.compile_only else None
         model_fn = wrap(cls.model_fn(config, data, network, rule))
         steps = num_train_steps(config, data.train) if config.do_train else None
-        return estimator.make(config, model_fn, master, steps)
+        return estimator.make(config, model_fn, master, steps, not cls._pads_to_longest(config))
 
     def _check_is_trained(self):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
@@ -208,7 +209,7 @@ class FineTuning(abc.ABC):
             steps = num_train_steps(config, self._data.train)
             best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest)
         self._run.train(
-            functools.partial(_training_input_fn, config, self._data.train),
+            functools.partial(self._training_input_fn, config, self._data.train),
             num_train_steps(config, self._data.train),
             "num_train_epochs",
             best_checkpoint,
@@ -255,14 +256,24 @@ class FineTuning(abc.ABC):
             name,
         )
 
-    def _reading_once(self, batches):
-        """Returns the `input_fn` of an evaluation or a prediction.
+    @classmethod
+    def _training_input_fn(cls, config, batches, skipped=()):
+        return features_input.input_fn_builder(
+            batches, True, config.random_seed, skipped, cls._pads_to_longest(config)
+        )
 
-        By the rules of TPUs all batches have one shape. Elsewhere a batch is as long as its longest
-        example, and takes less time.
-        """
-        pads_to_longest = self.ignores_padding and not self._config.use_tpu
+    def _reading_once(self, batches):
+        """Returns the `input_fn` of an evaluation or a prediction."""
+        pads_to_longest = self._pads_to_longest(self._config)
         return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
+
+    @classmethod
+    def _pads_to_longest(cls, config):
+        """Returns whether batches are as long as their longest examples, and so take less time.
+
+        By the rules of TPUs all batches have one shape.
+        """
+        return cls.ignores_padding and not config.use_tpu
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example of a set, in order.
@@ -350,10 +361,6 @@ def _receive_ids():
     """Is the `serving_input_receiver_fn` of an export that takes ids."""
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in _IDS}
     return tpu.serving.ServingInputReceiver(ids, ids)
-
-
-def _training_input_fn(config, batches, skipped=()):
-    return features_input.input_fn_builder(batches, True, config.random_seed, skipped)
 
 
 def _update_rule(config, data):

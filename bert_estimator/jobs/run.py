@@ -241,12 +241,10 @@ class Run:
         Without training, it is the checkpoint of the run that --init_checkpoint names, or of the
         network that `only_reads_elsewhere` names.
         """
-        config = self.config
-        if not config.do_train and RunDirectory(config.output_dir).is_checkpoint(
-            config.init_checkpoint
-        ):
-            return config.init_checkpoint
-        return self._elsewhere or delivered_best(self.config.output_dir)
+        named, output_dir = self.config.init_checkpoint, self.config.output_dir
+        if not self.config.do_train and RunDirectory(output_dir).is_checkpoint(named):
+            return named
+        return self._elsewhere or delivered_best(output_dir)
 
     @functools.cached_property
     def _elsewhere(self):

@@ -33,7 +33,13 @@ class Dropout:
     calls of this object in that scope. So code may be moved without a change of the masks.
     """
 
-    def __init__(self, seed: int, step: int | tf.Tensor, first_row: int | tf.Tensor = 0):
+    def __init__(
+        self,
+        seed: int,
+        step: int | tf.Tensor,
+        first_row: int | tf.Tensor = 0,
+        longest: int | None = None,
+    ):
         """Sets what the masks depend on.
 
         Args:
@@ -41,6 +47,9 @@ class Dropout:
           step: the training step; an int, or a scalar int32 or int64 tensor.
           first_row: the index in the global batch of the first row of x in each call; an int, or
             a scalar int32 or int64 tensor.
+          longest: the greatest sequence length of any batch, if lengths differ. If a length of x is
+            not static, x gets the first part of the mask that it would have if it were as long as
+            this. So the masks do not depend on how much padding a batch has.
 
         Raises:
           ValueError: the seed is out of range.
@@ -52,6 +61,7 @@ class Dropout:
         self._seed = seed
         self._step = _as_uint64(step)
         self._first_row = _as_uint64(first_row)
+        self._longest = longest
         # The step is below 2^63, so this is 0, but the compiler cannot know. With it added to the
         # keys, layers that differ only in their keys are one computation, which is compiled once
         # (for a TPU v3, eight layers of a product and a mask take 19 seconds instead of 48).
@@ -66,8 +76,8 @@ class Dropout:
         scale is 1.109375.
 
         Args:
-          x: float tensor [B, ...], with every dimension but the first one static. Row b of x is row
-            first_row + b of the global batch.
+          x: float tensor [B, ...], with every dimension static but the first one and, if `longest`
+            is given, sequence lengths. Row b of x is row first_row + b of the global batch.
           rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
 
         Returns:
@@ -100,7 +110,7 @@ class Dropout:
         Args:
           state: tensors to use instead of `self.state`, with equal values; None uses `self.state`.
         """
-        fork = Dropout(self._seed, *(state or self.state))
+        fork = Dropout(self._seed, *(state or self.state), longest=self._longest)
         fork._calls = dict(self._calls)
         return fork
 
@@ -109,12 +119,15 @@ class Dropout:
 
         Row b depends only on (seed, site, step, first_row + b).
         """
-        if x.shape.rank is None or x.shape.rank < 2 or not x.shape[1:].is_fully_defined():
+        row_shape = x.shape.as_list()[1:] if x.shape.rank is not None else []
+        is_cut = None in row_shape and self._longest is not None
+        if is_cut:
+            row_shape = [self._longest if size is None else size for size in row_shape]
+        if not row_shape or None in row_shape:
             raise ValueError(
                 f"Dropout of {x.name}: shape {x.shape} must be [batch, ...] with every dimension "
                 "after the first one static; set the shape, or batch with drop_remainder=True."
             )
-        row_shape = x.shape.as_list()[1:]
         block_shape = _block_shape(row_shape)
         row_blocks = math.prod(block_shape)
         rows = x.shape.as_list()[0]
@@ -144,7 +157,8 @@ class Dropout:
         row_elements = math.prod(row_shape)
         if row_elements % _BLOCK_ELEMENTS:
             keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]
-        return tf.reshape(keep, [rows, *row_shape])
+        keep = tf.reshape(keep, [rows, *row_shape])
+        return tf.slice(keep, [0] * x.shape.rank, tf.shape(x)) if is_cut else keep
 
     def _next_site(self):
         name = tf.get_variable_scope().name

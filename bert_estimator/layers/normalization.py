@@ -9,6 +9,7 @@ _EPSILON = 1e-12
 # One computation for fewer elements saves less in a whole training than the second or more that
 # every session takes to compile it.
 _LEAST_ELEMENTS = 1 << 20
+_USUAL_ROWS = 4096  # stands for a number of rows that is not known
 
 
 def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
@@ -29,7 +30,10 @@ def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
         beta = tf.get_variable("beta", [width], tf.float32, tf.zeros_initializer())
         gamma = tf.get_variable("gamma", [width], tf.float32, tf.ones_initializer())
         inputs = [tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *addends]
-        if (addends[0].shape.num_elements() or 0) < _LEAST_ELEMENTS:
+        num_elements = addends[0].shape.num_elements()
+        if num_elements is None:
+            num_elements = _USUAL_ROWS * width
+        if num_elements < _LEAST_ELEMENTS:
             return _layer_norm(*inputs)
         return primitives.fused_both_ways(_layer_norm, *inputs)
 

@@ -1,6 +1,7 @@
 """What a run leaves behind besides checkpoints."""
 
 import json
+import math
 import os
 
 import pytest
@@ -224,8 +225,11 @@ def test_an_evaluation_that_is_done_again_has_one_record(tmp_path):
     ]
     assert run.metrics() == records
     # Another text was evaluated meanwhile: the latest record is to be the latest evaluation.
-    run.add_evaluation({"loss": 1.25, "global_step": 4})
-    assert run.metrics() == [*records, {"step": 4, "eval_loss": 1.25}]
+    for results in ({"loss": 1.25}, {"loss": math.nan}, {"loss": math.nan}, {"loss": 1.0}):
+        run.add_evaluation({**results, "global_step": 4})
+    run.add_evaluation({"loss": 1.25, "baseline": 3.0, "global_step": 4})
+    losses = [record["eval_loss"] for record in run.metrics()[len(records) :]]
+    assert str(losses) == "[1.25, nan, 1.0, 1.25]"
 
 
 def test_curves_are_a_picture_of_the_metrics(tmp_path):

@@ -97,3 +97,18 @@ def test_batches_may_be_as_long_as_their_longest_example(kind):
             whole_values = expected[name][:, :length] if is_cut else expected[name]
             np.testing.assert_array_equal(values, whole_values, name)
             assert not (is_cut and expected[name][:, length:].any())
+
+
+@pytest.mark.parametrize(
+    ("max_seq_length", "lengths"), [(12, {12}), (40, {16, 32, 40}), (400, {50, 350, 400})]
+)
+def test_batches_of_training_have_few_lengths(max_seq_length, lengths):
+    tokens = [7, 10, 20, 300, 330]
+    texts = [(" ".join("7" * n), None, n) for n in tokens]
+    features = features_of(*texts, length=max_seq_length)
+    input_fn = input_fn_builder(features, is_training=True, pads_to_longest=True)
+    found = batches(input_fn, 20, 1, is_dynamic=True)
+    sizes = {batch["input_ids"].shape[1] for batch in found}
+    assert sizes <= lengths and len(sizes) > (max_seq_length > 16)
+    for batch in found:
+        assert batch["input_mask"].sum() == min(batch["label_ids"][0] + 2, max_seq_length)

@@ -87,6 +87,25 @@ def test_unknown_batch_size():
             np.testing.assert_array_equal(session.run(y, {x: np.ones(SHAPE)}), run())
 
 
+@pytest.mark.parametrize("lengths", [(5, None), (None, 7), (None, None)])
+def test_a_shorter_batch_has_the_first_part_of_the_mask(lengths):
+    """Sequence lengths that are not static are cut from the mask of the longest sequence."""
+    longest, short = 12, 4
+    whole = [6, *(longest if size is None else size for size in lengths)]
+    cut = [6, *(short if size is None else size for size in lengths)]
+    with tf.Graph().as_default(), tf.variable_scope("net"):
+        x = tf.placeholder(tf.float32, [None, *lengths])
+        dropout = Dropout(3, 7, longest=longest)
+        fork = dropout.fork(dropout.state)
+        y = dropout(x, 0.25)
+        again, gradient = fork(x, 0.25), tf.gradients(y, x)[0]
+        with tf.Session() as session:
+            found = session.run([y, again, gradient], {x: np.ones(cut)})
+    expected = run(shape=whole)[:, : cut[1], : cut[2]]
+    for values in found:
+        np.testing.assert_allclose(values, expected, rtol=1e-7)
+
+
 def test_cpu_kernel_and_xla_draw_the_same_bits():
     with tf.Graph().as_default(), tf.variable_scope("net"):
         step = tf.placeholder(tf.int64, [])

@@ -266,7 +266,10 @@ class _TrainingLoop:
         if not not_finite:
             return
         failed_step = self.now + not_finite[0] + 1
-        scalars = "".join(f", {name} = {value:.6g}" for name, value in result.scalars.items())
+        of_last_step = (
+            result.scalars.items() if failed_step == self.now + len(result.losses) else ()
+        )
+        scalars = "".join(f", {name} = {value:.6g}" for name, value in of_last_step)
         bad_variables = self._finite.names_of_bad(self._run.session)
         raise errors.NanLossDuringTrainingError(
             f"The loss of step {failed_step} is {result.losses[not_finite[0]]}{scalars}. "

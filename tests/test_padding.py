@@ -1,0 +1,84 @@
+"""Without a TPU, batches are as long as their longest text; what comes out is the same."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from scripts import CLASSIFIER, TAGGER
+
+# The lengths of training are 16, 32 and so on.
+MAX_SEQ_LENGTH = 48
+OPTIONS = {
+    "plain": {},
+    "micro-batches": {"micro_batch_size": 2},
+    "recompute": {"recompute": True},
+    "both": {"micro_batch_size": 2, "recompute": True, "use_one_hot_embeddings": True},
+    "bfloat16": {"precision": "bfloat16"},
+}
+
+
+QUICK = [("pairs", "plain"), ("tags", "both")]
+
+
+@pytest.fixture(scope="module")
+def task(request, tmp_path_factory):
+    """Returns (the script, the directory of its data)."""
+    script = {"pairs": CLASSIFIER, "tags": TAGGER}[request.param]
+    data = tmp_path_factory.mktemp(request.param)
+    script.write_data(data)
+    config = json.loads((data / "bert_config.json").read_text())
+    config["max_position_embeddings"] = MAX_SEQ_LENGTH
+    (data / "bert_config.json").write_text(json.dumps(config))
+    if request.param == "tags":
+        lines = (data / "train.conll").read_text().split("\n\n")
+        # A long sentence in a few of the batches.
+        lines[3] = "\n".join(lines[:3]).replace("B-LOW", "O").replace("I-LOW", "O")
+        (data / "train.conll").write_text("\n\n".join(lines))
+    return script, data
+
+
+def weights_of(directory):
+    reader = tf.train.load_checkpoint(str(directory))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.mark.parametrize(
+    ("task", "option"),
+    [
+        pytest.param(task, option, marks=() if (task, option) in QUICK else pytest.mark.slow)
+        for task in ("pairs", "tags")
+        for option in OPTIONS
+    ],
+    indirect=["task"],
+)
+def test_training_evaluation_and_predictions_do_not_depend_on_the_padding(task, tmp_path, option):
+    script, data = task
+    steps, found = [], {}
+    for use_tpu in (False, True):
+        folder = tmp_path / str(use_tpu)
+        changes = {
+            "use_tpu": use_tpu,
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "keep_best_checkpoint": True,
+        }
+        changes |= {"do_train": True, "do_eval": True, "do_predict": True, **script.steps(6)}
+        changes["predict_file"] = data / ("dev.conll" if script is TAGGER else "dev.tsv")
+        assert script.main(script.flags(data, folder, **changes, **OPTIONS[option])) == 0
+        (results,) = folder.glob("test_results*")
+        found[use_tpu] = weights_of(folder), results.read_text(), metrics_of(folder)
+        steps.append(found[use_tpu][0]["global_step"])
+    assert steps == [6, 6]
+    tolerance = 1e-2 if option == "bfloat16" else 1e-5
+    for name, value in found[True][0].items():
+        np.testing.assert_allclose(found[False][0][name], value, atol=tolerance, err_msg=name)
+    for one, other in zip(found[False][2], found[True][2], strict=True):
+        assert one == pytest.approx(other, abs=2e-2 if option == "bfloat16" else 1e-4)
+    if script is TAGGER and option != "bfloat16":
+        assert found[False][1] == found[True][1]
+
+
+def metrics_of(directory):
+    """Returns the numbers of eval_results.txt."""
+    lines = (directory / "eval_results.txt").read_text().splitlines()
+    return [float(line.partition(" = ")[2]) for line in lines]
