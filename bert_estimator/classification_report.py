@@ -115,7 +115,10 @@ def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -
     yield "label\tprecision\trecall\tf1\tnumber"
     for label, *values in zip(labels, *rows, strict=True):
         yield _row(label, values)
-    yield _row("mean of the labels", [*np.mean(rows[:3], axis=1), number.sum()])
+    # As scikit-learn counts them. (Of several labels for a text, all count.)
+    counts = np.flatnonzero(said + number) if is_single else np.arange(len(labels))
+    means = [np.mean(row[counts]) if len(counts) else 0.0 for row in rows[:3]]
+    yield _row("mean of the labels", [*means, number.sum()])
     yield ""
     if is_single:
         yield "\t".join(["label \\ predicted", *labels])

@@ -57,9 +57,11 @@ def f1(examples: Examples) -> Metric:
 
 
 def macro_f1(examples: Examples) -> Metric:
-    """Computes the mean F1 over the labels."""
+    """Computes the mean F1 over the labels that occur or are predicted, as scikit-learn does."""
     matrix, update = examples.confusion
-    return tf.reduce_mean(_f1_of_each_label(matrix)), update
+    counts = tf.reduce_sum(matrix, 0) + tf.reduce_sum(matrix, 1)
+    number = tf.reduce_sum(tf.cast(counts > 0, tf.float32))
+    return _ratio(tf.reduce_sum(_f1_of_each_label(matrix)), number), update
 
 
 def matthews(examples: Examples) -> Metric:

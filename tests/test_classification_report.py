@@ -110,6 +110,8 @@ def test_a_label_that_never_occurs_and_certainty():
         "b\t0.0000\t0.0000\t0.0000\t1",
         "c\t0.0000\t0.0000\t0.0000\t0",
     ]
+    # "c" does not count for the means, as in scikit-learn.
+    assert lines[4] == "mean of the labels\t0.3333\t0.5000\t0.4000\t3"
     assert lines[-2:] == ["0.9 to 1.0\t1.0000\t0.6667\t3", "expected calibration error\t0.3333"]
 
 

@@ -63,8 +63,16 @@ def test_classification(name, num_labels):
 @pytest.mark.parametrize("name", ["f1", "macro_f1", "matthews"])
 def test_what_is_undefined_is_zero(name):
     label_ids = np.zeros(10, np.int32)
-    expected = {"macro_f1": 0.5}.get(name, 0.0)
+    expected = {"macro_f1": 1.0}.get(name, 0.0)  # of the one label that occurs
     assert streamed(name, label_ids, np.tile(np.float32([1, 0]), (10, 1))) == expected
+
+
+def test_labels_that_neither_occur_nor_are_predicted_do_not_count():
+    label_ids = np.array([0, 1, 3, 3], np.int32)
+    logits = np.eye(5, dtype=np.float32)[[0, 2, 3, 0]]
+    expected = ORACLES["macro_f1"](label_ids, logits.argmax(axis=1))
+    assert streamed("macro_f1", label_ids, logits) == pytest.approx(expected, abs=1e-6)
+    assert expected == pytest.approx((2 / 3 + 0 + 0 + 2 / 3) / 4)
 
 
 def test_multi_label():

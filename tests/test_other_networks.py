@@ -10,6 +10,8 @@ from scripts import CLASSIFIER, PRETRAINING, write_data
 from tiny_run import bert_config, words, write_records
 
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.pretraining_data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
@@ -69,6 +71,16 @@ def test_a_run_keeps_its_network(data, trained, capsys, script, to_do, change, w
     assert (run / "bert_config.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("verb", ["do_eval", "do_predict", "do_export"])
+def test_a_network_from_elsewhere_is_the_one_of_the_flags(data, trained, tmp_path, capsys, verb):
+    path, run = data[CLASSIFIER.name], trained[CLASSIFIER.name]
+    flags = {"do_train": False, verb: True, "predict_file": path / "dev.tsv"}
+    with changed(path / "bert_config.json", {"num_hidden_layers": 2}):
+        message = refused(CLASSIFIER, path, tmp_path / "new", capsys, init_checkpoint=run, **flags)
+    assert f"--init_checkpoint: {run}: is a network with num_hidden_layers=" in message
+    assert "but --bert_config_file has 2. Give its own file" in message
+
+
 def test_an_evaluation_may_have_another_dropout(data, trained, tmp_path):
     path, run = data[CLASSIFIER.name], tmp_path / "run"
     shutil.copytree(trained[CLASSIFIER.name], run)
@@ -93,10 +105,25 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
         f"--input_file={path}/train.tfrecord: its records were made with another vocabulary or "
         f"--do_lower_case than {run} learned"
     ) in message
+    evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
+    message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)
+    assert f"--input_file: {run} was trained with the vocabulary" in message
     message = refused(PRETRAINING, path, tmp_path / "new", capsys, init_checkpoint=run)
     assert f"--input_file: {run} was trained with the vocabulary" in message
     assert "token 5 is 'w0', and" in message and "has 'w39' there" in message
     assert "add --allow_partial_init to train on other tokens" in message
+
+
+def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
+    directory = RunDirectory(str(trained[PRETRAINING.name]))
+    own = f"{directory.path}/vocab.txt"
+    other = str(tmp_path / "other.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(30)[::-1]], other)
+    for same in (own, None):
+        vocabulary.check_kept(directory, same)
+    message = f"^--vocab_file={other}: the run has the vocabulary {own}, whose token 5 is 'w0', not"
+    with pytest.raises(FlagError, match=message):
+        vocabulary.check_kept(directory, other)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +137,7 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
 )
 def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
     config = types.SimpleNamespace(input_file="records")
-    stages = [(config, PretrainingData("", "", 1, "", False, **{field: v})) for v in values]
+    stages = [(config, PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
     expected = pytest.raises(FlagError, match=r"^--input_file=records: .* of the stage before$")
     with contextlib.nullcontext() if is_allowed else expected:
         check_stages(stages)

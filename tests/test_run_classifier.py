@@ -4,12 +4,14 @@ import contextlib
 import functools
 import io
 import json
+import math
 import os
 import pathlib
 import re
 import shutil
 import sys
 import sysconfig
+import types
 
 import fixtures
 import forked
@@ -33,7 +35,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, network_variables, open_source, tf1_checkpoint
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs import classification_config
+from bert_estimator.jobs import classification_config, fine_tuning_job
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines import embedded_corpus
@@ -534,6 +536,19 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
         ["", f"--config={tmp_path}/seed-6/config.json", "--output_dir=other"]
     )
     assert (config.random_seed, config.num_seeds) == (6, 1)
+
+
+def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
+    """As Pearson's correlation of predictions that are all equal."""
+    monkeypatch.setattr(fine_tuning_job, "locked", lambda configs: contextlib.nullcontext())
+    for scores, said in (
+        ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
+        ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
+    ):
+        configs = [types.SimpleNamespace(compile_only=False, score=score) for score in scores]
+        run = lambda config: types.SimpleNamespace(run=lambda: {"pearson": config.score})  # noqa: E731
+        fine_tuning_job.run_all(run, configs)
+        assert said in capsys.readouterr().out
 
 
 # Files that cannot work

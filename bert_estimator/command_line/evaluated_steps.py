@@ -18,12 +18,17 @@ PREFIX = "model.ckpt-"
 _FILE = "best.json"
 
 
-def read(directory: str) -> dict[int, float]:
+def read(directory: str, of: str | None = None) -> dict[int, float]:
     """Returns what the file in a directory lists.
+
+    Args:
+      directory: the directory.
+      of: a digest of what is evaluated. If the file has another one, its metrics cannot be compared
+        with new ones. None takes them whatever they are of.
 
     Returns:
       A dict of step -> metric, a float (larger is better; -inf for NaN), in the order of the
-      evaluations; empty if there is no file.
+      evaluations; empty if there is no file, or it has another digest.
 
     Raises:
       FlagError: the file cannot be read.
@@ -32,7 +37,11 @@ def read(directory: str) -> dict[int, float]:
     if not os.path.exists(path):
         return {}
     try:
-        evaluations = json_files.field(json_files.read(path), "evaluations", list, path)
+        content = json_files.read(path)
+        recorded = json_files.field(content, "of", str, path, default=None)
+        if None not in (of, recorded) and of != recorded:
+            return {}
+        evaluations = json_files.field(content, "evaluations", list, path)
         return {
             json_files.field(each, "step", int, path): json_files.field(
                 each, "value", float, path, default=-math.inf
@@ -46,8 +55,8 @@ def read(directory: str) -> dict[int, float]:
         ) from None
 
 
-def write(directory: str, values: Mapping[int, float]) -> None:
-    """Writes the file, all of it or nothing; `values` as `read` returns them."""
+def write(directory: str, values: Mapping[int, float], of: str | None = None) -> None:
+    """Writes the file, all of it or nothing; `values` and `of` as in `read`."""
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, _FILE)
     evaluations = [
@@ -55,7 +64,7 @@ def write(directory: str, values: Mapping[int, float]) -> None:
         for step, value in values.items()
     ]
     with atomic_file.writer(path) as writer:
-        json.dump({"evaluations": evaluations}, writer, indent=1)
+        json.dump({"of": of, "evaluations": evaluations}, writer, indent=1)
 
 
 def best_of(values: Mapping[int, float]) -> int | None:

@@ -177,6 +177,11 @@ class RunDirectory:
         _write(config_file, json.dumps(network, indent=2, sort_keys=True) + "\n")
         if task is not None:
             _write(task_file, json.dumps(task, indent=2) + "\n")
+        if os.path.exists(self._config_path) and not self.holds_checkpoint():
+            # An attempt that failed before its first step may have left another vocabulary.
+            for left in (word_piece, sentence_piece):
+                if os.path.exists(left) and not (vocab_file and os.path.samefile(left, vocab_file)):
+                    os.remove(left)
         if vocab_file is not None:
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
             # The file may be the run's own copy.

@@ -36,6 +36,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
       num_train_steps: the step that training ends at.
       evaluate: function without arguments that evaluates the newest checkpoint and returns (its
         metric, its path). A larger metric is better; NaN is worse than every number.
+      of: a digest of the data and the settings of the evaluation. If they are others than in the
+        training that is resumed, the best checkpoint is chosen anew.
 
     Raises:
       FlagError: best.json cannot be read.
@@ -46,6 +48,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         config: JobConfig,
         num_train_steps: int,
         evaluate: Callable[[], tuple[float, str]],
+        of: str | None = None,
     ):
         self._directory = os.path.join(config.output_dir, evaluated_steps.DIRECTORY)
         self._evaluate = evaluate
@@ -53,7 +56,13 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         self._every = config.eval_steps or 1
         self._keeps_best = config.keeps_best()
         self._patience = config.early_stopping_patience
-        self._values = evaluated_steps.read(self._directory)
+        self._of = of
+        self._values = evaluated_steps.read(self._directory, of)
+        if not self._values and evaluated_steps.read(self._directory):
+            tf.logging.warning(
+                "Other data or settings are evaluated than until now: the best checkpoint is "
+                "chosen from the newest one and later ones."
+            )
 
     @property
     def exhausted(self) -> bool:
@@ -77,7 +86,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if values != self._values:
             values.pop(step, None)
             self._values = values
-            evaluated_steps.write(self._directory, self._values)
+            evaluated_steps.write(self._directory, self._values, self._of)
         self._remove_others()
         self.after_save(None, step)
 
@@ -107,7 +116,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if self._keeps_best and is_best:
             self._copy(checkpoint)
         self._values = values
-        evaluated_steps.write(self._directory, self._values)
+        evaluated_steps.write(self._directory, self._values, self._of)
         self._remove_others()
         if self.exhausted and max(values.values()) == -math.inf:
             tf.logging.info("Ending at step %d: no evaluation had a number as its metric.", step)

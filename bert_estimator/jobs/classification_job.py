@@ -1,5 +1,6 @@
 """Fine-tuning to label texts: the runs of run_classifier.py."""
 
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -19,10 +20,15 @@ from bert_estimator import (
 )
 from bert_estimator.command_line import flags
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
-from bert_estimator.jobs import classification_data, classification_export, fine_tuning_job
+from bert_estimator.jobs import (
+    classification_data,
+    classification_export,
+    fine_tuning_job,
+    vocabulary,
+)
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.classification_data import ClassificationData
-from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run, write_lines
+from bert_estimator.jobs.fine_tuning_job import FineTuning, write_lines
 from bert_estimator.jobs.text_export import TextParts
 
 
@@ -88,7 +94,7 @@ class Classification(FineTuning):
             "kind": task.kind,
             "labels": task.labels,
             "is_pair": task.is_pair,
-            "vocab_file": vocabulary_in_run(task.vocab_file),
+            "vocab_file": vocabulary.name_in_run(task.vocab_file),
             "do_lower_case": task.do_lower_case,
             "max_seq_length": self._config.max_seq_length,
         }
@@ -123,6 +129,11 @@ class Classification(FineTuning):
             del metrics["loss"], metrics["global_step"]
             results.update({f"{name}_{key}": value for key, value in metrics.items()})
         return results
+
+    def evaluated(self) -> str:
+        task = self._data.task
+        digests = [features.digest().hex() for features in task.evaluate.values()]
+        return hashlib.sha256(repr((task.metrics[0], digests)).encode()).hexdigest()
 
     def _write_summaries(self, name, step, counted):
         """Writes the report of an evaluation beside its other events."""

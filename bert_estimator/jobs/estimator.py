@@ -4,7 +4,8 @@ import dataclasses
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -75,14 +76,27 @@ def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bo
             f"--output_dir={directory.path}: the network of its run cannot be read ({error}); "
             "choose another directory, or put the file back"
         ) from None
+    for name, was, value in differences(before, bert_config, do_train):
+        raise flags.FlagError(
+            f"--bert_config_file: {directory.path} holds a run of a network with "
+            f"{name}={was!r}, not {value!r}. Use that value to go on with it, or another "
+            "--output_dir"
+        )
+
+
+def differences(
+    before: BertConfig, now: BertConfig, do_train: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (key, its value before, its value now) of the keys in which two networks differ.
+
+    Args:
+      before, now: the networks.
+      do_train: whether what matters in training only counts.
+    """
     for field in dataclasses.fields(BertConfig):
-        was, value = (getattr(config, field.name) for config in (before, bert_config))
+        was, value = (getattr(config, field.name) for config in (before, now))
         if was != value and (do_train or field.name not in _OF_TRAINING):
-            raise flags.FlagError(
-                f"--bert_config_file: {directory.path} holds a run of a network with "
-                f"{field.name}={was!r}, not {value!r}. Use that value to go on with it, or another "
-                "--output_dir"
-            )
+            yield field.name, was, value
 
 
 def check_length(config: JobConfig, bert_config: BertConfig) -> None:

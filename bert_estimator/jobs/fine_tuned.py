@@ -11,9 +11,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files, storage
+from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
+from bert_estimator.jobs.estimator import differences
 
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")
@@ -24,7 +26,8 @@ _WHAT_TO_DO = "Give the files and flags of its training, or add --do_train to tr
 def checkpoint_of(source: Source) -> str | None:
     """Returns a checkpoint of a network that an estimator can restore: one with a global step.
 
-    Converted and published networks lack the step, and Hugging Face's files are not a checkpoint.
+    Converted and published networks lack the step, or have other projects' names of the variables,
+    and Hugging Face's files are not a checkpoint.
     If such a network was fine-tuned, a copy of it with the global step 0 is written to a directory
     that lasts as long as the process. Hugging Face's networks for tags and for answers lack the
     pooler, which these do not use: in the copy it is zero.
@@ -35,8 +38,10 @@ def checkpoint_of(source: Source) -> str | None:
     Returns:
       The checkpoint's path; None if the network has neither a step nor the head of a fine-tuning.
     """
-    if source.checkpoint and tf.train.load_checkpoint(source.checkpoint).has_tensor(_STEP):
-        return source.checkpoint
+    if source.checkpoint:
+        has = tf.train.load_checkpoint(source.checkpoint).has_tensor
+        if has(_STEP) and all(map(has, source.shapes)):  # ALBERT and ELECTRA have other names
+            return source.checkpoint
     heads = [name for name in (CLASSIFIER, f"{ANSWER}/output_weights") if name in source.shapes]
     if not heads:
         return None
@@ -53,7 +58,12 @@ def checkpoint_of(source: Source) -> str | None:
 
 
 def check(
-    source: Source, head: Sequence[str], task: Mapping[str, Any], vocab_file: str, flag: str
+    source: Source,
+    head: Sequence[str],
+    task: Mapping[str, Any],
+    vocab_file: str,
+    flag: str,
+    bert_config: BertConfig | None = None,
 ) -> None:
     """Checks that a network was fine-tuned for a task, as far as the files beside it say for which.
 
@@ -64,10 +74,12 @@ def check(
       task: what task.json would say of the flags and files.
       vocab_file: the vocabulary that the flags name.
       flag: the flag that names the network.
+      bert_config: the network of the flags; None if it need not be compared.
 
     Raises:
-      FlagError: it was not fine-tuned, or for another task, for other labels, for the same labels
-        in another order, with another vocabulary, or for questions of which some have no answer.
+      FlagError: it is another network, was not fine-tuned, or was for another task, for other
+        labels, for the same labels in another order, with another vocabulary, or for questions of
+        which some have no answer.
     """
     flags.check(
         all(name in source.shapes for name in head),
@@ -76,6 +88,13 @@ def check(
         "holds a network that was not fine-tuned for a task of this script; add --do_train",
     )
     with flags.named(flag):
+        if bert_config is not None:
+            source.check_activation(bert_config)
+            for name, was, value in differences(source.config or bert_config, bert_config, False):
+                raise ValueError(
+                    f"{source.path}: is a network with {name}={was!r}, but --bert_config_file has "
+                    f"{value!r}. Give its own file"
+                )
         for key in _LEARNED:
             learned, asked = getattr(source, key), task.get(key)
             if key == "labels" and asked is not None:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,6 +124,10 @@ class FineTuning(abc.ABC):
         """Evaluates a checkpoint, or the newest; returns metric -> value, best metric first."""
 
     @abc.abstractmethod
+    def evaluated(self) -> str:
+        """Returns a digest of the data and settings that the scores of evaluations depend on."""
+
+    @abc.abstractmethod
     def predict(self) -> None:
         """Writes the predictions."""
 
@@ -175,7 +180,8 @@ class FineTuning(abc.ABC):
             )
             with flags.named(flag):
                 source = interchange.open_source(checkpoint)
-        fine_tuned.check(source, self.head(), self.task(), self._data.vocab_file, flag)
+        asked = self.head(), self.task(), self._data.vocab_file
+        fine_tuned.check(source, *asked, flag, self._data.bert_config)
 
     def run(self) -> dict[str, float]:
         """Trains, evaluates, predicts and exports, as the flags say; prints the results.
@@ -207,7 +213,8 @@ class FineTuning(abc.ABC):
         best_checkpoint = None
         if config.evaluates_while_training():
             steps = num_train_steps(config, self._data.train)
-            best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest)
+            of = self.evaluated()
+            best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest, of)
         self._run.train(
             functools.partial(self._training_input_fn, config, self._data.train),
             num_train_steps(config, self._data.train),
@@ -327,10 +334,12 @@ def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
             return
         results = [job(config).run() for config in configs]
     for name in results[0] if len(results) > 1 else ():
-        values = [result[name] for result in results]
+        known = [result[name] for result in results if not math.isnan(result[name])]
+        lost = f", {len(results) - len(known)} not a number" if len(known) < len(results) else ""
+        known = known or [math.nan]
         print(
-            f"{name} of {len(values)} seeds: median {statistics.median(values):.4f} "
-            f"({min(values):.4f} to {max(values):.4f})"
+            f"{name} of {len(results)} seeds{lost}: median {statistics.median(known):.4f} "
+            f"({min(known):.4f} to {max(known):.4f})"
         )
 
 
@@ -344,11 +353,6 @@ def num_train_steps(config: FineTuningConfig, train: Batches) -> int:
     rule = f"gives {steps:g} steps, more than {GREATEST}"
     flags.check(steps <= GREATEST, "num_train_epochs", epochs, rule)
     return int(steps)
-
-
-def vocabulary_in_run(vocab_file: str) -> str:
-    """Returns the name that a vocabulary has beside checkpoints; vocab.model is SentencePiece's."""
-    return "vocab.model" if vocab_file.endswith(".model") else "vocab.txt"
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:

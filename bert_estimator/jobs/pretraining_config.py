@@ -352,7 +352,8 @@ def _resolve_stages(settings, sources):
         if is_chained:
             before = os.path.join(own["output_dir"], f"{PREFIX}{num_train_steps}")
     first = configs[0]
-    if first.sources["init_checkpoint"].origin is Origin.STAGE:
+    starts = first.do_train and not run_directory.RunDirectory(first.output_dir).holds_checkpoint()
+    if starts and first.sources["init_checkpoint"].origin is Origin.STAGE:
         flags.check(
             os.path.exists(first.init_checkpoint + ".index"),
             "stage",

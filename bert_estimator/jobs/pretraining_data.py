@@ -32,7 +32,7 @@ class PretrainingData:
     Attributes:
       train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
       num_eval_records: how many records there are to evaluate on.
-      digest: a hash of the training records.
+      digest, eval_digest: hashes of the records to train and to evaluate on.
       is_held_out: whether the records to evaluate on are other records than the training records.
       vocab_file: the vocabulary that made the training records, or None if it is not known.
       do_lower_case: whether the text of the training records is lower-cased, or None if it is not
@@ -47,6 +47,7 @@ class PretrainingData:
     eval_files: str | Sequence[str]
     num_eval_records: int
     digest: str
+    eval_digest: str
     is_held_out: bool
     vocab_file: str | None = None
     do_lower_case: bool | None = None
@@ -123,13 +124,15 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         _warn_of_text_on_both_sides(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
+    is_asked = config.do_train or config.init_checkpoint
     return PretrainingData(
         train_files,
         eval_files or train_files,
         eval_records.num_records,
         manifest.digest(records.files),
+        manifest.digest(eval_records.files),
         set(records.files).isdisjoint(eval_records.files),
-        _vocabulary(config, vocab_size, records.files) if config.do_train else None,
+        _vocabulary(config, vocab_size, records.files) if is_asked else None,
         next(iter(manifest.casings(records.files)), None),
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,

@@ -83,11 +83,17 @@ class Pretraining:
                 "do_lower_case": self.data.do_lower_case,
                 "max_seq_length": config.max_seq_length,
             }
-            directory.write_network(bert_config.to_dict(), self.data.vocab_file, task)
-            corners = _update_rule(config).corners()
-            directory.write_config(config.settings(), config.sources, self.data.digest, corners)
+            vocabulary.check_kept(directory, self.data.vocab_file)
+            if not (config.export_program and directory.holds_checkpoint()):
+                directory.write_network(bert_config.to_dict(), self.data.vocab_file, task)
+                corners = _update_rule(config).corners()
+                directory.write_config(config.settings(), config.sources, self.data.digest, corners)
         elif directory.holds_checkpoint():
             pretraining_data.check_evaluated(config, self.data)
+        elif config.init_checkpoint:
+            given = "eval_input_file" if config.eval_input_file else "input_file"
+            read = self.data.vocab_file, self.data.do_lower_case
+            vocabulary.check_start(config, *read, given)
         self._bert_config = bert_config
         self._run = Run(config, directory, _estimator(config, bert_config, master))
 
@@ -110,14 +116,16 @@ class Pretraining:
                 best_checkpoint = None
                 if config.evaluates_while_training():
                     best_checkpoint = BestCheckpoint(
-                        config, config.num_train_steps, self._evaluate_newest
+                        config, config.num_train_steps, self._evaluate_newest, self._evaluated()
                     )
                 run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
             if config.do_eval:
                 results = self._evaluate(run.best())
                 run.log_rest(printed_step=int(results["global_step"]))
                 what = "Held-out text" if self.data.is_held_out else "Training text"
-                first = run.directory.evaluations()[0]
+                # The directory may have evaluations of other networks if it has no checkpoint.
+                is_own = run.only_reads_elsewhere() is None
+                first = run.directory.evaluations()[0] if is_own else {"step": None}
                 print(_scores(what, evaluation_record({**results, **self._baseline}), first))
             print(run.summary())
 
@@ -153,6 +161,11 @@ class Pretraining:
         """Returns (the negative loss, the newest checkpoint), for `BestCheckpoint`."""
         loss = float(self._evaluate_and_log()["loss"])
         return -loss, self._run.estimator.latest_checkpoint()
+
+    def _evaluated(self):
+        """Returns a digest of the records of an evaluation."""
+        number = self._eval_steps() * self.config.eval_batch_size
+        return f"{number} of {self.data.eval_digest}"
 
     @functools.cached_property
     def _baseline(self):

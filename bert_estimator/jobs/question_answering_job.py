@@ -1,5 +1,6 @@
 """Fine-tuning to answer questions: the runs of run_squad.py."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from bert_estimator.jobs import (
     fine_tuning_job,
     question_answering_data,
     question_answering_export,
+    vocabulary,
 )
-from bert_estimator.jobs.fine_tuning_job import FineTuning, vocabulary_in_run
+from bert_estimator.jobs.fine_tuning_job import FineTuning
 from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
 from bert_estimator.jobs.question_answering_data import QuestionAnsweringData, search_of
 from bert_estimator.jobs.text_export import TextParts
@@ -58,7 +60,7 @@ class QuestionAnswering(FineTuning):
         config = self._config
         return {
             "kind": "question_answering",
-            "vocab_file": vocabulary_in_run(self._data.vocab_file),
+            "vocab_file": vocabulary.name_in_run(self._data.vocab_file),
             "do_lower_case": self._data.do_lower_case,
             "max_seq_length": config.max_seq_length,
             "doc_stride": config.doc_stride,
@@ -78,6 +80,10 @@ class QuestionAnswering(FineTuning):
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
         metrics = self.evaluate_on(self._data.evaluate, checkpoint)
         return {"f1": metrics["f1"], **metrics}
+
+    def evaluated(self) -> str:
+        of = self._data.evaluate.digest().hex(), search_of(self._config)
+        return hashlib.sha256(repr(of).encode()).hexdigest()
 
     def predict(self) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, storage, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
 from input_pipelines import default_data
@@ -90,6 +90,11 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     return vocab_file
 
 
+def name_in_run(vocab_file: str) -> str:
+    """Returns the name that a vocabulary has beside checkpoints; vocab.model is SentencePiece's."""
+    return "vocab.model" if vocab_file.endswith(".model") else "vocab.txt"
+
+
 def check_start(
     config: JobConfig, vocab_file: str | None, do_lower_case: bool | None, flag: str
 ) -> None:
@@ -130,6 +135,26 @@ def check_start(
         f"--{flag}: {found}. Use the same vocabulary and casing, or add --allow_partial_init to "
         "train on other tokens all the same"
     )
+
+
+def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
+    """Checks that a training that goes on has the vocabulary that lies beside its checkpoints.
+
+    Raises:
+      FlagError: it has another one.
+    """
+    own = [os.path.join(directory.path, name) for name in NETWORK_FILES[2:]]
+    kept = next(filter(os.path.exists, own), None)
+    if vocab_file is None or kept is None or not directory.holds_checkpoint():
+        return
+    with flags.named("vocab_file"):
+        differs = _first_difference(kept, storage.local(vocab_file))
+    if differs is not None:
+        number, theirs, ours = differs
+        raise flags.FlagError(
+            f"--vocab_file={vocab_file}: the run has the vocabulary {kept}, whose token {number} "
+            f"is {theirs!r}, not {ours!r}. Give the run's, or another --output_dir"
+        )
 
 
 def _first_difference(theirs, ours):

@@ -100,6 +100,26 @@ def test_a_path_may_be_written_otherwise(tmp_path, monkeypatch):
             run.check_config({"init_checkpoint": other})
 
 
+def test_the_vocabulary_of_an_attempt_that_failed_is_not_kept(tmp_path):
+    own, left = tmp_path / "vocab.txt", tmp_path / "run" / "vocab.txt"
+    own.write_text("[PAD]\n")
+    (tmp_path / "run").mkdir()
+    run = directory(tmp_path / "run")
+    run.write_network({}, str(own))
+    assert left.exists()
+    run.write_network({}, None)  # before config.json is there, the file may be anybody's
+    assert left.exists()
+    run.write_config(SETTINGS, SOURCES, "abc")
+    run.write_network({}, str(left))
+    assert left.exists()
+    run.write_network({}, None)
+    assert not left.exists()
+    run = directory(tmp_path / "run", step=5)
+    run.write_network({}, str(own))
+    run.write_network({}, None)
+    assert left.exists()
+
+
 def test_of_several_hosts_one_has_the_checkpoints_and_each_its_own_metrics(tmp_path):
     directory(tmp_path, step=5)
     worker = RunDirectory(str(tmp_path / "host-1"), checkpoints_in=str(tmp_path))

@@ -22,7 +22,7 @@ class Run:
     def __init__(self, folder, values, num_train_steps=10**6, **options):
         self.folder, self.values, self.options = folder, values, options
         self.num_train_steps = num_train_steps
-        self.evaluated, self.step = [], 0
+        self.evaluated, self.step, self.of = [], 0, "dev.tsv"
         self.kill = lambda place: None
         self.begin()
 
@@ -30,7 +30,7 @@ class Run:
         """As a process does; the one before it may have been killed."""
         options = {"keep_best_checkpoint": True, **self.options}
         config = JobConfig(output_dir=str(self.folder), **options)
-        self.listener = BestCheckpoint(config, self.num_train_steps, self._evaluate)
+        self.listener = BestCheckpoint(config, self.num_train_steps, self._evaluate, self.of)
 
     def _evaluate(self):
         self.kill("in the evaluation")
@@ -104,6 +104,33 @@ def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
     assert kept(tmp_path) == ["model.ckpt-20.data-00000-of-00001", "model.ckpt-20.index"]
     assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-20"
     assert (tmp_path / "best" / "model.ckpt-20.index").read_text() == "20"
+
+
+def test_scores_of_other_data_are_not_compared(tmp_path, run, logged):
+    """Neither for the best checkpoint nor for patience."""
+    a_run = run({10: 0.9, 20: 0.8, 30: 0.5, 40: 0.6}, early_stopping_patience=2)
+    for step in (10, 20):
+        a_run.save(step)
+    a_run.of, a_run.values = "other.tsv", {**a_run.values, 20: 0.4}
+    a_run.resume(20)
+    assert logged[-1] == (
+        "WARNING",
+        "Other data or settings are evaluated than until now: the best checkpoint is chosen from "
+        "the newest one and later ones.",
+    )
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-20"
+    for step in (30, 40):
+        assert not a_run.save(step)
+    assert path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-40"
+    assert kept(tmp_path) == ["model.ckpt-40.data-00000-of-00001", "model.ckpt-40.index"]
+    logged.clear()
+    a_run.resume(40)
+    assert not logged
+    # What earlier versions wrote does not say what its metrics are of.
+    path = tmp_path / "best" / "best.json"
+    path.write_text(json.dumps({"evaluations": json.loads(path.read_text())["evaluations"]}))
+    a_run.resume(40)
+    assert not logged and path_of_best(str(tmp_path)) == f"{tmp_path}/best/model.ckpt-40"
 
 
 def test_the_network_is_kept_with_the_best(tmp_path, run):
