@@ -107,7 +107,7 @@ def test_the_best_is_kept_whatever_comes_after(tmp_path, run):
 
 
 def test_scores_of_other_data_are_not_compared(tmp_path, run, logged):
-    """Neither for the best checkpoint nor for patience."""
+    """They count neither for the best checkpoint nor for patience."""
     a_run = run({10: 0.9, 20: 0.8, 30: 0.5, 40: 0.6}, early_stopping_patience=2)
     for step in (10, 20):
         a_run.save(step)
