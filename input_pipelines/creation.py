@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_estimator import atomic_file, json_files
+from bert_estimator import atomic_file, json_files, storage
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
 from input_pipelines import pair_files, tfrecord_file, tokenized_text
 from input_pipelines.creation_settings import CreationSettings
@@ -45,8 +45,19 @@ _AT_ONCE = 1024
 @functools.lru_cache(maxsize=1)
 def _opened(vocab_file, do_lower_case, sha256):
     """Opens a tokenizer once for each content of a file, which may change while a worker lives."""
-    del sha256
-    return open_tokenizer(vocab_file, do_lower_case)
+    tokenizer = open_tokenizer(vocab_file, do_lower_case)
+    with open(storage.local(vocab_file), "rb") as file:
+        check_unchanged(vocab_file, sha256, hashlib.sha256(file.read()).hexdigest())
+    return tokenizer
+
+
+def check_unchanged(vocab_file: str, sha256: str, found: str) -> None:
+    """Raises ValueError if a vocabulary has another hash than at the beginning of the creation."""
+    if found != sha256:
+        raise ValueError(
+            f"{vocab_file}: has changed while records were made with it. Put the original back and "
+            "give the command again, which resumes; or remove the records, and make them again."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

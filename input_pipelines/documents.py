@@ -66,9 +66,9 @@ def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
     """Expands glob patterns and directories to files, each file only once, however it is spelled.
 
     The files are sorted within each pattern. A directory stands for all files in it and below it,
-    except for files and directories whose names begin with a dot. Records, and what lies beside
-    them, are left out (`companions.is_text`), unless a file is given by its name. The vocabulary is
-    left out, too.
+    links to other directories included, except for files and directories whose names begin with a
+    dot. Records, and what lies beside them, are left out (`companions.is_text`), unless a file is
+    given by its name. The vocabulary is left out, too.
 
     Args:
       patterns: the patterns.
@@ -104,10 +104,23 @@ def _matches(pattern):
 
 
 def _files_below(directory):
-    files = []
-    for parent, subdirectories, names in os.walk(directory):
-        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
-        files.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
+    """Returns the files below a directory, sorted; links to directories are followed.
+
+    A link counts only if it leads to a directory that is not reached without it. So links may lead
+    in circles.
+    """
+    files, visited, roots = [], set(), [directory]
+    for root in roots:  # which grows by the links
+        for parent, subdirectories, names in os.walk(root):
+            place = os.path.realpath(parent)
+            if place in visited:
+                subdirectories.clear()
+                continue
+            visited.add(place)
+            subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
+            below = [os.path.join(parent, name) for name in subdirectories]
+            roots.extend(filter(os.path.islink, below))
+            files.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
     return sorted(filter(os.path.isfile, files))
 
 

@@ -75,14 +75,18 @@ def read_examples(
     num_columns = None
     for line, row in read_rows(path, columns.has_header):
         num_columns = num_columns or len(row)
-        extra = [key for key in row if isinstance(key, int) and columns.has_header]
+        if columns.has_header:
+            extra = any(isinstance(key, int) for key in row)
+        else:
+            extra = len(row) > num_columns
         if task.drops_malformed and (extra or len(row) < num_columns):
             malformed.append(line)
             continue
         if extra:
+            most = "the header names columns" if columns.has_header else "the first row"
             raise TableError(
-                f"{path}:{line}: has more cells than the header names columns. Does a text "
-                "contain a separator, or is a line end missing?"
+                f"{path}:{line}: has more cells than {most}. Does a text contain a separator, or "
+                "is a line end missing?"
             )
         if where is not None and cell(path, line, row, where[0]) != where[1]:
             continue

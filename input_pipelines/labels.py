@@ -70,6 +70,28 @@ def number_of(value: Any, place: str) -> float:
     return number
 
 
+def check_spelling(
+    name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
+) -> None:
+    """Checks that a name does not look like another name of the file (Unicode's NFC is the same).
+
+    Args:
+      name: the name.
+      path, line: where it is.
+      spellings: name in NFC -> (the name, the line of its first use); the name is added.
+      what: what is named, for the message.
+
+    Raises:
+      TableError: another name looks the same; the message names file and line.
+    """
+    other, first = spellings.setdefault(unicodedata.normalize("NFC", name), (name, line))
+    if other != name:
+        raise TableError(
+            f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
+            f"{json_files.shown(other)}, which looks the same; spell each {what} in one way"
+        )
+
+
 def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False) -> tuple[str, ...]:
     """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
 
@@ -84,7 +106,7 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
         or there are not at least two labels (one if `several`). The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
-    spellings: dict[str, str] = {}  # label in NFC -> the label
+    spellings: dict[str, tuple[str, int]] = {}
     first_line = 0
     for line, value in cells:
         first_line = first_line or line
@@ -101,13 +123,7 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
                         f"{place}: the label {name} is {kind}, but in line {first} it is {before}; "
                         "spell each label in one way"
                     )
-                other = spellings.setdefault(unicodedata.normalize("NFC", name), name)
-                if other != name:
-                    raise TableError(
-                        f"{place}: the label is {json_files.shown(name)}, but in line "
-                        f"{first_uses[other][1]} it is {json_files.shown(other)}, which looks the "
-                        "same; spell each label in one way"
-                    )
+                check_spelling(name, path, line, spellings)
     names = [name for name in first_uses if name]
     if not names:
         raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")

@@ -169,9 +169,9 @@ def _names(manifest):
 
 def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
     """Finds the manifests that list record files; returns file -> (path of manifest, manifest)."""
-    places = {path: _place(path) for path in record_files}
+    places = {path: place(path) for path in record_files}
     listed = {}
-    for directory in sorted({os.path.dirname(place) for place in places.values()}):
+    for directory in sorted(set(map(os.path.dirname, places.values()))):
         for name in sorted(tf.io.gfile.listdir(directory)):
             if not companions.is_manifest(name):
                 continue
@@ -179,10 +179,10 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
             manifest = read_manifest(path)
             for entry in manifest.files:
                 listed[os.path.join(directory, entry.name)] = (path, manifest)
-    return {path: listed[place] for path, place in places.items() if place in listed}
+    return {path: listed[found] for path, found in places.items() if found in listed}
 
 
-def _place(path):
+def place(path: str) -> str:
     """Returns where a file lies, however its path is spelled; a symbolic link may lead there."""
     if "://" in path:
         return path

@@ -4,6 +4,7 @@
 sequence length, P predictions per sequence.
 """
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +13,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
-from input_pipelines.record_reader import RecordError, RecordFiles, find_record_files
+from input_pipelines.record_reader import (
+    RecordError,
+    RecordFiles,
+    find_listed,
+    find_record_files,
+)
 
 _INT32_END = 2**31
 _LARGEST_WEIGHT = float(tf.bfloat16.max)
@@ -123,7 +129,13 @@ def check_kinds(record: bytes, location: str, expected: Mapping[str, Feature]) -
     Raises:
       RecordError: a feature is missing, or has another kind or length.
     """
-    features = parsed(record, location).features.feature
+    check_features(parsed(record, location).features.feature, location, expected)
+
+
+def check_features(
+    features: Mapping[str, tf.train.Feature], location: str, expected: Mapping[str, Feature]
+) -> None:
+    """Checks the features of a parsed record; `check_kinds` says how, and what it raises."""
     for name, feature in expected.items():
         if name not in features:
             raise RecordError(
@@ -206,7 +218,8 @@ def open_pretraining_records(
 ) -> RecordFiles:
     """Finds and indexes pretraining records, and checks that they are what the caller expects.
 
-    A file that a manifest lists is checked against it, any other file by its first record.
+    A file that a manifest lists is checked against it, any other file by its first record. If a
+    directory or a glob lacks files that a manifest lists, a warning says so.
 
     Args:
       input_files: comma-separated patterns, or a list of them.
@@ -221,6 +234,7 @@ def open_pretraining_records(
     """
     records = RecordFiles(find_record_files(input_files))
     listed = manifests.read_manifests_of(records.files)
+    _warn_of_missing(input_files, listed)
     features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
     first_record = 0
     for path in records.files:
@@ -236,6 +250,37 @@ def open_pretraining_records(
     if not records.num_records:
         raise RecordError(f"{', '.join(records.files)}: no records. Create the data again.")
     return records
+
+
+def _warn_of_missing(
+    input_files: str | Iterable[str], listed: Mapping[str, tuple[str, manifests.Manifest]]
+) -> None:
+    """Warns if files that manifests list are not read.
+
+    Of a directory, all files are to be read. A glob may choose some of the files that exist.
+    """
+    read = {manifests.place(path) for path in listed}
+    for is_glob, files in enumerate(find_listed(input_files)):
+        for path, manifest in dict(listed[file] for file in files if file in listed).items():
+            directory = os.path.dirname(path)
+            there = set(tf.io.gfile.listdir(directory)) if is_glob else ()
+            missing = [
+                entry.name
+                for entry in manifest.files
+                if os.path.join(directory, entry.name) not in read and entry.name not in there
+            ]
+            if missing:
+                _warn(
+                    f"{len(missing)} of the {len(manifest.files)} files that {path} lists are not "
+                    f"read, {os.path.join(directory, missing[0])} first: a part of the data is "
+                    "missing."
+                )
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Logs a warning, but not again each time the same data is opened."""
+    tf.logging.warning("%s", message)
 
 
 def _ids(size: int | None, name: str) -> tuple[int, str]:

@@ -87,7 +87,8 @@ def write_pretraining_records(
 
     Raises:
       ValueError: the text does not give any instance, or the output files lie in different
-        directories or are not distinct, or the masking is unknown, or a file is not text.
+        directories or are not distinct, or the masking is unknown, or a file is not text, or the
+        vocabulary has changed meanwhile.
       WorkerError: a worker failed.
     """
     check_masking(masking)
@@ -121,6 +122,7 @@ def write_pretraining_records(
                 f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
                 "instances: an instance needs two tokens. Give more text."
             )
+        _check_vocabulary(work)
         # An old manifest must not describe new files if this program ends between the two.
         path = manifests.manifest_path(output_files[0])
         with contextlib.suppress(FileNotFoundError):
@@ -238,8 +240,15 @@ def _no_documents(parts, left_out) -> ValueError:
     )
 
 
+def _check_vocabulary(work):
+    """Raises ValueError if the vocabulary's file is not what the tokens were made with any more."""
+    now = manifests.sha256_of_file(work.vocab_file)
+    creation.check_unchanged(work.vocab_file, work.vocab_sha256, now)
+
+
 def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> manifests.Manifest:
     """Writes what lies beside the record files; returns the manifest."""
+    _check_vocabulary(work)
     counts_path = manifests.token_counts_path(work.output_files[0])
     with tf.io.gfile.GFile(counts_path, "wb") as file:
         np.save(file, text.token_counts, allow_pickle=False)

@@ -52,7 +52,8 @@ def find_record_files(patterns: str | Iterable[str]) -> list[str]:
 def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], float | None]]:
     """Expands patterns as `find_record_files`; returns (files, weight) of each pattern.
 
-    Without a weight at its end, the weight of a pattern is None. A file counts where it is first.
+    Without a weight at its end, the weight of a pattern is None. A file counts where it is first,
+    however it is spelled.
 
     Raises:
       ValueError: a pattern does not match any file, or matches files of sets that `shards` tells
@@ -83,16 +84,40 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
             )
         shards.check_one_set(matches)
         _check_finished(matches)
-        files = [path for path in matches if path not in found]
-        if weight is not None and len(files) < len(matches):
+        places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
+        if weight is not None and not found.isdisjoint(places.values()):
             raise ValueError(
                 f"{given!r} matches files that a pattern before it matches too. In a mixture, each "
                 "file belongs to one pattern."
             )
-        found.update(files)
+        files = []
+        for path, place in places.items():
+            if place not in found:
+                found.add(place)
+                files.append(path)
         if files:
             sets.append((files, weight))
     return sets
+
+
+def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
+    """Returns the files that are to be complete sets: (files of directories, files of globs).
+
+    A file that is given by its name need not be a complete set.
+
+    Args:
+      patterns: as for `find_record_files`.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    of_directories, of_globs = [], []
+    for pattern in (paths.split_weight(given)[0] for given in patterns):
+        matches = _matches(pattern)
+        if tf.io.gfile.isdir(pattern):
+            of_directories += matches
+        elif matches != [pattern]:
+            of_globs += matches
+    return of_directories, of_globs
 
 
 def _matches(pattern):

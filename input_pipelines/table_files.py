@@ -3,7 +3,7 @@
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
 read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSONL
 file has an object on each line. All files are UTF-8, with or without a byte order mark, with line
-ends of Unix or Windows; empty lines are skipped.
+ends of Unix or Windows. Empty lines are skipped, but in tables of one column they are rows.
 """
 
 import csv
@@ -54,7 +54,7 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
         return
     lists = _tab_separated(path) if extension == ".tsv" else _comma_separated(path)
     names: list[str] = []
-    for line, cells in lists:
+    for line, cells in _with_empty_rows(lists):
         if has_header and not names:
             names = [cell.strip() for cell in cells]
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -63,6 +63,24 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
             continue
         keys = [*names, *range(len(names), len(cells))]
         yield line, dict(zip(keys, cells, strict=False))
+
+
+def read_columns(path: str) -> list[str]:
+    """Returns the names of the columns of a file with a header: of JSONL, the keys of all rows.
+
+    Raises:
+      TableError: the file does not have any row, or is not what `read_rows` reads.
+    """
+    rows = read_rows(path)
+    columns: list[Any] = []
+    if path.lower().endswith(".jsonl"):
+        columns = list(dict.fromkeys(key for _, row in rows for key in row))
+    elif next(rows, None) is not None:  # the row itself may lack cells that the header names
+        _, header = next(read_rows(path, has_header=False))
+        columns = [name.strip() for name in header.values()]
+    if not columns:
+        raise TableError(f"{path}: has 0 rows; give a file with at least one")
+    return columns
 
 
 def cell(path: str, line: int, row: Row, column: str | int) -> Any:
@@ -91,19 +109,8 @@ def cell(path: str, line: int, row: Row, column: str | int) -> Any:
 
 
 def _tab_separated(path: str) -> Iterator[tuple[int, list[str]]]:
-    # Predictions have a row for each row. A line of tabs is a row of empty cells; and if there is
-    # one column only, so is a line without text, but for those at the end of the file.
-    has_one_column, empty = None, []
     for line, text in text_lines(path, keep_empty=True):
-        if "\t" not in text and not text.strip():
-            empty.append(line)
-            continue
-        if has_one_column:
-            yield from ((number, [""]) for number in empty)
-        elif has_one_column is None:
-            has_one_column = "\t" not in text
-        empty.clear()
-        yield line, text.split("\t")
+        yield line, text.split("\t") if "\t" in text or text.strip() else []
 
 
 def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -112,10 +119,28 @@ def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((text + "\n" for _, text in text_lines(path, keep_empty=True)), strict=True)
     try:
         for cells in reader:
-            if cells:
-                yield reader.line_num, cells
+            yield reader.line_num, cells
     except csv.Error as error:
         raise TableError(f"{path}:{reader.line_num}: is not CSV: {error}") from None
+
+
+def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows of a table, whose empty lines are lists without cells.
+
+    Predictions have a row for each row. A line of separators is a row of empty cells; and if there
+    is one column only, so is an empty line, but for those at the end of the file.
+    """
+    has_one_column, empty = None, []
+    for line, cells in lists:
+        if not cells:
+            empty.append(line)
+            continue
+        if has_one_column:
+            yield from ((number, [""]) for number in empty)
+        elif has_one_column is None:
+            has_one_column = len(cells) == 1
+        empty.clear()
+        yield line, cells
 
 
 def _objects(path: str) -> Iterator[tuple[int, Row]]:

@@ -99,13 +99,16 @@ def discover_tags(path: str, columns: Columns) -> tuple[str, ...]:
     """Finds the tags of a file, sorted, with O first.
 
     Raises:
-      TableError: as `read_sentences` does; or the file has a single tag; or a tag does not belong
-        to the scheme of the other tags, as in `entities.are_entity_tags`.
+      TableError: as `read_sentences` does; or the file has a single tag, or two that look the same;
+        or a tag does not belong to the scheme of the other tags, as in `entities.are_entity_tags`.
     """
     first_lines: dict[str, int] = {}
+    spellings: dict[str, tuple[str, int]] = {}
     for row in _rows(path, columns, True):
         for line, tag in zip(row.lines, row.tags or (), strict=True):
-            first_lines.setdefault(tag, line)
+            if tag not in first_lines:
+                labels.check_spelling(tag, path, line, spellings, "tag")
+                first_lines[tag] = line
     names = tuple(sorted(first_lines, key=lambda name: (name != entities.OUTSIDE, name)))
     if not names:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import os
 
-from input_pipelines.table_files import TableError, read_rows
+from input_pipelines.table_files import TableError, read_columns, read_rows
 
 Column = str | int  # a name in the header, or a number from 0 in a file without header
 
@@ -156,14 +156,14 @@ def own_task(
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
 
     Raises:
-      TableError: a column is not found, or several may be the text; the message names the columns
-        of the file.
+      TableError: a column is not found, or several may be the text, or columns are numbers but the
+        first file has a header; the message names the columns of the file.
     """
     given = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (given and all(column.isdecimal() for column in given))
     if has_header:
         first = train or evaluate or predict
-        header = _header(first)
+        header = read_columns(first)
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
         text_b = text_b_column or _usual(header, TEXT_B_NAMES)
         label = label_column or _usual(header, LABEL_NAMES)
@@ -192,6 +192,7 @@ def own_task(
         given = (text_a_column, text_b_column, label_column)
         numbers = [int(column) - 1 if column else None for column in given]
         columns = Columns(*numbers, has_header=False)
+        _check_no_header(train or evaluate or predict, columns)
     metrics = {
         "classification": ("accuracy", "macro_f1"),
         "multi_label": ("micro_f1", "exact_match"),
@@ -209,19 +210,25 @@ def own_task(
     )
 
 
-def _header(path: str) -> list[str | int]:
-    """Returns the columns of a file: of JSONL, the keys of all rows."""
-    columns: dict[str | int, None] = {}
-    for _, row in read_rows(path):
-        columns.update(dict.fromkeys(row))
-        if not path.lower().endswith(".jsonl"):
-            break
-    if not columns:
-        raise TableError(f"{path}: has 0 rows; give a file with at least one")
-    return list(columns)
+def _check_no_header(path: str, columns: Columns) -> None:
+    """Raises TableError if the first row of a file without header looks like a header."""
+    line, row = next(read_rows(path, has_header=False), (0, {}))
+    text, label = (
+        str(row.get(column, "")).strip().lower() for column in (columns.text_a, columns.label)
+    )
+    is_text = text in TEXT_A_NAMES
+    # A label may be called "class" or "score", but not "label".
+    is_label = label in LABEL_NAMES and (is_text or label.endswith(("label", "labels")))
+    if is_label or (is_text and columns.label is None):
+        cells = " and ".join(repr(row[c]) for c in (columns.text_a, columns.label) if c in row)
+        raise TableError(
+            f"{path}:{line}: columns given by number mean a file without header, but the first row "
+            f"has {cells}, as a header. Give the names of the columns instead of numbers; or if "
+            "this is an example, write a header above it"
+        )
 
 
-def _usual(header: list[str | int], names: tuple[str, ...]) -> str | None:
+def _usual(header: list[str], names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in header), None)
 
 

@@ -11,7 +11,7 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from input_pipelines import remote_files
@@ -88,16 +88,16 @@ def _unpacked(stream, ending):
     if ending == ".gz":
         return gzip.open(stream, "rb")
     if ending == ".bz2":
-        return bz2.open(stream, "rb")
+        return io.BufferedReader(_Streams(stream, bz2.BZ2Decompressor), _BLOCK)
     if ending == ".xz":
-        return lzma.open(stream, "rb")
+        return io.BufferedReader(_XzStreams(stream, lzma.LZMADecompressor), _BLOCK)
     if ending == ".zst":
         return io.BufferedReader(_Zstandard(stream), _BLOCK)
     return contextlib.nullcontext(stream)
 
 
 class _DamagedError(Exception):
-    """A .zst file is damaged; `opened` turns this into its own error."""
+    """A packed file is damaged; `opened` turns this into its own error."""
 
 
 class _Counted(io.RawIOBase):
@@ -124,6 +124,66 @@ class _Counted(io.RawIOBase):
         if self._progress:
             self._progress.add(len(block))
         return len(block)
+
+
+class _Streams(io.RawIOBase):
+    """The unpacked bytes of a .bz2 or .xz file, which may have several streams.
+
+    Python's own readers drop what follows the first stream if it does not begin as a stream does.
+    """
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        new_unpacker: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+    ):
+        self._stream = stream
+        self._new_unpacker = new_unpacker
+        self._unpacker = new_unpacker()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while True:
+            packed = b""
+            if self._unpacker.eof:
+                packed = self._next_stream(self._unpacker.unused_data or self._stream.read(_BLOCK))
+                if not packed:
+                    return 0
+                self._unpacker = self._new_unpacker()
+            elif self._unpacker.needs_input:
+                packed = self._stream.read(_BLOCK)
+                if not packed:
+                    raise _DamagedError("it ends within a stream")
+            unpacked = self._unpacker.decompress(packed, len(buffer))
+            if unpacked:
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)
+
+    def _next_stream(self, packed: bytes) -> bytes:
+        """Returns the beginning of the next stream; nothing at the end of the file.
+
+        Args:
+          packed: what follows a stream.
+        """
+        return packed
+
+
+class _XzStreams(_Streams):
+    """The unpacked bytes of an .xz file, whose streams may have zeros after them."""
+
+    def _next_stream(self, packed: bytes) -> bytes:
+        zeros = 0
+        while packed:
+            rest = packed.lstrip(b"\0")
+            zeros += len(packed) - len(rest)
+            if rest:
+                break
+            packed = self._stream.read(_BLOCK)
+        if zeros % 4:
+            raise _DamagedError(f"{zeros} zeros follow a stream, which is not a multiple of 4")
+        return packed.lstrip(b"\0")
 
 
 class _Zstandard(io.RawIOBase):

@@ -5,15 +5,15 @@ their cross-entropy.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines import manifest as manifests
 from input_pipelines.bad_records import BadRecords
-from input_pipelines.packed_records import Packing, open_packing
-from input_pipelines.pretraining_features import check_range, parsed
+from input_pipelines.packed_records import FEATURES, Packing, open_packing
+from input_pipelines.pretraining_features import Feature, check_features, check_range, parsed
 from input_pipelines.record_reader import RecordError, RecordFiles, find_record_files
 
 _READ_AT_ONCE = 256
@@ -124,6 +124,25 @@ def _checked_counts(path, manifest):
     return manifests.read_token_counts(counts_path)
 
 
+def _features(example: bytes, location: str, is_packed: bool) -> Mapping[str, tf.train.Feature]:
+    """Returns the features of a record.
+
+    Raises:
+      RecordError: it lacks a feature that is needed, or a feature has another kind or length.
+    """
+    features = parsed(example, location).features.feature
+    expected = FEATURES
+    if not is_packed:
+        has_ids = "masked_lm_ids" in features
+        number = len(features["masked_lm_ids"].int64_list.value) if has_ids else 0
+        expected = {
+            "masked_lm_ids": Feature("int64_list", max(number, 1)),
+            "masked_lm_weights": Feature("float_list", max(number, 1)),
+        }
+    check_features(features, location, expected)
+    return features
+
+
 def _masked(
     records: RecordFiles, packing: Packing | None, numbers: np.ndarray, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -134,7 +153,7 @@ def _masked(
         numbers.tolist(), examples, records.locations(numbers), strict=True
     ):
         try:
-            rows.append(parsed(example, location).features.feature)
+            rows.append(_features(example, location, packing is not None))
         except RecordError as error:
             error.number = number
             raise

@@ -34,13 +34,20 @@ def run(args: argparse.Namespace) -> None:
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.interchange import conversion, open_source, weights_table
+    from bert_estimator.interchange import (
+        conversion,
+        hugging_face_config,
+        open_source,
+        weights_table,
+    )
     from bert_estimator.interchange.source import HUGGING_FACE, TF1
 
     console.set_up(tf.get_logger())
     try:
         source = open_source(args.source, args.checkpoint)
-        source = source.with_files(args.bert_config_file, args.vocab_file)
+        given = args.bert_config_file
+        config = hugging_face_config.read_any_config(given) if given else None
+        source = source.with_files(config, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)
         left_out = conversion.names_left_out(source, to)

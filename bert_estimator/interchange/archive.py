@@ -58,10 +58,18 @@ def _extracted(path, *_):
     models = {os.path.dirname(n) for n in names if n.endswith((".index", ".safetensors"))}
     modules = {os.path.dirname(n) for n in names if os.path.basename(n) == "saved_model.pb"}
     # Of TF Hub's modules, the weights lie in a directory within.
-    models = sorted(modules | {m for m in models if os.path.dirname(m) not in modules})
+    models = modules | {m for m in models if os.path.dirname(m) not in modules}
+    # A run's directory has its best checkpoint and its exported models within.
+    models = sorted(models - {m for m in models for run in models if _is_part(m, run)})
     if len(models) > 1:
         raise ValueError(
             f"{path}: holds models in {', '.join(models)}; unpack it, and give the directory of "
             "one model"
         )
     return os.path.join(folder, models[0] if models else "")
+
+
+def _is_part(folder, run):
+    """Returns whether a directory is the best checkpoint or an exported model of a run."""
+    parts = (os.path.join(run, "best"), os.path.join(run, "export"))
+    return folder == parts[0] or folder.startswith(parts[1] + os.sep)

@@ -39,7 +39,7 @@ from bert_estimator.interchange.network_variables import (
     NEXT_SENTENCE,
     POOLER,
 )
-from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
+from bert_estimator.interchange.source import HUGGING_FACE, REGRESSION, TAGGING, Source
 from bert_estimator.tokenization import Tokenizer
 
 # The end of the class that has these heads.
@@ -123,6 +123,11 @@ def open_directory(folder: str, path: str) -> Source:
     _check_known(values, path_of_config, architecture)
     found = network_variables.check(config, shapes, path)
     outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
+    kind = hugging_face_config.kind_of(values, path_of_config) if outputs else None
+    has_pooler = any(name.startswith(POOLER) for name in shapes)
+    if outputs and kind is None and not has_pooler and architecture != ELECTRA:
+        kind = TAGGING  # all that a classifier without a pooler can be
+    has_labels = outputs and kind != REGRESSION  # a number may have a name there
     vocab_file = hugging_face_tokenizer.find_vocabulary(folder)
     do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
@@ -133,8 +138,8 @@ def open_directory(folder: str, path: str) -> Source:
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=vocab_file,
-        labels=hugging_face_config.labels_of(values, path_of_config, outputs) if outputs else (),
-        kind=hugging_face_config.kind_of(values, path_of_config) if outputs else None,
+        labels=hugging_face_config.labels_of(values, path_of_config, outputs) if has_labels else (),
+        kind=kind,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
         architecture=architecture,
@@ -200,6 +205,14 @@ def _check_known(values, path, architecture):
 def _check_class(source, heads, shapes, architecture):
     """Raises ValueError if transformers does not have a class with this network and these heads."""
     is_tagging = CLASSIFIER in heads and source.kind == TAGGING
+    has_pooler = any(name.startswith(POOLER) for name in shapes)
+    if heads and not (is_tagging or has_pooler) and architecture != ELECTRA:
+        for head in {CLASSIFIER, NEXT_SENTENCE}.intersection(heads):
+            raise ValueError(
+                f"{source.path}: transformers would give the head {head} a pooler of random "
+                "weights, since the model does not have one. If it labels words, say "
+                '"kind": "tagging" in task.json beside it; --to=tf1 writes it as it is'
+            )
     if heads not in _CLASSES or (heads in _MISSING_CLASSES[architecture] and not is_tagging):
         raise ValueError(
             f"transformers does not have an {architecture.upper()} with the heads "
@@ -207,7 +220,7 @@ def _check_class(source, heads, shapes, architecture):
             + f" but ElectraForSequenceClassification{_GELU}; --to=tf1 writes it"
             * (architecture == ELECTRA and heads == (CLASSIFIER,))
         )
-    if architecture == ELECTRA and any(name.startswith(POOLER) for name in shapes):
+    if architecture == ELECTRA and has_pooler:
         raise ValueError("transformers does not have an ELECTRA with a pooler; --to=tf1 writes it")
     if architecture == ALBERT and source.config.embedding_width() == source.config.hidden_size:
         raise ValueError(

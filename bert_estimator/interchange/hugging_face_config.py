@@ -93,6 +93,12 @@ def read_config(path: str) -> BertConfig:
     return config_of(read_json(path), path)
 
 
+def read_any_config(path: str) -> BertConfig:
+    """Returns the `BertConfig` of a bert_config.json, or of a config.json of transformers; raises
+    ValueError as `read_config` does."""
+    return read_config(path) if is_config(path) else BertConfig.from_json_file(path)
+
+
 def config_of(values: dict[str, Any], path: str) -> BertConfig:
     """Returns the `BertConfig` that the values of a config.json describe.
 

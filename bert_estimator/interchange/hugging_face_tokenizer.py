@@ -38,6 +38,9 @@ _FIXED = {
     "do_subword_tokenize": True,
     "word_tokenizer_type": "basic",
     "subword_tokenizer_type": "wordpiece",
+    # Of SentencePiece.
+    "keep_accents": False,
+    "remove_space": True,
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
 
@@ -91,9 +94,11 @@ def _check_same(whole, path, vocab_file, tokens):
         )
     if is_pieces:
         return
-    # Lines of vocab.txt are read without the spaces around them.
+    # Lines of vocab.txt are read without the spaces around them. A token that is only a space, such
+    # as U+2028, may be written as "" by others; no text has it.
     theirs = [token.strip() for token in tokenizer_json.tokens(whole, path)]
-    for number, (there, here) in enumerate(itertools.zip_longest(theirs, tokens)):
+    ours = [token.strip() for token in tokens]
+    for number, (there, here) in enumerate(itertools.zip_longest(theirs, ours)):
         if there != here:
             there, here = (
                 "missing" if token is None else json_files.shown(token) for token in (there, here)

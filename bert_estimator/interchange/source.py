@@ -77,17 +77,17 @@ class Source:
                 'configuration of the network has "gelu", which is the tanh form; change it there'
             )
 
-    def with_files(self, bert_config_file: str | None, vocab_file: str | None) -> "Source":
-        """Returns this source with other files instead of those beside the weights.
+    def with_files(self, config: BertConfig | None, vocab_file: str | None) -> "Source":
+        """Returns this source with another network or vocabulary than lies beside the weights.
 
         Args:
-          bert_config_file, vocab_file: paths, or None for the files beside the weights.
+          config, vocab_file: None for what lies beside the weights.
 
         Raises:
-          ValueError: there is neither a given file nor a file beside the weights, the given
-            bert_config.json is not a configuration, or `check_activation` refuses it.
+          ValueError: one of them is neither given nor beside the weights, or `check_activation`
+            refuses the network.
         """
-        config = BertConfig.from_json_file(bert_config_file) if bert_config_file else self.config
+        config = config or self.config
         vocab_file = vocab_file or self.vocab_file
         if config is None:
             raise ValueError(

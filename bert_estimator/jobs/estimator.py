@@ -47,9 +47,7 @@ def read_bert_config(config: JobConfig) -> BertConfig:
         flags.check(found, "bert_config_file", None, rule)
         return found
     with flags.named("bert_config_file"):
-        if hugging_face_config.is_config(path):
-            return hugging_face_config.read_config(path)
-        return BertConfig.from_json_file(path)
+        return hugging_face_config.read_any_config(path)
 
 
 def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:

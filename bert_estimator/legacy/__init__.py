@@ -24,6 +24,7 @@ def install() -> None:
     """
     # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
+    from absl import flags
     from tensorflow.python.util import deprecation
 
     from bert_estimator.legacy import modules, strictness
@@ -34,6 +35,8 @@ def install() -> None:
     deprecation._PRINT_DEPRECATION_WARNINGS = False
     warnings.filterwarnings("ignore", r"`(tf\.layers|layer\.(apply|updates))", UserWarning)
     _log_once(tf.get_logger())
+    if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
+        flags.FLAGS["log_dir"].allow_override = True
     tf.disable_v2_behavior()
     strictness.relax()
     modules.put_back_moved_names()

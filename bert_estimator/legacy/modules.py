@@ -222,7 +222,8 @@ def put_back_moved_names() -> None:
         module = importlib.import_module(path)
         for home, given in sources:
             for name in given.split():
-                setattr(module, name, _member(home, name))
+                old, _, new = name.partition("=")
+                setattr(module, old, _member(home, new or old))
 
 
 def put_in_place() -> None:

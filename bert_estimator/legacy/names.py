@@ -348,6 +348,7 @@ MOVED = {
     "tensorflow.python.framework.ops": [
         (V1, "IndexedSlices Tensor register_tensor_conversion_function"),
     ],
+    "tensorflow.python.ops.variable_scope": [(V1, "variable=Variable")],
     "tensorflow.python.ops.array_ops": [(V1, "parallel_stack stack unstack")],
     "tensorflow.python.ops.control_flow_ops": [(V1, "Assert case cond while_loop")],
     "tensorflow.python.ops.variables": [("tensorflow.python.ops.ref_variable", "RefVariable")],

@@ -85,18 +85,23 @@ class DecoupledWeightDecayExtension:
       **kwargs: the arguments of the optimizer.
     """
 
+    _given = None  # the decay_var_list of a call of minimize
+
     def __init__(self, weight_decay: Any, **kwargs: Any):
         self._decayed_variables = None  # the names of the variables; None means all
         self._weight_decay = weight_decay
         super().__init__(**kwargs)
 
     def minimize(self, loss, *args, decay_var_list=None, **kwargs):
-        self._decayed_variables = _names(decay_var_list)
-        return super().minimize(loss, *args, **kwargs)
+        self._given = decay_var_list
+        try:
+            return super().minimize(loss, *args, **kwargs)
+        finally:
+            self._given = None
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
-        if decay_var_list is not None:
-            self._decayed_variables = _names(decay_var_list)
+        given = decay_var_list or self._given
+        self._decayed_variables = _names(given) if given else None  # an empty list means all
         return super().apply_gradients(grads_and_vars, global_step, name)
 
     def _prepare(self):
@@ -134,7 +139,7 @@ class DecoupledWeightDecayExtension:
 
 
 def _names(variables):
-    return None if variables is None else {variable.name for variable in variables}
+    return {variable.name for variable in variables}
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, modeling
 from bert_estimator.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import loading, network_variables
+from bert_estimator.interchange import hugging_face_config, loading, network_variables
 from bert_estimator.layers import primitives
 from bert_estimator.serving import texts as texts_lib
 from bert_estimator.serving.texts import Text
@@ -71,7 +71,8 @@ class Embedder:
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         source = interchange.open_source(path, checkpoint)
-        source = source.with_files(bert_config_file, vocab_file)
+        given = bert_config_file and hugging_face_config.read_any_config(bert_config_file)
+        source = source.with_files(given or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
         encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
         network_variables.check(source.config, encoder, path)

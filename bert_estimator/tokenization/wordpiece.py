@@ -4,10 +4,10 @@ Published checkpoints need exactly these tokens, so every step follows google-re
 `tokenization.py`, including its treatment of punctuation and CJK.
 """
 
-import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from bert_estimator import storage
 from bert_estimator.tokenization import offsets
@@ -17,8 +17,12 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
 CONTINUATION = "##"
 
 # Results are cached for this number of distinct words: English text has fewer, and memory stays
-# bounded for endless text.
+# bounded for endless text. Longer words are not cached, since they hardly occur again, and 2**18
+# of them would fill the memory.
 _CACHED_WORDS = 1 << 18
+_LONGEST_CACHED = 200
+
+_Result = TypeVar("_Result")
 
 _MOST_BYTES = 1 << 28  # of a vocabulary; the largest published ones have a few million
 
@@ -64,7 +68,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         lines.pop()
     vocab: dict[str, int] = {}
     for index, line in enumerate(lines):
-        token = line.strip()
+        token = _token_of_line(line)
         if not token:
             raise ValueError(
                 f"{vocab_file}:{index + 1}: the line is empty. Each line must hold one token, "
@@ -83,6 +87,31 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
             f"must have {' '.join(SPECIAL_TOKENS)}; is this a WordPiece vocabulary (vocab.txt)?"
         )
     return vocab
+
+
+def _token_of_line(line: str) -> str:
+    """Returns the token in a line of a vocabulary, without the spaces around it.
+
+    A line may be a single character that Python takes for a space: BERT-Base, Chinese, has a line
+    that is only U+2028.
+    """
+    return line.strip() or line.strip(" \t\r\n")
+
+
+class _Cache(dict[str, _Result]):
+    """Maps words to the results of a function; it is filled as words occur."""
+
+    def __init__(self, function: Callable[[str], _Result]):
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, word: str) -> _Result:
+        result = self._function(word)
+        if len(word) <= _LONGEST_CACHED:
+            if len(self) >= _CACHED_WORDS:  # the frequent words come back at once
+                self.clear()
+            self[word] = result
+        return result
 
 
 class FullTokenizer:
@@ -111,8 +140,8 @@ class FullTokenizer:
         self.do_lower_case = do_lower_case
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
-        self._tokens_of_chunk = functools.lru_cache(_CACHED_WORDS)(self._tokens_with_offsets)
-        self._ids = _IdsOfWords(self)
+        self._tokens_of_chunk = _Cache(self._tokens_with_offsets)
+        self._ids = _Cache(self._ids_of_word)
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into tokens."""
@@ -128,7 +157,7 @@ class FullTokenizer:
         for chunk in text.split(" "):  # a space separates words, whatever is beside it
             tokens.extend(
                 Piece(token, first + start, first + end)
-                for token, start, end in self._tokens_of_chunk(chunk)
+                for token, start, end in self._tokens_of_chunk[chunk]
             )
             first += len(chunk) + 1
         return offsets.with_marks(text, tokens)
@@ -152,6 +181,11 @@ class FullTokenizer:
         words = map(self._ids.__getitem__, self.basic_tokenizer.cleaned(text).split())
         return list(itertools.chain.from_iterable(words))
 
+    def _ids_of_word(self, word: str) -> tuple[int, ...]:
+        """Returns the ids of the pieces of a word between spaces."""
+        pieces = map(self.wordpiece_tokenizer.pieces, self.basic_tokenizer.split_word(word))
+        return tuple(map(self.vocab.__getitem__, itertools.chain.from_iterable(pieces)))
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of tokens; raises `KeyError` for a token outside the vocabulary."""
         return [self.vocab[token] for token in tokens]
@@ -165,23 +199,6 @@ class FullTokenizer:
         return token.startswith(CONTINUATION)
 
 
-class _IdsOfWords(dict):
-    """Maps words between spaces to the ids of their pieces; it is filled as words occur."""
-
-    def __init__(self, tokenizer: FullTokenizer):
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        if len(self) >= _CACHED_WORDS:  # the frequent words come back at once
-            self.clear()
-        parts = self._tokenizer.basic_tokenizer.split_word(word)
-        pieces = map(self._tokenizer.wordpiece_tokenizer.pieces, parts)
-        ids = map(self._tokenizer.vocab.__getitem__, itertools.chain.from_iterable(pieces))
-        self[word] = tuple(ids)
-        return self[word]
-
-
 class BasicTokenizer:
     """Cleans text and splits it into words and punctuation signs.
 
@@ -193,7 +210,7 @@ class BasicTokenizer:
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self._characters = _CharacterTable()
-        self.split_word = functools.lru_cache(_CACHED_WORDS)(self._split_word)
+        self.split_word = _Cache(self._split_word).__getitem__
 
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into words and punctuation signs."""
@@ -255,7 +272,7 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
         self._longest = max(map(len, vocab), default=0)
-        self.pieces = functools.lru_cache(_CACHED_WORDS)(self._pieces)
+        self.pieces = _Cache(self._pieces).__getitem__
 
     def tokenize(self, text: str) -> list[str]:
         """Splits the words of a text that `BasicTokenizer` has separated by whitespace."""

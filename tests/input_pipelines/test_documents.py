@@ -90,6 +90,26 @@ def test_a_file_counts_once_however_it_is_spelled(tmp_path, monkeypatch):
     assert find_files(["a.txt", "./a.txt", str(tmp_path / "*.txt"), "d/../a.txt", "d"]) == ["a.txt"]
 
 
+def test_links_to_directories_are_followed_once(tmp_path):
+    for name in ("corpus/z/a.txt", "elsewhere/b.txt", "elsewhere/.git/c.txt", "far/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, name, b"One.\n")
+    corpus = tmp_path / "corpus"
+    for link, target in (
+        ("corpus/link", "../elsewhere"),
+        ("corpus/again", "../elsewhere"),
+        ("corpus/to_z", "z"),  # which is reached without the link
+        ("corpus/.hidden", "../far"),
+        ("corpus/z/up", ".."),
+        ("elsewhere/circle", "../corpus"),
+    ):
+        (tmp_path / link).symlink_to(target)
+    found = [str(corpus / "again" / "b.txt"), str(corpus / "z" / "a.txt")]
+    assert find_files([str(corpus)]) == found
+    (corpus / "z" / "far").symlink_to("../../far")
+    assert find_files([str(corpus)]) == [*found, str(corpus / "z" / "far" / "d.txt")]
+
+
 def test_the_vocabulary_is_not_text(tmp_path):
     text = write(tmp_path, "a.txt", b"One.\n")
     vocab_file = write(tmp_path, "words.txt", b"a\n")

@@ -17,6 +17,7 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
         ("rte", RTE, ": has 0 examples; give a file"),
         ("rte", "index\tpremise\tlabel\n0\ta\tb\n", ":2: has no column 'sentence1'; it has index"),
         ("cola", "gj04\t1\tonly three\n", ":1: has 3 columns, but column 4 is needed"),
+        ("cola", "a\t1\t\tb\nc\t1\t\td\te\n", ":2: has more cells than the first row. Does a"),
         ("cola", "gj04\t2\t\ttext\n", ":1: the label is '2'; it must be one of 0, 1"),
         ("rte", RTE + "0\ta\tb\t\n", ":2: the label is ''; it must be one of"),
     ],

@@ -1,4 +1,5 @@
 import math
+import os
 
 import numpy as np
 import pytest
@@ -147,6 +148,29 @@ def test_a_file_of_another_set_is_refused(record_files):
     message = r"set-1\.tfrecord: \d+ records in \d+ bytes, but .*manifest.* says \d+ records in"
     with pytest.raises(RecordError, match=message):
         open_pretraining_records(record_files, F, P)
+
+
+@pytest.mark.parametrize("pattern", ["", "*.tfrecord", "set-[01]*"])
+def test_a_warning_names_files_that_are_missing(tmp_path, record_files, caplog, pattern):
+    pattern = str(tmp_path / pattern)
+    open_pretraining_records(pattern, F, P)
+    assert not caplog.messages
+    os.remove(record_files[0])
+    for _ in range(2):  # one warning is enough
+        open_pretraining_records(pattern, F, P)
+    (message,) = caplog.messages
+    assert message == (
+        f"1 of the 2 files that {tmp_path}/manifest.set-0.tfrecord.json lists are not read, "
+        f"{record_files[0]} first: a part of the data is missing."
+    )
+
+
+def test_files_may_be_chosen(tmp_path, record_files, caplog):
+    open_pretraining_records(record_files[1], F, P)
+    open_pretraining_records(str(tmp_path / "set-1*"), F, P)
+    os.remove(record_files[0])
+    open_pretraining_records(record_files[1], F, P)
+    assert not caplog.messages
 
 
 def test_empty_files(tmp_path, record_files):

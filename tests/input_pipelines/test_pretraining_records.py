@@ -1,14 +1,17 @@
 import hashlib
 import os
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from input_pipelines import creation
 from input_pipelines import manifest as manifests
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.pretraining_records import write_pretraining_records
 from input_pipelines.record_reader import RecordFiles
+from input_pipelines.text_parts import split_files
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
@@ -110,6 +113,44 @@ def test_a_failure_leaves_no_manifest_that_vouches(
     with pytest.raises(OSError, match="disk full"):
         write(documents[:3], tokenizer, vocab_file, files)
     assert not os.path.exists(manifests.manifest_path(files[0]))
+
+
+@pytest.mark.parametrize("stage", ["make_pairs", "join_pieces"])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_vocabulary_that_changes_meanwhile(
+    tmp_path, documents, tokenizer, vocab_file, text_file, monkeypatch, is_file, stage
+):
+    own = tmp_path / "vocab.txt"
+    original = pathlib.Path(vocab_file).read_bytes()
+    own.write_bytes(original)
+
+    do_stage = getattr(creation, stage)
+
+    def change(*args):  # another vocabulary gets the same name, while records are made
+        own.write_bytes(original.replace(b"w1\nw2\n", b"w2\nw1\n"))
+        return do_stage(*args)
+
+    monkeypatch.setattr(creation, stage, change)
+    text = split_files([text_file]) if is_file else documents
+    files = [str(tmp_path / "out" / "x.tfrecord")]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
+        write(text, tokenizer, str(own), files)
+    assert not os.path.exists(manifests.manifest_path(files[0]))
+    assert os.path.exists(files[0]) == (stage == "join_pieces")
+    monkeypatch.undo()
+    own.write_bytes(original)
+    manifest = write(text, tokenizer, str(own), files)
+    assert manifest.vocab_sha256 == hashlib.sha256(original).hexdigest()
+
+
+def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file):
+    own = tmp_path / "vocab.txt"
+    own.write_bytes(pathlib.Path(vocab_file).read_bytes() + b"more\n")
+    sha256 = manifests.sha256_of_file(vocab_file)
+    work = creation.Work("", str(own), sha256, True, SETTINGS, False, ("x",))
+    with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
+        work.tokenizer  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from input_pipelines.record_reader import (
     RecordError,
     RecordFiles,
     find_record_files,
+    find_record_sets,
     record_offsets,
 )
 
@@ -29,6 +30,21 @@ def test_find_record_files(tmp_path, record_files):
     for pattern in (str(tmp_path / "none*"), ""):
         with pytest.raises(ValueError, match=r"^no file matches '.*'\. Give a comma"):
             find_record_files([record_files[0], pattern])
+
+
+def test_a_file_counts_once_however_it_is_spelled(tmp_path, record_files, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "link"
+    other.symlink_to("set-1.tfrecord")
+    found = find_record_files("set-0.tfrecord,./set-0.tfrecord,link,set-*")
+    assert found == ["set-0.tfrecord", "link"]
+    assert find_record_files(["set-0*", str(tmp_path)]) == ["set-0.tfrecord", record_files[1]]
+    with pytest.raises(ValueError, match=r"'\./set-0.*' matches files that a pattern before it"):
+        find_record_sets("set-0.tfrecord:0.5,./set-0.tfrecord:0.5")
+    # One pattern may match a file twice.
+    (tmp_path / "set-2.tfrecord").symlink_to("set-1.tfrecord")
+    sets = [(["set-0.tfrecord"], 0.5), (["set-1.tfrecord"], 0.5)]
+    assert find_record_sets("set-0*:0.5,set-[12]*:0.5") == sets
 
 
 def test_offsets(raw_file):

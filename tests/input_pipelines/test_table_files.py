@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipelines.table_files import TableError, cell, read_rows
+from input_pipelines.table_files import TableError, cell, read_columns, read_rows
 
 
 def rows(tmp_path, name, data, **options):
@@ -41,6 +41,26 @@ def test_in_one_column_a_line_without_text_is_a_row_unless_it_is_at_the_end(tmp_
     found = rows(tmp_path, "a.tsv", data, has_header=False)
     assert found == [(2, {0: " text"}), (3, {0: "the cat"}), *[(n, {0: ""}) for n in (4, 5)],
                      (6, {0: "last"})]  # fmt: skip
+
+
+def test_an_empty_line_of_one_column_is_a_row_of_csv_too(tmp_path):
+    data = b'\ntext\n"the, cat"\n\n\n"two\nlines"\n""\n\n\n'
+    expected = [(3, "the, cat"), (4, ""), (5, ""), (7, "two\nlines"), (8, "")]
+    assert rows(tmp_path, "a.csv", data) == [(line, {"text": text}) for line, text in expected]
+    assert rows(tmp_path, "b.csv", b"a,b\n\n1,2\n") == [(3, {"a": "1", "b": "2"})]
+
+
+def test_columns_of_a_file(tmp_path):
+    for name, data in (
+        ("a.tsv", b"\n b \ta\n1\n"),
+        ("a.csv", b"b,a\n1,2,3\n"),
+        ("a.jsonl", b'{"b": 1}\n{"a": 1, "b": 2}\n'),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert read_columns(str(tmp_path / name)) == ["b", "a"]
+    (tmp_path / "a.tsv").write_bytes(b"a\tb\n")
+    with pytest.raises(TableError, match=r"a\.tsv: has 0 rows"):
+        read_columns(str(tmp_path / "a.tsv"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin1"])

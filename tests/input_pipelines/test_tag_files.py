@@ -147,6 +147,10 @@ def test_wrong_files(tmp_path, name, content, columns, message):
     ("content", "message"),
     [
         ("a O\nb O\n", "{path}:1: the tag is 'O' here and at all other words, so that there is"),
+        (
+            "a O\nb B-\u00d3\n\nc B-O\u0301\n",
+            "{path}:4: the tag is .*, but in line 2 it is .*, which looks the same",
+        ),
         ("a O\nb B-X\n\nc U-X\n", "{path}:4: the tag 'U-X' stands beside 'B-X'"),
     ],
 )

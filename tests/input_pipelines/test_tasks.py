@@ -183,6 +183,43 @@ def test_columns_are_given_by_number_where_there_is_no_header(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["train.tsv", "train.csv"])
+def test_columns_are_in_the_header_and_not_in_the_first_row(tmp_path, name):
+    path = tmp_path / name
+    separator = "," if name.endswith("csv") else "\t"
+    write(path, "label,sentence1,sentence2\n1,a\n0,b,c\n".replace(",", separator))
+    task = tasks.own_task("classification", str(path), None, None)
+    assert task.columns == tasks.Columns("sentence1", "sentence2", "label")
+    task = tasks.dataclasses.replace(task, labels=("0", "1"))
+    with pytest.raises(TableError, match=rf"{name}:2: has no column 'sentence2'"):
+        examples.training_examples(task)
+
+
+@pytest.mark.parametrize(
+    ("text", "label_column"),
+    [
+        ("text\tlabel\ngood\t1\nbad\t0\n", "2"),
+        ("Sentence\tScore\ngood\t1\nbad\t0\n", "2"),
+        ("review\tgold_label\ngood\t1\nbad\t0\n", "2"),
+        ("text\tlabel\ngood\t1\n", None),
+    ],
+)
+def test_columns_by_number_in_a_file_with_a_header(tmp_path, text, label_column):
+    path = str(tmp_path / "t.tsv")
+    write(tmp_path / "t.tsv", text)
+    files = (path, None, None) if label_column else (None, None, path)
+    message = r"t\.tsv:1: columns given by number .* Give the names of the columns instead"
+    with pytest.raises(TableError, match=message):
+        tasks.own_task("classification", *files, "1", None, label_column)
+
+
+@pytest.mark.parametrize("row", ["a text\tlabel of it", "question\t1", "a\tclass"])
+def test_a_first_row_that_is_not_a_header(tmp_path, row):
+    text = f"{row}\nother\t0\n"
+    task = own(tmp_path, text, text_a_column="1", label_column="2")
+    assert len(examples.training_examples(task)) == 2
+
+
 def test_labels_that_are_numbers_are_sorted_as_such(tmp_path):
     task = own(tmp_path, "text\tlabel\na\t10\nb\t9\nc\t-1\n")
     assert task.labels == ("-1", "9", "10")

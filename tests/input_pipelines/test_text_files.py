@@ -27,7 +27,7 @@ PACKERS = {
     "": bytes,
     ".gz": lambda content: gzip.compress(content[:500]) + gzip.compress(content[500:]),
     ".bz2": lambda content: bz2.compress(content[:500]) + bz2.compress(content[500:]),
-    ".xz": lzma.compress,
+    ".xz": lambda content: lzma.compress(content[:500]) + bytes(8) + lzma.compress(content[500:]),
     ".zst": zst,
 }
 
@@ -87,6 +87,37 @@ def test_damage_is_an_error_with_file_and_place(tmp_path, ending, damage):
     if damage == "changed":  # what was packed last may be read before its checksum
         message += r"|a\.txt\.\w+: byte \d+ is not UTF-8|a\.txt\.\w+:\d+: is not text"
     with pytest.raises(ValueError, match=message):
+        list(read_documents([str(path)]))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["header", "garbage", "zeros"])
+def test_what_follows_a_stream_is_not_dropped(tmp_path, ending, damage):
+    path = tmp_path / f"a.txt{ending}"
+    second = {
+        "header": b"X" + PACKERS[ending](TEXT)[1:],
+        "garbage": b"this is text\n",
+        "zeros": bytes(7),
+    }[damage]
+    path.write_bytes(PACKERS[ending](TEXT) + second)
+    if (ending, damage) == (".gz", "zeros"):  # padding of gzip has any length
+        assert list(read_documents([str(path)])) == DOCUMENTS
+        return
+    with pytest.raises(ValueError, match=r"a\.txt\.\w+: is damaged or cut short, at byte \d+ or"):
+        list(read_documents([str(path)]))
+
+
+def test_zeros_after_the_streams_of_xz_are_padding(tmp_path):
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(PACKERS[".xz"](TEXT) + bytes(1 << 20))
+    assert list(read_documents([str(path)])) == DOCUMENTS
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".xz"])
+def test_an_empty_file_is_not_packed(tmp_path, ending):
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="it ends within a stream"):
         list(read_documents([str(path)]))
 
 

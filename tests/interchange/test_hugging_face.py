@@ -389,6 +389,32 @@ def test_classes_may_be_missing(tmp_path, names):
     assert open_source(str(folder)).kind == ("tagging" if names else None)
 
 
+def without_pooler(tensors):
+    return {name: value for name, value in tensors.items() if "pooler" not in name}
+
+
+def test_a_classifier_without_a_pooler_labels_words(tmp_path):
+    """Transformers would give any other a pooler of random weights."""
+    changes = {"architectures": None, "problem_type": None}
+    folder = fixtures.changed(tmp_path, "hf_classifier", without_pooler, **changes)
+    source = open_source(str(folder))
+    assert source.kind == "tagging"
+    (tmp_path / "hf").mkdir()
+    fixtures.write_hugging_face(tmp_path / "hf", source)
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert written["architectures"] == ["BertForTokenClassification"]
+    source = dataclasses.replace(source, kind="classification")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match="would give the head output_weights a pooler of random"):
+        fixtures.write_hugging_face(tmp_path / "other", source)
+
+
+def test_a_number_with_a_name_is_a_regression(tmp_path):
+    number = {"problem_type": "regression", "id2label": {"0": "score"}}
+    source = open_source(str(fixtures.changed(tmp_path, "hf_classifier", **number)))
+    assert (source.labels, source.kind) == ((), "regression")
+
+
 def test_a_model_without_a_classifier_has_no_labels(tmp_path):
     meaning = {"id2label": {"0": "a"}, "problem_type": "regression"}
     folder = fixtures.changed(tmp_path, "hf_encoder", **meaning)
@@ -438,6 +464,17 @@ def test_another_tokenizer_is_refused(tmp_path, settings, refused):
     with pytest.raises(
         ValueError, match=rf"json: {refused} with do_lower_case=.* take {name} out of the file$"
     ):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize("setting", [{"keep_accents": True}, {"remove_space": False}])
+def test_sentencepiece_that_is_prepared_otherwise_is_refused(tmp_path, setting):
+    folder = fixtures.changed(tmp_path, "hf_albert")
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**settings, **setting}))
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"tokenizer_config.json: .*{name}"):
         open_source(str(folder))
 
 

@@ -1,13 +1,14 @@
 """Settings of Hugging Face's tokenizers: settings of BERT's tokenizer, and others."""
 
 import json
+import pathlib
 import re
 
 import fixtures
 import pytest
 
 from bert_estimator.interchange import open_source
-from bert_estimator.tokenization import train_sentencepiece
+from bert_estimator.tokenization import load_vocab, train_sentencepiece
 
 OTHER = "text would be cut into other tokens than the model knows"
 
@@ -102,6 +103,22 @@ def test_two_vocabularies_are_refused(tmp_path, model_part, message):
     fixtures.with_tokenizer_json(folder, model=model_part)
     with refused(folder, f"tokenizer.json: {message}"):
         open_source(str(folder))
+
+
+@pytest.mark.parametrize("name", ["\u2028", ""])
+def test_a_token_that_is_a_line_separator(tmp_path, name):
+    # BERT-Base, Chinese, has it. Its name is "" where lines of vocab.txt are stripped.
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    tokens = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    tokens[-1] = "\u2028"
+    content = "\n".join([*tokens, ""]).encode()
+    (folder / "vocab.txt").write_bytes(content)
+    ids = {token: number for number, token in enumerate([*tokens[:-1], name])}
+    fixtures.with_tokenizer_json(folder, model={"vocab": ids})
+    assert list(load_vocab(open_source(str(folder)).vocab_file)) == tokens
+    if name:
+        (folder / "vocab.txt").unlink()
+        assert pathlib.Path(open_source(str(folder)).vocab_file).read_bytes() == content
 
 
 def test_a_sentencepiece_model_beside_a_wordpiece_vocabulary_is_refused(tmp_path):

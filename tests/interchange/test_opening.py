@@ -66,6 +66,15 @@ def test_an_archive_of_two_models(tmp_path):
         open_source(path)
 
 
+def test_an_archive_of_a_run(tmp_path):
+    """Its best checkpoint and its exported models belong to it."""
+    for part in ("run/", "run/best/", "run/export/17/variables/"):
+        path = packed(tmp_path, fixtures.TF1, part)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("run/export/17/saved_model.pb", b"")
+    assert open_source(path).vocab_file.endswith("/run/vocab.txt")
+
+
 def test_damaged_archives(tmp_path):
     path = packed(tmp_path, fixtures.TF1)
     whole = (tmp_path / "model.zip").read_bytes()

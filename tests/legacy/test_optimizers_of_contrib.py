@@ -21,7 +21,8 @@ def trained(optimizer, resource, steps=3, rows=None, **minimize):
         w = variables["w"] if rows is None else tf.gather(variables["w"], rows)
         loss = tf.reduce_sum((w - TARGET) ** 2) + tf.reduce_sum((variables["b"] - TARGET) ** 2)
         if minimize:
-            minimize = {"decay_var_list": [variables[name] for name in minimize["decayed"]]}
+            decayed = minimize["decayed"]
+            minimize = {"decay_var_list": decayed and [variables[name] for name in decayed]}
         train = optimizer().minimize(loss, **minimize)
         session.run(tf.global_variables_initializer())
         for _ in range(steps):
@@ -60,6 +61,28 @@ def test_momentum_with_decoupled_decay_of_chosen_variables(resource):
             momentum = 0.9 * momentum + 2 * (value - TARGET)
             value = value * (1 - 0.02 * (name == "w")) - 0.1 * momentum
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("decayed", [None, []])
+def test_without_a_list_all_variables_decay(decayed):
+    got = trained(lambda: optimizers.MomentumWOptimizer(0.02, 0.1, 0.9), True, 1, decayed=decayed)
+    for name, value in START.items():
+        expected = value * (1 - 0.02) - 0.1 * 2 * (value - TARGET)
+        np.testing.assert_allclose(got[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_list_of_decayed_variables_is_for_its_call_alone():
+    with tf.Graph().as_default(), tf.Session() as session:
+        w, b = (tf.get_variable(name, initializer=[1.0], use_resource=True) for name in "wb")
+        optimizer = optimizers.MomentumWOptimizer(0.5, 0.1, 0.9)
+        pairs = [(tf.zeros([1]), variable) for variable in (w, b)]
+        first = optimizer.apply_gradients(pairs, decay_var_list=[w])
+        second = optimizer.apply_gradients(pairs)
+        session.run(tf.global_variables_initializer())
+        session.run(first)
+        assert session.run([w, b]) == [0.5, 1.0]
+        session.run(second)
+        assert session.run([w, b]) == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("resource", [False, True])

@@ -57,6 +57,15 @@ assert np.fromstring(b"\\x01\\x02", dtype=np.uint8).tolist() == [1, 2]
 assert np.fromstring(np.array([1.5]).tobytes())[0] == 1.5
 assert np.fromstring("1 2", dtype=np.int64, sep=" ").tolist() == [1, 2]
 assert issubclass(dict, collections.Mapping)
+
+# Up to TensorFlow 1.13, the name of absl.logging's flag was free.
+tf.app.flags.DEFINE_string("log_dir", "logs", "where")
+assert tf.app.flags.FLAGS.log_dir == "logs"
+
+from tensorflow.contrib import framework
+with tf.Graph().as_default():
+    local = framework.local_variable(1.0, name="local")
+    assert local in tf.local_variables() and local not in tf.trainable_variables()
 print("all")
 """
 

@@ -118,6 +118,28 @@ def test_load_vocab_refuses(tmp_path, content, message):
         load_vocab(str(path))
 
 
+def test_a_line_may_be_a_single_line_separator(tmp_path):
+    # As in the vocabulary of BERT-Base, Chinese.
+    path = vocab_file(tmp_path, [*SPECIAL_TOKENS, "a", "\u2028", " b "])
+    assert list(load_vocab(path))[5:] == ["a", "\u2028", "b"]
+    tokenizer = FullTokenizer(path)
+    assert tokenizer.tokenize("a\u2028b \u2028") == ["a", "b"]
+
+
+def test_long_words_are_not_cached(tmp_path):
+    tokenizer = FullTokenizer(vocab_file(tmp_path, [*SPECIAL_TOKENS, "a", ",", "b"]))
+    words = tokenizer.basic_tokenizer.split_word.__self__
+    pieces = tokenizer.wordpiece_tokenizer.pieces.__self__
+    long, word = "a," * 101, "a," * 100
+    assert tokenizer.encode(long) == [5, 6] * 101
+    assert tokenizer.tokenize(f"{long} {'b' * 201}") == ["a", ","] * 101 + ["[UNK]"]
+    assert len(tokenizer.tokenize_with_offsets(long)) == 202
+    assert not (tokenizer._ids or tokenizer._tokens_of_chunk or words)
+    assert set(pieces) == {"a", ","}
+    assert tokenizer.encode(word) == [5, 6] * 100
+    assert list(tokenizer._ids) == list(words) == [word]
+
+
 def test_load_vocab_refuses_other_encodings(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"[PAD]\ncaf\xe9\n")
