@@ -33,8 +33,16 @@ def recompute(
 
     Returns:
       What `layer` returns.
+
+    Raises:
+      ValueError: the current variable scope is the root. All variables of the model are in it.
     """
     scope = tf.get_variable_scope()
+    if not scope.name:
+        raise ValueError(
+            "recompute needs a variable scope with a name, in which the layer's variables are: "
+            "call it in a `with tf.variable_scope(name):`"
+        )
     fork = dropout and dropout.fork()
     y = layer(x, dropout)
     variables = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope.name + "/")

@@ -127,3 +127,9 @@ def test_graphs_are_let_go_of():
     graph = graph_of_a_network()
     gc.collect()
     assert graph() is None
+
+
+def test_without_a_scope_it_is_refused():
+    """It would not find the layer's variables, which would get no gradient."""
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="a variable scope with a name"):
+        recompute(layer, tf.ones([ROWS, WIDTH]), None)

@@ -1,5 +1,7 @@
 """A step's tensors see the variables as they were before it, in whatever order they were made."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -245,3 +247,58 @@ def test_loops_around_reads_and_updates(tmp_path, rules):
         u = total
         assert call["grown"] == u
     assert (variables["w"], variables["u"]) == (w, u)
+
+
+@pytest.fixture
+def old_control_flow():
+    """Has conditions built as after tf.disable_v2_behavior()."""
+    tf.disable_control_flow_v2()
+    yield
+    tf.enable_control_flow_v2()
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("kind", ["read", "update", "two_updates"])
+def test_conditions_of_the_old_kind(tmp_path, old_control_flow, use_tpu, kind):
+    """A late read sees the old value: with a read, or an update, in a condition beside it."""
+
+    def model(features):
+        step = tf.train.get_global_step()
+        w = tf.get_variable("w", initializer=0.0)
+        loss = tf.reduce_mean(features["x"])
+        late = tf.py_func(lambda value: (time.sleep(0.05), value)[1], [loss], tf.float32)
+        if kind == "read":
+            loss += 0 * tf.cond(loss > 0, w.read_value, lambda: tf.zeros([]))
+            update = w.assign_add(1.0)
+        else:
+            update = tf.cond(loss > 0, lambda: w.assign_add(1.0).op, tf.no_op)
+        if kind == "two_updates":
+            update = tf.group(w.assign_add(2.0), update)
+        with tf.control_dependencies([late]):
+            seen = w.read_value()
+        assert "Switch" in {operation.type for operation in loss.graph.get_operations()}
+        return loss, tf.group(update, step.assign_add(1)), {"seen": seen}
+
+    found, variables = run(tmp_path, {"use_tpu": use_tpu}, model)
+    each = 3 if kind == "two_updates" else 1
+    assert [call["seen"] for call in found] == [each * k for k in range(STEPS)]
+    assert variables["w"] == each * STEPS
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_two_optimizers_and_a_condition_of_the_old_kind(tmp_path, old_control_flow, use_tpu):
+    def model(features):
+        a, b = tf.get_variable("a", initializer=1.0), tf.get_variable("b", initializer=2.0)
+        loss = tf.reduce_mean(features["x"])
+        late = tf.py_func(lambda value: (time.sleep(0.05), value)[1], [loss], tf.float32)
+        rest = 0 * tf.cond(loss > 0, b.read_value, lambda: tf.zeros([]))
+        first = descent(b * b + rest, [b], tf.train.get_global_step())
+        with tf.control_dependencies([late]):
+            second = descent(a * b.read_value(), [a])
+        return loss, tf.group(first, second), {}
+
+    _, variables = run(tmp_path, {"use_tpu": use_tpu}, model)
+    a, b = 1.0, 2.0
+    for _ in range(STEPS):
+        a, b = a - RATE * b, b - RATE * 2 * b
+    assert (variables["a"], variables["b"]) == (a, b)

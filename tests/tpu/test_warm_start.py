@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from toy import make_estimator, weight_at
+from toy import make_estimator, scalars, weight_at
 
 from bert_estimator import tpu
 from bert_estimator.tpu import serving
@@ -88,6 +88,31 @@ def test_steps_count_from_a_step_that_the_warm_start_brings(tmp_path, source, ru
     assert ("INFO", "The warm start begins at step 2: training to step 5.") in logged
     estimator.train(input_fn, max_steps=6)
     assert estimator.global_step() == 6
+
+
+def test_host_calls_and_summaries_count_from_that_step(tmp_path, source, cores):
+    seen = []
+
+    def note(step):
+        return tf.py_func(lambda value: seen.append(int(value[0])), [step], [])
+
+    def model_fn(features, mode, params):
+        step = tf.reshape(tf.cast(tf.train.get_global_step(), tf.int32), [1])
+        spec = make_model_fn()(features, mode, params)
+        return spec._replace(host_call=(note, [step]))
+
+    estimator = make_estimator(
+        tmp_path,
+        model_fn,
+        warm_start_from=tpu.WarmStartSettings(source, [".*"]),
+        experimental_host_call_every_n_steps=4,
+        save_summary_steps=4,
+        iterations_per_loop=1,
+    )
+    estimator.train(input_fn, steps=8)
+    assert estimator.global_step() == 10
+    assert seen == [4, 8]
+    assert [step for step, _ in scalars(tmp_path, "loss")] == [4, 8]
 
 
 def test_a_checkpoint_of_its_own_wins(tmp_path, source):

@@ -6,6 +6,8 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu.step.infeed import EndOfInput
+
 HookRun = collections.namedtuple("HookRun", ["fetches", "feed_dict", "options", "run_metadata"])
 HookRun.__doc__ = """Says what the hooks fetch at a loop's end, in one `session.run`.
 
@@ -17,19 +19,23 @@ class HookDriver:
     """Calls hooks in the order of `tf.train.MonitoredSession`.
 
     The order is: begin; after_create_session; before_run and after_run around every loop; end.
+    Hooks and the threads of queues may ask the coordinator to stop. If one of them gives it an
+    error, the error is raised after the loop, also in place of the end of the input.
 
     Args:
       hooks: list of `tf.train.SessionRunHook`.
       element_of_step: function of a tensor, an operation or a name. If it means a tensor or an
         operation of the step, which hooks cannot fetch, the function returns it, else None.
+      alone: whether there is only one host. Several hosts must run the same loops.
 
     Attributes:
       stop_requested: whether a hook has asked to stop.
     """
 
-    def __init__(self, hooks, element_of_step=lambda fetch: None):
+    def __init__(self, hooks, element_of_step=lambda fetch: None, alone=True):
         self._hooks = list(hooks)
-        self._element_of_step = element_of_step
+        self._element_of_step, self._alone = element_of_step, alone
+        self._coordinator = tf.train.Coordinator()  # until `after_create_session` gets another
         self.stop_requested = False
 
     def begin(self):
@@ -44,10 +50,16 @@ class HookDriver:
 
     def after_create_session(self, session, coordinator):
         """A hook may ask the coordinator to stop: then no step is run."""
+        self._coordinator = coordinator
         for hook in self._hooks:
             with self._explaining(hook):
                 hook.after_create_session(session, coordinator)
-        self.stop_requested |= coordinator.should_stop()
+        self._heed_coordinator()
+
+    def _heed_coordinator(self):
+        """Raises the error that the coordinator was given, if any; notes a request to stop."""
+        self._coordinator.raise_requested_exception()
+        self.stop_requested |= self._coordinator.should_stop()
 
     def around(self, session, original_fetches, run_loop):
         """Runs one loop of steps with the hooks around it.
@@ -59,12 +71,40 @@ class HookDriver:
             values are a dict by hook, of `HookRun.fetches` at the loop's end.
 
         Returns:
-          The result of `run_loop`.
+          The result of `run_loop`. None if a hook's `before_run` raised StopIteration, which is a
+          request to stop at once; with several hosts, the loop is run nevertheless.
+
+        Raises:
+          EndOfInput: `run_loop` raised it.
+          Exception: a hook or `run_loop` raised it, or the coordinator was given it.
         """
         context = tf.train.SessionRunContext(tf.train.SessionRunArgs(original_fetches), session)
+        hook_run = self._before_run(context)
+        if hook_run is None:
+            return None
+        try:
+            result, values = run_loop(hook_run)
+        except EndOfInput:
+            # Queues are closed when the coordinator is given an error, which looks like the end.
+            self._coordinator.raise_requested_exception()
+            raise
+        self._after_run(context, hook_run, values)
+        self.stop_requested |= context.stop_requested
+        self._heed_coordinator()
+        return result
+
+    def _before_run(self, context):
+        """Returns the `HookRun` that the hooks ask for; None to run no further loop."""
         fetches, feed_dict, options = {}, {}, None
         for hook in self._hooks:
-            request = hook.before_run(context)
+            try:
+                request = hook.before_run(context)
+            except StopIteration:
+                self.stop_requested = True
+                if self._alone:
+                    self._heed_coordinator()
+                    return None
+                continue
             if request is None:
                 continue
             if request.fetches is not None:
@@ -77,16 +117,19 @@ class HookDriver:
                 options = options or tf.RunOptions()
                 options.MergeFrom(request.options)
         metadata = tf.RunMetadata() if options is not None else None
-        result, values = run_loop(HookRun(fetches, feed_dict, options, metadata))
+        return HookRun(fetches, feed_dict, options, metadata)
+
+    def _after_run(self, context, hook_run, values):
         for hook in self._hooks:
-            hook.after_run(
-                context,
-                tf.train.SessionRunValues(
-                    results=values.get(hook), options=options, run_metadata=metadata
-                ),
+            results = tf.train.SessionRunValues(
+                results=values.get(hook),
+                options=hook_run.options,
+                run_metadata=hook_run.run_metadata,
             )
-        self.stop_requested |= context.stop_requested
-        return result
+            try:
+                hook.after_run(context, results)
+            except StopIteration:
+                self.stop_requested = True
 
     def end(self, session):
         """Calls the hooks' `end`.

@@ -98,7 +98,8 @@ class HostSide:
         _check_device_spec(spec)
         tpu_config = job.config.tpu_config
         self._job, self._placeholders = job, placeholders
-        self._host_call_every = tpu_config.experimental_host_call_every_n_steps or 1
+        every = tpu_config.experimental_host_call_every_n_steps
+        self._host_call_every = every if every and job.mode == ModeKeys.TRAIN else 1
         self._infeed_delay_secs = tpu_config.initial_infeed_sleep_secs or 0
         self._infeed, self._outfeeds = None, []
         self.functions, self.scalars, self.metric_values = [], {}, {}

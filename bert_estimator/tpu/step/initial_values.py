@@ -26,7 +26,8 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
       inputs: list of the placeholders that are the step's inputs. It may still grow.
 
     Raises:
-      ValueError: an initial value depends on the step's inputs.
+      ValueError: an initial value depends on the step's inputs, or `tf.train.init_from_checkpoint`
+        was called in the block.
     """
 
     def creator(next_creator, **given):
@@ -52,6 +53,7 @@ def copied_to_session(step: tf.Graph, outer: tf.Graph, inputs: list[tf.Tensor]) 
     with tf.variable_creator_scope(creator):
         yield
     random_seed._graph_to_seed_dict[outer] = random_seed._graph_to_seed_dict[step]
+    _check_initializers(step, outer)
 
 
 def check(variables: Iterable[tf.Variable], inputs: list[tf.Tensor]) -> None:
@@ -59,6 +61,19 @@ def check(variables: Iterable[tf.Variable], inputs: list[tf.Tensor]) -> None:
     for variable in variables:
         if graph_walk.is_computed_from(variable.initializer, inputs):
             raise _error_of_inputs(variable.op.name)
+
+
+def _check_initializers(step, outer):
+    """Raises ValueError if a variable got an initializer in a step's graph."""
+    for graph in (step, outer):
+        for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES):
+            initializer = getattr(variable, "initializer", None)
+            if initializer is not None and initializer.graph is step:
+                raise ValueError(
+                    f"model_fn gave the variable {variable.op.name} another initial value within "
+                    "the step, as tf.train.init_from_checkpoint does, which a core cannot run: "
+                    "call tf.train.init_from_checkpoint in TPUEstimatorSpec.scaffold_fn"
+                )
 
 
 def _called(function, step):

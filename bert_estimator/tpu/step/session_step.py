@@ -71,7 +71,7 @@ class SessionStep:
         return self._host.waited_secs
 
     def add_summaries(self, config):
-        self._summaries = StepSummaries(config, self._inputs)
+        self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)
         if self._summaries.in_every_step(self.spec.loss):
             self._summarized = self._summaries.tensors
         return []

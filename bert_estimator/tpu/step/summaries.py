@@ -41,18 +41,24 @@ class StepSummaries:
     Args:
       config: the `RunConfig`. If it does not have a model_dir, summaries are never due.
       inputs: the step's `Inputs`. A summary that would draw a batch is left out, with a warning.
+      scaffold: the `tf.train.Scaffold` of the step. Its summary_op, if given, is made too.
 
     Attributes:
       tensors: the tensors that the summaries are made of. A step computes their values, and `write`
         makes the summaries from the values.
     """
 
-    def __init__(self, config, inputs):
+    def __init__(self, config, inputs, scaffold):
         self._every = config.save_summary_steps if config.model_dir else None
         self._merged, self.tensors = None, []
         if not self._every:
             return
-        summaries = inputs.without_drawing(tf.get_collection(tf.GraphKeys.SUMMARIES))
+        summaries = tf.get_collection(tf.GraphKeys.SUMMARIES)
+        if scaffold.summary_op is not None:
+            known = {summary.ref() for summary in summaries}
+            parts = _parts(tf.convert_to_tensor(scaffold.summary_op))
+            summaries += [part for part in parts if part.ref() not in known]
+        summaries = inputs.without_drawing(summaries)
         if summaries:
             self._merged = tf.summary.merge(summaries)
         # A summary that waits for the step's update must be computed by the step.
@@ -73,3 +79,10 @@ class StepSummaries:
     def write(self, session: tf.Session, feed: dict) -> bytes:
         """Returns the serialized summaries; `feed` has the values that the step computed."""
         return session.run(self._merged, feed)
+
+
+def _parts(summary):
+    """Returns the summaries that a summary was merged of, or a list of only the summary."""
+    if summary.op.type != "MergeSummary":
+        return [summary]
+    return [part for merged in summary.op.inputs for part in _parts(merged)]

@@ -44,6 +44,11 @@ CALLERS = {
 }
 
 
+# Operations that hand a variable's handle on, as TF1's conditions and loops have them, and how
+# many outputs have it.
+_HANDING_ON = {"Identity": 1, "Switch": 2, "Enter": 1, "Merge": 1, "NextIteration": 1, "Exit": 1}
+
+
 @dataclasses.dataclass(frozen=True)
 class Read:
     """An input of an operation that takes a variable's handle and only reads.
@@ -93,9 +98,12 @@ class Uses:
                 mask |= after.get(_source(name), 0)
             taken = [variables.get(_output(name)) for name in node.input]
             taken = {i: variable for i, variable in enumerate(taken) if variable is not None}
-            if taken and node.op in ("Identity", "StatelessWhile", "While"):
+            if taken and node.op in ("StatelessWhile", "While"):
                 variables.update({(node.name, i): each for i, each in taken.items()})
-            if taken and node.op != "Identity":
+            if taken and node.op in _HANDING_ON:
+                variable = next(iter(taken.values()))
+                variables.update({(node.name, i): variable for i in range(_HANDING_ON[node.op])})
+            elif taken:
                 writes = {v for i, v in taken.items() if functions.writes(node, i)}
                 for i, variable in taken.items():
                     if variable not in writes:
@@ -124,16 +132,39 @@ class Uses:
 
     def next_update(self, read):
         """Returns the first update whose outcome a `Read` must not see, or None."""
-        for number in self.updates_of.get(read.variable, ()):
-            if read.update is None or number > read.update:
-                return self.updates[number]
-        return None
+        return next(self._following(read.variable, read.update), None)
 
-    def edges(self):
+    def _following(self, variable, before, is_inner=lambda node: False):
+        """Yields the updates of a variable after one, up to the first that is not inner.
+
+        Args:
+          variable: its name.
+          before: the number of the update, or None for the start.
+          is_inner: function of an operation.
+        """
+        for number in self.updates_of.get(variable, ()):
+            if before is None or number > before:
+                yield self.updates[number]
+                if not is_inner(self.updates[number]):
+                    return
+
+    def edges(self, is_inner=lambda node: False):
         """Returns pairs of operations. If the first of each pair runs before the second, each read
-        sees its value."""
-        reads = [(read.node, self.next_update(read)) for read in self.reads]
-        return self.chain() + [pair for pair in reads if pair[1] is not None]
+        sees its value.
+
+        Args:
+          is_inner: function of an operation: whether nothing can wait for it. The operations before
+            such an update have pairs with the update after it, too.
+        """
+        places = [
+            (self.updates[n], v, n) for v, numbers in self.updates_of.items() for n in numbers
+        ]
+        places += [(read.node, read.variable, read.update) for read in self.reads]
+        return [
+            (node, update)
+            for node, variable, number in places
+            for update in self._following(variable, number, is_inner)
+        ]
 
 
 class Functions:

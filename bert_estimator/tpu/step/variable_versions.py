@@ -127,15 +127,11 @@ def order(fetches):
     nodes = [node for node in graph_def.node if node.name in present]
     handles = {node.name: node.name for node in nodes if node.op == "VarHandleOp"}
     uses = Uses(nodes, handles, Functions(graph_def.library))
-    # A function that an operation runs does not wait for inputs that it does not use.
-    seen = [(uses.updates[r.update], r.node) for r in uses.reads if r.update is not None]
-    edges = uses.edges() + [(update, node) for update, node in seen if node.op in CALLERS]
+    edges = _edges_between_frames(uses, graph)
     is_certain = _is_consistent(uses.nodes, edges)
     racing, ends = [], {}
     for first, second in edges:
         waiting, waited_for = (graph.get_operation_by_name(n.name) for n in (second, first))
-        if waiting is waited_for or _is_in_a_frame(waiting) or _is_in_a_frame(waited_for):
-            continue
         if not is_certain and waiting in graph_walk.all_before([waited_for]):
             racing.append((first.name, second.name))
             continue
@@ -143,6 +139,59 @@ def order(fetches):
             ends[waited_for] = _end(waited_for)
         waiting._add_control_inputs(ends[waited_for])
     return racing
+
+
+def _edges_between_frames(uses, graph):
+    """Returns pairs of operations of a session's graph: the second must run after the first.
+
+    Nothing can wait for an operation in a condition or a loop of the old kind. An update in one
+    waits where the variable enters it.
+    """
+    node_of = {node.name: node for node in uses.nodes}
+    framed = _in_frames([graph.get_operation_by_name(name) for name in node_of])
+    edges = []
+    for first, second in uses.edges(lambda node: node.name in framed):
+        if second.name in framed:
+            entries = _entries(graph.get_operation_by_name(second.name), framed)
+            edges += [(first, node_of[each.name]) for each in entries]
+        else:
+            edges.append((first, second))
+    # A function that an operation runs does not wait for inputs that it does not use.
+    seen = [(uses.updates[r.update], r.node) for r in uses.reads if r.update is not None]
+    edges += [(u, node) for u, node in seen if node.op in CALLERS and node.name not in framed]
+    return [pair for pair in edges if pair[0].name not in framed and pair[0] is not pair[1]]
+
+
+def _in_frames(operations):
+    """Returns the names of those operations, given in order, that may not run in each step.
+
+    They are in a condition or a loop of the old kind. An operation of a gradient need not belong to
+    a condition to use a tensor from one of its branches; what waits for it may not run either.
+    """
+    framed = set()
+    for operation in operations:
+        sources = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+        from_frame = any(
+            source.type in ("Enter", "Switch")
+            or (source.name in framed and source.type not in ("Exit", "Merge"))
+            for source in sources
+        )
+        is_inside = from_frame and operation.type not in ("Exit", "Merge")
+        if is_inside or operation._get_control_flow_context() is not None:
+            framed.add(operation.name)
+    return framed
+
+
+def _entries(operation, framed):
+    """Returns the operations by which handles enter the outermost frame of an operation."""
+    found = []
+    for tensor in operation.inputs:
+        entry = tensor.op
+        while entry.inputs and entry.inputs[0].op.name in framed:
+            entry = entry.inputs[0].op
+        if tensor.dtype == tf.resource and entry.type in ("Enter", "Switch"):
+            found.append(entry)
+    return found
 
 
 def _is_consistent(nodes, edges):
@@ -174,11 +223,6 @@ def _is_free(operation):
     """Returns whether an operation is a read that is used, and that waits for nothing."""
     is_read = operation.type == "ReadVariableOp" and operation.inputs[0].op.type == "VarHandleOp"
     return is_read and not operation.control_inputs and bool(operation.outputs[0].consumers())
-
-
-def _is_in_a_frame(operation):
-    """Returns whether an operation is in a condition or a loop of the old kind."""
-    return operation._get_control_flow_context() is not None
 
 
 def _copying(handle, copy, dtype):

@@ -69,7 +69,7 @@ class XlaStep:
         return self._inputs.initializer is not None
 
     def add_summaries(self, config):
-        self._summaries = StepSummaries(config, self._inputs)
+        self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)
         return []
 
     def host_session(self, session):

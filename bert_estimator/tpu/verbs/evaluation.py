@@ -15,7 +15,7 @@ from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import KeptRun
-from bert_estimator.tpu.verbs.progress import round_number
+from bert_estimator.tpu.verbs.progress import drop_stale_writer, round_number
 
 _MOST_BYTES = 1 << 20  # of an array in the events, where TensorBoard does not show it
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
@@ -177,7 +177,8 @@ class _EvaluationLoop:
         result = self._run.around(
             [step.spec.loss], lambda hook_run: step.run_loop(length, hook_run, self._visit)
         )
-        self.losses += result.losses
+        if result is not None:  # None if a hook stopped the evaluation before the loop
+            self.losses += result.losses
         self._num_in_loop = 0
 
     def _visit(self, so_far):
@@ -224,6 +225,7 @@ def read_events(pattern):
 
 def _write_events(eval_dir, results, checkpoint_path):
     """Writes the results' scalars, and the checkpoint's path as text, to an event file."""
+    drop_stale_writer(eval_dir)
     writer = tf.summary.FileWriterCache.get(eval_dir)
     summary = tf.Summary()
     for name, value in results.items():

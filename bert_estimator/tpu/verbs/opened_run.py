@@ -205,7 +205,8 @@ class _PreparedGraph:
             self._driver().begin()
 
     def _driver(self):
-        return HookDriver(self._hooks, self._built.step.element_of_step)
+        alone = self._job.hosts.number == 1
+        return HookDriver(self._hooks, self._built.step.element_of_step, alone)
 
     @contextlib.contextmanager
     def session(self, checkpoint):

@@ -91,13 +91,18 @@ def _predictions(
 
 
 def _next_batch(run):
-    """Returns the predictions of the next batch; None at the end of the data."""
+    """Returns the predictions of the next batch; None at the end of the data.
+
+    It is also None if a hook stopped the prediction before the batch.
+    """
     step = run.step
     try:
-        run.around(
+        result = run.around(
             step.spec.predictions, lambda hook_run: step.run_loop(1, hook_run, lambda so_far: False)
         )
     except EndOfInput:
+        return None
+    if result is None:
         return None
     step.finish(run.session)
     return step.predicted.popleft()

@@ -13,7 +13,7 @@ from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
-from bert_estimator.tpu.verbs.progress import Progress, round_number
+from bert_estimator.tpu.verbs.progress import Progress, drop_stale_writer, round_number
 from bert_estimator.tpu.verbs.snapshot import Snapshot
 
 
@@ -47,6 +47,7 @@ def train(
     model_dir = job.config.model_dir
     if job.hosts.is_chief:
         checkpoint_saver.remove_leftovers(model_dir)
+        drop_stale_writer(model_dir)
     restored = checkpoints.newest_whole(model_dir)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
@@ -196,7 +197,7 @@ class _TrainingLoop:
         steps_to_go = None if self._stop_step is None else self._stop_step - self.now
         log_secs = self._job.config.log_every_secs
         with ticker.every(log_secs, ticker.so_far("Starting the step")):
-            self._step.start(self._run.session, steps_to_go)
+            self._step.start(self._run.session, steps_to_go, self.now)
         self._progress.start(self.now)
         with ticker.every(log_secs, self._progress.line):
             self._run_loops()

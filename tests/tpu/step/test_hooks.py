@@ -4,6 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.step.hooks import HookDriver
+from bert_estimator.tpu.step.infeed import EndOfInput
 
 
 class Hook(tf.train.SessionRunHook):
@@ -116,3 +117,47 @@ def test_a_hook_may_ask_for_no_step_at_all():
     driver = HookDriver([Stops()])
     driver.after_create_session("session", tf.train.Coordinator())
     assert driver.stop_requested
+
+
+class Ends(tf.train.SessionRunHook):
+    def before_run(self, run_context):
+        raise StopIteration
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_a_host_on_its_own_can_leave_a_loop_out(alone):
+    last = Hook()
+    driver = HookDriver([Ends(), last], alone=alone)
+    result = driver.around(None, [], lambda hook_run: ("result", {}))
+    assert driver.stop_requested
+    assert result == (None if alone else "result")
+    assert last.log == ([] if alone else ["hook.before_run([])", "hook.after_run(None)"])
+
+
+def failed_coordinator():
+    coordinator = tf.train.Coordinator()
+    try:
+        raise LookupError("a thread's error")
+    except LookupError as error:
+        coordinator.request_stop(error)
+    return coordinator
+
+
+def test_an_error_that_the_coordinator_was_given_is_raised():
+    driver = HookDriver([])
+    with pytest.raises(LookupError, match="a thread's error"):
+        driver.after_create_session("session", failed_coordinator())
+    with pytest.raises(LookupError, match="a thread's error"):
+        driver.around(None, [], lambda hook_run: (None, {}))
+
+
+def test_it_comes_before_the_end_of_the_input():
+    def run_loop(hook_run):
+        raise EndOfInput
+
+    with pytest.raises(EndOfInput):
+        HookDriver([]).around(None, [], run_loop)
+    driver = HookDriver([])
+    driver._coordinator = failed_coordinator()
+    with pytest.raises(LookupError, match="a thread's error"):
+        driver.around(None, [], run_loop)

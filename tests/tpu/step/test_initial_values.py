@@ -122,3 +122,27 @@ def test_an_initial_value_that_depends_on_a_batch(tmp_path, cores, value_of):
 
     with pytest.raises(ValueError, match="initial value of the variable first_batch depends on a"):
         toy.make_estimator(tmp_path, model_fn).train(toy.input_fn, max_steps=1)
+
+
+@pytest.mark.parametrize("where", ["model_fn", "scaffold_fn"])
+def test_init_from_checkpoint(tmp_path, rules, where):
+    """On a core, TensorFlow's function cannot be called in the model_fn itself."""
+    toy.make_estimator(tmp_path / "first", **rules).train(toy.input_fn, max_steps=3)
+
+    def restore():
+        tf.train.init_from_checkpoint(str(tmp_path / "first"), {"w": "w"})
+        return tf.train.Scaffold()
+
+    def fields(features, loss):
+        if where == "model_fn":
+            restore()
+            return {}
+        return {"scaffold_fn": restore}
+
+    estimator = toy.make_estimator(tmp_path / "next", toy.make_model_fn(fields), **rules)
+    if where == "model_fn" and rules.get("master"):
+        with pytest.raises(ValueError, match=r"gave the variable w another.*scaffold_fn"):
+            estimator.train(toy.input_fn, max_steps=1)
+    else:
+        estimator.train(toy.input_fn, max_steps=1)
+        assert estimator.get_variable_value("w") == 4

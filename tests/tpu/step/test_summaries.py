@@ -72,3 +72,26 @@ def test_by_tpu_rules_other_summaries_are_computed_when_they_are_due(
     monkeypatch.delattr(SessionStep, "_run_last_step")
     with pytest.raises(AttributeError, match="_run_last_step"):
         train_by_tpu_rules(tmp_path, with_summary(summarize))
+
+
+@pytest.mark.parametrize("merges_all", [True, False])
+def test_the_summary_op_of_a_scaffold_fn(tmp_path, rules, merges_all):
+    def scaffold_fn():
+        (weight,) = tf.trainable_variables()
+        own = tf.summary.scalar("own", weight, collections=[])
+        others = tf.get_collection(tf.GraphKeys.SUMMARIES) if merges_all else []
+        return tf.train.Scaffold(summary_op=tf.summary.merge([own, *others]))
+
+    def fields(features, loss):
+        tf.summary.scalar("norm", 2 * tf.trainable_variables()[0].read_value())
+        return {"scaffold_fn": scaffold_fn}
+
+    estimator = toy.make_estimator(
+        tmp_path, toy.make_model_fn(fields), save_summary_steps=2, iterations_per_loop=2, **rules
+    )
+    estimator.train(toy.input_fn, max_steps=4)
+    tags = {tag for _, tag, _ in toy.events(tmp_path)}
+    local = rules == {"use_tpu": False}  # As upstream, it replaces the other summaries.
+    assert "own" in tags
+    assert ("loss" in tags) == (not local)
+    assert ("norm" in tags) == (not local or merges_all)
