@@ -83,7 +83,7 @@ def of_results_at(step):
 
 
 def whose_list_ends_at(step):
-    return lambda directory, values: list(values)[-1:] == [step]
+    return lambda directory, values, of: list(values)[-1:] == [step]
 
 
 # Place of the kill -> (what is patched, its name, which call of it).

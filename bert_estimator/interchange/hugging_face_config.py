@@ -96,7 +96,8 @@ def read_config(path: str) -> BertConfig:
 def read_any_config(path: str) -> BertConfig:
     """Returns the `BertConfig` of a bert_config.json, or of a config.json of transformers; raises
     ValueError as `read_config` does."""
-    return read_config(path) if is_config(path) else BertConfig.from_json_file(path)
+    is_theirs = tf.io.gfile.exists(path) and is_config(path)
+    return read_config(path) if is_theirs else BertConfig.from_json_file(path)
 
 
 def config_of(values: dict[str, Any], path: str) -> BertConfig:
