@@ -99,7 +99,10 @@ BAD_FILES = {
     ("classifier", "run_classifier/train.tsv"): [
         (b"", ": has 0 rows; give a file with at least one"),
         (b"sentence1\tsentence2\tlabel\n", ": has 0 rows; give a file with at least one"),
-        (b"sentence1\tsentence2\tlabel\na\tb\n", ":2: has no column 'label'; it has sentence1, sentence2"),
+        (
+            b"sentence1\tsentence2\tlabel\na\tb\n",
+            ":2: has no column 'label'; it has sentence1, sentence2",
+        ),
         (b"sentence1\tsentence2\tlabel\na\tb\tc\td\n", ":2: the label is 'c' here and in all ot"),
         (b"sentence1\tsentence2\tlabel\na\tb\tx\nc\td\tx\n", ":2: the label is 'x' here and in"),
         (b"sentence1\tsentence2\tlabel\na\tb\t\n", ":2: neither this row nor a later one has a"),
