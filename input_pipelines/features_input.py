@@ -10,7 +10,7 @@ from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
-# Of the batches of a training.
+# In training, lengths are multiples of at least 16, and there are at most 8 of them.
 _LEAST_MULTIPLE, _MOST_LENGTHS = 16, 8
 
 
@@ -39,7 +39,7 @@ class BatchesOfLength(Batches, Protocol):
 
 
 def input_fn_builder(
-    features: Batches,
+    features: Batches | BatchesOfLength,
     is_training: bool,
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),

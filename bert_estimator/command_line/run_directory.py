@@ -52,7 +52,8 @@ class RunDirectory:
             return False
         if not re.fullmatch(r"model\.ckpt-\d+", os.path.basename(path)):
             return False  # such as a network that training started from
-        own = [self.path, os.path.join(self.path, evaluated_steps.DIRECTORY)]
+        folder = self._checkpoints_in
+        own = [folder, os.path.join(folder, evaluated_steps.DIRECTORY)]
         return os.path.realpath(os.path.dirname(path)) in map(os.path.realpath, own)
 
     def check_config(
@@ -157,6 +158,11 @@ class RunDirectory:
         """Returns the bert_config.json of the run that can be resumed, or None."""
         path = os.path.join(self.path, NETWORK_FILES[0])
         return path if self.holds_checkpoint() and os.path.exists(path) else None
+
+    def vocab_file(self) -> str | None:
+        """Returns the vocabulary that lies in the directory, or None."""
+        paths = [os.path.join(self.path, name) for name in NETWORK_FILES[2:]]
+        return next(filter(os.path.exists, paths), None)
 
     def write_network(
         self,

@@ -130,7 +130,7 @@ class Classification(FineTuning):
             results.update({f"{name}_{key}": value for key, value in metrics.items()})
         return results
 
-    def evaluated(self) -> str:
+    def evaluation_digest(self) -> str:
         task = self._data.task
         digests = [features.digest().hex() for features in task.evaluate.values()]
         return hashlib.sha256(repr((task.metrics[0], digests)).encode()).hexdigest()

@@ -124,7 +124,7 @@ class FineTuning(abc.ABC):
         """Evaluates a checkpoint, or the newest; returns metric -> value, best metric first."""
 
     @abc.abstractmethod
-    def evaluated(self) -> str:
+    def evaluation_digest(self) -> str:
         """Returns a digest of the data and settings that the scores of evaluations depend on."""
 
     @abc.abstractmethod
@@ -213,7 +213,7 @@ class FineTuning(abc.ABC):
         best_checkpoint = None
         if config.evaluates_while_training():
             steps = num_train_steps(config, self._data.train)
-            of = self.evaluated()
+            of = self.evaluation_digest()
             best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest, of)
         self._run.train(
             functools.partial(self._training_input_fn, config, self._data.train),

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files, tokenization
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import NETWORK_FILES
+from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.recipes import embedded
 from bert_estimator.tpu.program import hosts
@@ -146,11 +146,11 @@ def check_evaluated(config: PretrainingConfig, data: PretrainingData) -> None:
       FlagError: the files beside its checkpoints say that they are not.
     """
     path, lower = config.output_dir, None
-    task_file, *vocab_files = (os.path.join(path, name) for name in NETWORK_FILES[1:])
+    task_file = os.path.join(path, NETWORK_FILES[1])
     if os.path.exists(task_file):
         with flags.named("output_dir"):
             lower = json_files.read(task_file).get("do_lower_case")
-    vocab_file = next(filter(os.path.exists, vocab_files), None)
+    vocab_file = RunDirectory(path).vocab_file()
     learned = vocab_file and manifest.sha256_of_file(vocab_file), lower
     rule = f"its records were made with another vocabulary or --do_lower_case than {path} learned"
     for pair in zip(learned, (data.vocab_sha256, data.do_lower_case), strict=True):

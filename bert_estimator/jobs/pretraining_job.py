@@ -116,7 +116,10 @@ class Pretraining:
                 best_checkpoint = None
                 if config.evaluates_while_training():
                     best_checkpoint = BestCheckpoint(
-                        config, config.num_train_steps, self._evaluate_newest, self._evaluated()
+                        config,
+                        config.num_train_steps,
+                        self._evaluate_newest,
+                        self._evaluation_digest(),
                     )
                 run.train(input_fn, config.num_train_steps, "num_train_steps", best_checkpoint)
             if config.do_eval:
@@ -125,7 +128,7 @@ class Pretraining:
                 what = "Held-out text" if self.data.is_held_out else "Training text"
                 # The directory may have evaluations of other networks if it has no checkpoint.
                 is_own = run.only_reads_elsewhere() is None
-                first = run.directory.evaluations()[0] if is_own else {"step": None}
+                first = run.directory.evaluations()[0] if is_own else None
                 print(_scores(what, evaluation_record({**results, **self._baseline}), first))
             print(run.summary())
 
@@ -162,7 +165,7 @@ class Pretraining:
         loss = float(self._evaluate_and_log()["loss"])
         return -loss, self._run.estimator.latest_checkpoint()
 
-    def _evaluated(self):
+    def _evaluation_digest(self):
         """Returns a digest of the records of an evaluation."""
         number = self._eval_steps() * self.config.eval_batch_size
         return f"{number} of {self.data.eval_digest}"
@@ -241,7 +244,8 @@ def _describe(config):
 
 
 def _scores(what, last, first):
-    """Returns an evaluation in words, compared with the baseline and the run's first evaluation."""
+    """Returns an evaluation in words, compared with the baseline and, if it is of step 0, with the
+    run's first evaluation."""
     loss = last["eval_masked_lm_loss"]
     lines = [
         f"{what} at step {last['step']}: masked-LM loss {loss:.3f} nats, accuracy "
@@ -250,8 +254,9 @@ def _scores(what, last, first):
         f"{last['eval_next_sentence_accuracy']:.3f}."
     ]
     # Other text has another baseline, and losses of different texts are not compared.
-    is_same_text = first.get("eval_unigram_baseline") == last.get("eval_unigram_baseline")
-    if first["step"] == 0 and last["step"] > 0 and is_same_text:
+    of_text = "eval_unigram_baseline"
+    is_start = first is not None and first["step"] == 0 and last["step"] > 0
+    if is_start and first.get(of_text) == last.get(of_text):
         start = first["eval_masked_lm_loss"]
         lines.append(f"  masked-LM loss at the start: {start:.3f} ({_apart(start, loss)})")
     if "eval_unigram_baseline" in last:

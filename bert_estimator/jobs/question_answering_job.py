@@ -81,7 +81,7 @@ class QuestionAnswering(FineTuning):
         metrics = self.evaluate_on(self._data.evaluate, checkpoint)
         return {"f1": metrics["f1"], **metrics}
 
-    def evaluated(self) -> str:
+    def evaluation_digest(self) -> str:
         of = self._data.evaluate.digest().hex(), search_of(self._config)
         return hashlib.sha256(repr(of).encode()).hexdigest()
 

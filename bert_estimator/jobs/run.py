@@ -241,10 +241,10 @@ class Run:
         Without training, it is the checkpoint of the run that --init_checkpoint names, or of the
         network that `only_reads_elsewhere` names.
         """
-        named, output_dir = self.config.init_checkpoint, self.config.output_dir
-        if not self.config.do_train and RunDirectory(output_dir).is_checkpoint(named):
+        named = self.config.init_checkpoint
+        if not self.config.do_train and self.directory.is_checkpoint(named):
             return named
-        return self._elsewhere or delivered_best(output_dir)
+        return self._elsewhere or delivered_best(self.config.output_dir)
 
     @functools.cached_property
     def _elsewhere(self):

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, storage, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
 from input_pipelines import default_data
@@ -143,8 +143,7 @@ def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
     Raises:
       FlagError: it has another one.
     """
-    own = [os.path.join(directory.path, name) for name in NETWORK_FILES[2:]]
-    kept = next(filter(os.path.exists, own), None)
+    kept = directory.vocab_file()
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return
     with flags.named("vocab_file"):

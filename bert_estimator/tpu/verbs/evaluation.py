@@ -1,6 +1,5 @@
 """Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
 
-import collections
 import contextlib
 from collections.abc import Callable
 
@@ -11,11 +10,11 @@ from google.protobuf import message
 from bert_estimator import ticker
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import checkpoints, event_files
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import KeptRun
-from bert_estimator.tpu.verbs.progress import drop_stale_writer, round_number
+from bert_estimator.tpu.verbs.progress import round_number
 
 _MOST_BYTES = 1 << 20  # of an array in the events, where TensorBoard does not show it
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)
@@ -201,31 +200,9 @@ class _EvaluationLoop:
             ) from None
 
 
-def read_events(pattern):
-    """Returns what evaluations wrote to event files.
-
-    Args:
-      pattern: glob of the files. A file that is cut short, as by a kill, or damaged is read as far
-        as it goes; of two evaluations of a step, the one in the later file counts.
-
-    Returns:
-      An OrderedDict of global step -> dict of metric name -> float, sorted by step.
-    """
-    by_step = collections.defaultdict(dict)
-    for path in sorted(tf.io.gfile.glob(pattern)):
-        try:
-            for event in tf.train.summary_iterator(path):
-                for value in event.summary.value:
-                    if value.HasField("simple_value"):
-                        by_step[event.step][value.tag] = value.simple_value
-        except (tf.errors.DataLossError, message.DecodeError) as error:
-            tf.logging.warning("%s is read up to where it is damaged: %s", path, error)
-    return collections.OrderedDict(sorted(by_step.items()))
-
-
 def _write_events(eval_dir, results, checkpoint_path):
     """Writes the results' scalars, and the checkpoint's path as text, to an event file."""
-    drop_stale_writer(eval_dir)
+    event_files.drop_stale_writer(eval_dir)
     writer = tf.summary.FileWriterCache.get(eval_dir)
     summary = tf.Summary()
     for name, value in results.items():

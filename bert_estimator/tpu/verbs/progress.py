@@ -1,6 +1,5 @@
 """Shows the progress of training: log lines, a progress bar, rates and the time left."""
 
-import contextlib
 import logging
 import math
 import sys
@@ -17,26 +16,6 @@ from bert_estimator.ticker import format_secs
 # been asked for by mistake.
 _LONG_STEP_SECS = 60
 _LONG_TRAINING_SECS = 7 * 86400
-
-
-def drop_stale_writer(directory: str | None) -> None:
-    """Closes the cached event writer of a directory whose event file is not there any more.
-
-    It was deleted, or the directory is relative and now means another one. The writer would write
-    to the lost file; `tf.summary.FileWriterCache.get` makes a new writer after this.
-    """
-    cache = tf.summary.FileWriterCache
-    writer = cache._cache.get(directory)
-    if writer is None:
-        return
-    with contextlib.suppress(Exception):  # What the lost file still misses cannot be written.
-        writer.flush()  # Then the writer's thread does not work on the file.
-        if tf.io.gfile.exists(writer.event_writer._ev_writer.FileName()):
-            return
-    with cache._lock:
-        cache._cache.pop(directory, None)
-    with contextlib.suppress(Exception):
-        writer.close()
 
 
 class LogListener(tf.train.SessionRunHook):

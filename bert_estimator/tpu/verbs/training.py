@@ -10,10 +10,10 @@ from bert_estimator import ticker
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
-from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, event_files
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import opened_run
-from bert_estimator.tpu.verbs.progress import Progress, drop_stale_writer, round_number
+from bert_estimator.tpu.verbs.progress import Progress, round_number
 from bert_estimator.tpu.verbs.snapshot import Snapshot
 
 
@@ -47,7 +47,7 @@ def train(
     model_dir = job.config.model_dir
     if job.hosts.is_chief:
         checkpoint_saver.remove_leftovers(model_dir)
-        drop_stale_writer(model_dir)
+        event_files.drop_stale_writer(model_dir)
     restored = checkpoints.newest_whole(model_dir)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
