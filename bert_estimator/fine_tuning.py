@@ -51,7 +51,8 @@ class Network:
           dropout: the dropout of a training step; None outside of training.
         """
         is_fixed = features["input_ids"].shape.as_list()[1] is not None
-        # In training, each length is worth the time in which XLA compiles parts of the network.
+        # XLA compiles parts of the network for each length. Training has a few lengths, again and
+        # again, so this pays; an evaluation may have a new length in each batch.
         is_compiled = is_fixed or dropout is not None
         with contextlib.nullcontext() if is_compiled else primitives.portable():
             return modeling.BertModel(

@@ -39,7 +39,7 @@ class BatchesOfLength(Batches, Protocol):
 
 
 def input_fn_builder(
-    features: Batches | BatchesOfLength,
+    features: Batches,
     is_training: bool,
     random_seed: int = 0,
     skipped: Sequence[tuple[int, int]] = (),

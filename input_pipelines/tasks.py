@@ -192,7 +192,8 @@ def own_task(
         given = (text_a_column, text_b_column, label_column)
         numbers = [int(column) - 1 if column else None for column in given]
         columns = Columns(*numbers, has_header=False)
-        _check_no_header(train or evaluate or predict, columns)
+        for path in filter(None, (train, evaluate, predict)):
+            _check_no_header(path, columns)
     metrics = {
         "classification": ("accuracy", "macro_f1"),
         "multi_label": ("micro_f1", "exact_match"),
@@ -223,8 +224,8 @@ def _check_no_header(path: str, columns: Columns) -> None:
         cells = " and ".join(repr(row[c]) for c in (columns.text_a, columns.label) if c in row)
         raise TableError(
             f"{path}:{line}: columns given by number mean a file without header, but the first row "
-            f"has {cells}, as a header. Give the names of the columns instead of numbers; or if "
-            "this is an example, write a header above it"
+            f"has {cells}, which looks like a header. Give the names of the columns instead of "
+            "numbers; or if this is an example, write a header above it"
         )
 
 

@@ -111,7 +111,7 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
     message = refused(PRETRAINING, path, tmp_path / "new", capsys, init_checkpoint=run)
     assert f"--input_file: {run} was trained with the vocabulary" in message
     assert "token 5 is 'w0', and" in message and "has 'w39' there" in message
-    assert "add --allow_partial_init to train on other tokens" in message
+    assert "add --allow_partial_init to go on all the same" in message
 
 
 def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):

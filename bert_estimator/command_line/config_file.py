@@ -52,11 +52,10 @@ def _yaml_loader(yaml):
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node, deep=False):
-            seen = set()
-            for key, _ in node.value:
-                if key.value in seen:
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for number, key in enumerate(keys):
+                if key.value in (before.value for before in keys[:number]):
                     raise yaml.YAMLError(f"the key {key.value} occurs twice{key.start_mark}")
-                seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     return Loader

@@ -34,7 +34,7 @@ def field(
     text: str,
     is_setting: bool = True,
     may_differ: bool = False,
-    only_to_train: bool = False,
+    eval_may_differ: bool = False,
 ) -> Any:
     """Returns a dataclass field that is a flag of the same name and type.
 
@@ -45,14 +45,14 @@ def field(
         something else than a run, such as --compile_only, is not a setting.
       may_differ: whether a run may be resumed with another value: the flag changes how long the run
         is (and with it later learning rates), where it runs, or what it reports.
-      only_to_train: whether a run may be evaluated with another value: the flag matters in training
-        alone, or what it names is compared with what lies in the run's directory.
+      eval_may_differ: whether a run may be evaluated with another value: the flag matters in
+        training alone, or what it names is compared with what lies in the run's directory.
     """
     metadata = {
         "help": text,
         "is_setting": is_setting,
         "may_differ": may_differ,
-        "only_to_train": only_to_train,
+        "eval_may_differ": eval_may_differ,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

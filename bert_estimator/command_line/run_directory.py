@@ -185,8 +185,9 @@ class RunDirectory:
             _write(task_file, json.dumps(task, indent=2) + "\n")
         if os.path.exists(self._config_path) and not self.holds_checkpoint():
             # An attempt that failed before its first step may have left another vocabulary.
+            given = vocab_file and storage.local(vocab_file)
             for left in (word_piece, sentence_piece):
-                if os.path.exists(left) and not (vocab_file and os.path.samefile(left, vocab_file)):
+                if os.path.exists(left) and not (given and os.path.samefile(left, given)):
                     os.remove(left)
         if vocab_file is not None:
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece

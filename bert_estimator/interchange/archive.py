@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 
 from bert_estimator import storage, zip_files
+from bert_estimator.command_line import evaluated_steps
 
 # TensorFlow reads files, not members of archives: the files with these endings are unpacked.
 _WANTED = (".json", ".txt", ".model", ".index", ".safetensors", ".pb")
@@ -71,5 +72,5 @@ def _extracted(path, *_):
 
 def _is_part(folder, run):
     """Returns whether a directory is the best checkpoint or an exported model of a run."""
-    parts = (os.path.join(run, "best"), os.path.join(run, "export"))
-    return folder == parts[0] or folder.startswith(parts[1] + os.sep)
+    is_best = folder == os.path.join(run, evaluated_steps.DIRECTORY)
+    return is_best or folder.startswith(os.path.join(run, "export", ""))

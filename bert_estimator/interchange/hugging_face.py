@@ -206,13 +206,14 @@ def _check_class(source, heads, shapes, architecture):
     """Raises ValueError if transformers does not have a class with this network and these heads."""
     is_tagging = CLASSIFIER in heads and source.kind == TAGGING
     has_pooler = any(name.startswith(POOLER) for name in shapes)
-    if heads and not (is_tagging or has_pooler) and architecture != ELECTRA:
-        for head in {CLASSIFIER, NEXT_SENTENCE}.intersection(heads):
-            raise ValueError(
-                f"{source.path}: transformers would give the head {head} a pooler of random "
-                "weights, since the model does not have one. If it labels words, say "
-                '"kind": "tagging" in task.json beside it; --to=tf1 writes it as it is'
-            )
+    needs_pooler = NEXT_SENTENCE in heads or (CLASSIFIER in heads and not is_tagging)
+    if needs_pooler and not has_pooler and architecture != ELECTRA:
+        raise ValueError(
+            f"{source.path}: transformers would give the heads {', '.join(heads)} a pooler of "
+            "random weights, since the model does not have one; --to=tf1 writes it as it is"
+            + '. If it labels words, say "kind": "tagging" in task.json beside it'
+            * (CLASSIFIER in heads)
+        )
     if heads not in _CLASSES or (heads in _MISSING_CLASSES[architecture] and not is_tagging):
         raise ValueError(
             f"transformers does not have an {architecture.upper()} with the heads "

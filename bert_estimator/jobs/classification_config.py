@@ -46,19 +46,21 @@ class ClassificationConfig(FineTuningConfig):
         may_differ=True,
     )
     task_name: str | None = flags.field(
-        None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.", only_to_train=True
+        None,
+        f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.",
+        eval_may_differ=True,
     )
     data_dir: str | None = flags.field(
         None,
         "Read the task's files, as they are distributed, from this directory.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     language: str = flags.field("zh", "Choose the language of XNLI.")
     train_file: str | None = flags.field(
         None,
         "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
         ".jsonl file.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the examples of such a file.", may_differ=True
@@ -67,13 +69,14 @@ class ClassificationConfig(FineTuningConfig):
         None, "Predict for the examples of such a file; it does not need labels.", may_differ=True
     )
     text_a_column: str | None = flags.field(
-        None,
-        "Name the column of the text or the words, or give its number from 1 (no header).",
+        None, "Name the column of the text or the words, or give its number from 1 (no header)."
     )
     text_b_column: str | None = flags.field(None, "Name the column of the second text.")
     label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
     task_kind: str = flags.field(
-        "classification", f"Say what labels are: {', '.join(TASK_KINDS)}.", only_to_train=True
+        "classification",
+        f"Say what labels are: {', '.join(TASK_KINDS)}.",
+        eval_may_differ=True,
     )
     max_seq_length: int = flags.field(128, "Cut examples to this many tokens.")
     class_weights: str | None = flags.field(

@@ -56,7 +56,7 @@ class JobConfig:
     bert_config_file: str | None = flags.field(
         None,
         "Build this network: a bert_config.json, or the config.json of transformers.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     init_checkpoint: str | None = flags.field(
         None,
@@ -67,14 +67,14 @@ class JobConfig:
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
         "its vocabulary may be another.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     do_train: bool = flags.field(
         None, "Train. If no flag says what to do, train and evaluate.", may_differ=True
     )
     do_eval: bool = flags.field(None, "Evaluate.", may_differ=True)
     train_batch_size: int = flags.field(
-        32, "Train on global batches of this many examples.", only_to_train=True
+        32, "Train on global batches of this many examples.", eval_may_differ=True
     )
     eval_steps: int | None = flags.field(
         None,
@@ -96,7 +96,7 @@ class JobConfig:
         "Evaluate on global batches of this many examples; by default at least one on each core.",
         may_differ=True,
     )
-    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.", only_to_train=True)
+    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.", eval_may_differ=True)
     save_checkpoints_steps: int = flags.field(
         1000, "Set the number of steps between checkpoints.", may_differ=True
     )
@@ -136,25 +136,27 @@ class JobConfig:
     )
     precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
     optimizer: str = flags.field(
-        None, f"Choose one of {', '.join(OPTIMIZERS)}.", only_to_train=True
+        None, f"Choose one of {', '.join(OPTIMIZERS)}.", eval_may_differ=True
     )
     micro_batch_size: int | None = flags.field(
         None,
         "Compute at most this many rows at a time within a step; by default all.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     recompute: bool = flags.field(
         False,
         "Compute each layer again for its gradient: less memory, more work.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     use_one_hot_embeddings: bool = flags.field(
         False,
         "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     random_seed: int = flags.field(
-        12345, "Choose the seed of weights, dropout and the order of the data.", only_to_train=True
+        12345,
+        "Choose the seed of weights, dropout and the order of the data.",
+        eval_may_differ=True,
     )
     max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
     compile_only: bool = flags.field(
@@ -204,7 +206,8 @@ class JobConfig:
         may_differ = {
             each.name
             for each in flags.of(type(self))
-            if each.metadata["may_differ"] or (each.metadata["only_to_train"] and not self.do_train)
+            if each.metadata["may_differ"]
+            or (each.metadata["eval_may_differ"] and not self.do_train)
         }
         # Without training, the flag names what to evaluate, and its default does not count.
         is_own = RunDirectory(self.output_dir).is_checkpoint(self.init_checkpoint)

@@ -62,8 +62,8 @@ def check(
     head: Sequence[str],
     task: Mapping[str, Any],
     vocab_file: str,
+    bert_config: BertConfig,
     flag: str,
-    bert_config: BertConfig | None = None,
 ) -> None:
     """Checks that a network was fine-tuned for a task, as far as the files beside it say for which.
 
@@ -73,8 +73,8 @@ def check(
         [number of outputs, hidden].
       task: what task.json would say of the flags and files.
       vocab_file: the vocabulary that the flags name.
+      bert_config: the network of the flags.
       flag: the flag that names the network.
-      bert_config: the network of the flags; None if it need not be compared.
 
     Raises:
       FlagError: it is another network, was not fine-tuned, or was for another task, for other
@@ -88,13 +88,13 @@ def check(
         "holds a network that was not fine-tuned for a task of this script; add --do_train",
     )
     with flags.named(flag):
-        if bert_config is not None:
-            source.check_activation(bert_config)
-            for name, was, value in differences(source.config or bert_config, bert_config, False):
-                raise ValueError(
-                    f"{source.path}: is a network with {name}={was!r}, but --bert_config_file has "
-                    f"{value!r}. Give its own file"
-                )
+        source.check_activation(bert_config)
+        theirs = source.config or bert_config
+        for name, was, value in differences(theirs, bert_config, do_train=False):
+            raise ValueError(
+                f"{source.path}: is a network with {name}={was!r}, but --bert_config_file has "
+                f"{value!r}. Give its own file"
+            )
         for key in _LEARNED:
             learned, asked = getattr(source, key), task.get(key)
             if key == "labels" and asked is not None:
@@ -109,7 +109,7 @@ def check(
         if source.version_2_with_negative and task.get("version_2_with_negative") is False:
             raise ValueError(
                 f"{source.path}: the network was trained with --version_2_with_negative, to leave "
-                "questions without an answer. Add that flag; with a great "
+                "questions without an answer. Add that flag; with a large "
                 "--null_score_diff_threshold, every question is answered all the same"
             )
         found = source.shapes[head[0]][0]

@@ -29,18 +29,18 @@ class FineTuningConfig(JobConfig):
     BATCH_SIZES: ClassVar[tuple[str, ...]] = (*JobConfig.BATCH_SIZES, "predict_batch_size")
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("train_file", "eval_file", "predict_file")
 
-    train_file: str | None = flags.field(None, "Train on this file.", only_to_train=True)
+    train_file: str | None = flags.field(None, "Train on this file.", eval_may_differ=True)
     eval_file: str | None = flags.field(None, "Evaluate on this file.", may_differ=True)
     predict_file: str | None = flags.field(None, "Predict for this file.", may_differ=True)
     vocab_file: str | None = flags.field(
         None,
         "Tokenize with this vocabulary: WordPiece, or SentencePiece if it ends in .model.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     do_lower_case: bool = flags.field(
         True,
         "Lower-case the text, if the vocabulary was made of lower-cased text.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     predict_batch_size: int = flags.field(
         8, "Predict global batches of this many examples.", may_differ=True
@@ -49,12 +49,12 @@ class FineTuningConfig(JobConfig):
         3.0, "Pass this many times over the training examples.", may_differ=True
     )
     warmup_proportion: float = flags.field(
-        0.1, "Warm up linearly for this share of the training.", only_to_train=True
+        0.1, "Warm up linearly for this share of the training.", eval_may_differ=True
     )
     layerwise_lr_decay: float = flags.field(
         1.0,
         "Multiply the learning rate by this factor from each layer to the layer below it.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     do_predict: bool = flags.field(False, "Predict.", may_differ=True)
     do_export: bool = flags.field(False, "Export a SavedModel, into export/.", may_differ=True)

@@ -180,8 +180,8 @@ class FineTuning(abc.ABC):
             )
             with flags.named(flag):
                 source = interchange.open_source(checkpoint)
-        asked = self.head(), self.task(), self._data.vocab_file
-        fine_tuned.check(source, *asked, flag, self._data.bert_config)
+        asked = self.head(), self.task(), self._data.vocab_file, self._data.bert_config
+        fine_tuned.check(source, *asked, flag)
 
     def run(self) -> dict[str, float]:
         """Trains, evaluates, predicts and exports, as the flags say; prints the results.

@@ -42,7 +42,7 @@ class PretrainingConfig(JobConfig):
         "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
         "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
         "recipe, {max_seq_length} in a name stands for the length of the stage.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     eval_input_file: str | None = flags.field(
         None,
@@ -68,39 +68,41 @@ class PretrainingConfig(JobConfig):
     )
     num_train_steps: int = flags.field(100000, "End training at this global step.", may_differ=True)
     num_warmup_steps: int = flags.field(
-        10000, "Warm up linearly over this many steps.", only_to_train=True
+        10000, "Warm up linearly over this many steps.", eval_may_differ=True
     )
     max_eval_steps: int = flags.field(
         100, "Evaluate on at most this many batches.", may_differ=True
     )
     learning_rate_decay_power: float = flags.field(
-        1.0, "Decay the learning rate with this power; 1 is linear.", only_to_train=True
+        1.0, "Decay the learning rate with this power; 1 is linear.", eval_may_differ=True
     )
     legacy_schedule_jump: bool = flags.field(
         False,
         "Follow google-research/bert's schedule, which decays from step 0 and drops at the end of "
         "warm-up.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     lamb_bias_correction: bool = flags.field(
-        False, "Correct the bias of LAMB's moments, as Adam does.", only_to_train=True
+        False, "Correct the bias of LAMB's moments, as Adam does.", eval_may_differ=True
     )
     bfloat16_first_moments: bool = flags.field(
-        False, "Store the first moments of LAMB or AdamW as bfloat16.", only_to_train=True
+        False,
+        "Store the first moments of LAMB or AdamW as bfloat16.",
+        eval_may_differ=True,
     )
     recipe: str | None = flags.field(
         None,
         f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     scale: str | None = flags.field(
         None,
         f"Make a smaller experiment of the recipe: {', '.join(scale.PRESETS)}, or a fraction for "
         "network, batch and steps.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     stage: int | None = flags.field(
-        None, "Run this stage of the recipe; by default all of them.", only_to_train=True
+        None, "Run this stage of the recipe; by default all of them.", eval_may_differ=True
     )
     export_program: str | None = flags.field(
         None,

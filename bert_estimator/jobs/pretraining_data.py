@@ -124,7 +124,7 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         _warn_of_text_on_both_sides(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
-    is_asked = config.do_train or config.init_checkpoint
+    needs_vocabulary = config.do_train or config.init_checkpoint
     return PretrainingData(
         train_files,
         eval_files or train_files,
@@ -132,7 +132,7 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         manifest.digest(records.files),
         manifest.digest(eval_records.files),
         set(records.files).isdisjoint(eval_records.files),
-        _vocabulary(config, vocab_size, records.files) if is_asked else None,
+        _vocabulary(config, vocab_size, records.files) if needs_vocabulary else None,
         next(iter(manifest.casings(records.files)), None),
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,

@@ -167,7 +167,7 @@ class Pretraining:
 
     def _evaluation_digest(self):
         """Returns a digest of the records of an evaluation."""
-        number = self._eval_steps() * self.config.eval_batch_size
+        number = min(self._eval_steps() * self.config.eval_batch_size, self.data.num_eval_records)
         return f"{number} of {self.data.eval_digest}"
 
     @functools.cached_property
@@ -256,7 +256,7 @@ def _scores(what, last, first):
     # Other text has another baseline, and losses of different texts are not compared.
     of_text = "eval_unigram_baseline"
     is_start = first is not None and first["step"] == 0 and last["step"] > 0
-    if is_start and first.get(of_text) == last.get(of_text):
+    if is_start and of_text in first and first[of_text] == last.get(of_text):
         start = first["eval_masked_lm_loss"]
         lines.append(f"  masked-LM loss at the start: {start:.3f} ({_apart(start, loss)})")
     if "eval_unigram_baseline" in last:

@@ -38,7 +38,7 @@ class QuestionAnsweringConfig(FineTuningConfig):
     train_file: str | None = flags.field(
         None,
         "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
-        only_to_train=True,
+        eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
         None, "Evaluate on the questions of such a file.", may_differ=True

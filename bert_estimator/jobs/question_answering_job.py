@@ -31,7 +31,7 @@ def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
 class QuestionAnswering(FineTuning):
     """Runs the fine-tuning of a `QuestionAnsweringConfig`."""
 
-    ignores_padding = False  # its logits take places among the n best, as in google-research/bert
+    ignores_padding = False  # its logits compete for the n best, as in google-research/bert
 
     @staticmethod
     def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:

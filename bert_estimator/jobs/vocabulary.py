@@ -133,7 +133,7 @@ def check_start(
         return
     raise flags.FlagError(
         f"--{flag}: {found}. Use the same vocabulary and casing, or add --allow_partial_init to "
-        "train on other tokens all the same"
+        "go on all the same"
     )
 
 

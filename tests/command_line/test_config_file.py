@@ -67,6 +67,8 @@ def test_yaml(tmp_path):
     assert config_file.arguments(path) == ["--learning_rate=0.001", "--use_tpu=true"]
     for text, message in (
         ("[", "is not YAML"), ("- a", "must be an object"), ("a: [1]", "a: must be a string"),
+        ("a: 1\nb: 2\na: 3", "is not YAML: the key a occurs twice"),
+        ("a: {{b}}", "is not YAML"),
     ):  # fmt: skip
         with pytest.raises(FlagError, match=f"^--config: .*run.yaml: {message}"):
             config_file.arguments(write(tmp_path / "run.yaml", text))

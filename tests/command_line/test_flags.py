@@ -42,7 +42,7 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
     assert (kinds["tpu_name"], kinds["num_tpu_cores"]) == ("string", "int")
     assert (kinds["use_tpu"], kinds["do_eval"], kinds["learning_rate"]) == ("bool", "bool", "float")
     assert "Set another batch." in values.get_help()
-    always = {"only_to_train": False}
+    always = {"eval_may_differ": False}
     metadata = {field.name: dict(field.metadata) for field in flags.of(Common)}
     assert metadata == {
         "learning_rate": {

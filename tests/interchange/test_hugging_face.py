@@ -405,7 +405,7 @@ def test_a_classifier_without_a_pooler_labels_words(tmp_path):
     assert written["architectures"] == ["BertForTokenClassification"]
     source = dataclasses.replace(source, kind="classification")
     (tmp_path / "other").mkdir()
-    with pytest.raises(ValueError, match="would give the head output_weights a pooler of random"):
+    with pytest.raises(ValueError, match="would give the heads output_weights a pooler of random"):
         fixtures.write_hugging_face(tmp_path / "other", source)
 
 

@@ -5,15 +5,19 @@ import json
 import math
 import os
 import shutil
+import types
 
 import pytest
 from kills import Killed
+from number_features import features_of
 
 from bert_estimator.command_line.evaluated_steps import path_of_best
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
+from bert_estimator.jobs.classification_job import Classification
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.pretraining_job import Pretraining
 
 
 class Run:
@@ -409,3 +413,32 @@ def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, plac
     runs["killed"].resume(36)
     assert runs["killed"].kept() == runs["whole"].kept()
     assert "model.ckpt-36.index" in runs["whole"].kept()
+
+
+def digest_of_records(records, number, batch_size, steps=100):
+    job = types.SimpleNamespace(
+        config=types.SimpleNamespace(eval_batch_size=batch_size),
+        data=types.SimpleNamespace(num_eval_records=number, eval_digest=records),
+        _eval_steps=lambda: min(steps, -(-number // batch_size)),
+    )
+    return Pretraining._evaluation_digest(job)
+
+
+def test_scores_of_pretraining_are_of_records_however_many_are_in_a_batch():
+    # Padding fills the last batch.
+    whole = digest_of_records("a", 79, 8)
+    assert whole == digest_of_records("a", 79, 32)
+    assert whole != digest_of_records("b", 79, 8)
+    assert whole != digest_of_records("a", 79, 8, steps=9)
+
+
+def test_scores_of_labels_are_of_the_examples():
+    def digest(**evaluated):
+        task = types.SimpleNamespace(metrics=("accuracy",), evaluate=evaluated)
+        return Classification.evaluation_digest(
+            types.SimpleNamespace(_data=types.SimpleNamespace(task=task))
+        )
+
+    ones, twos = features_of(("1", None, 0)), features_of(("2", None, 0))
+    assert digest(dev=ones) == digest(dev=features_of(("1", None, 0)))
+    assert len({digest(dev=ones), digest(dev=twos), digest(dev=ones, other=twos)}) == 3

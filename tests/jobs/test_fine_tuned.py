@@ -41,7 +41,8 @@ def write_network(folder, task, head=network_variables.CLASSIFIER, num_labels=2)
 
 
 def check(source, asked, vocab_file=None, head=HEAD):
-    fine_tuned.check(source, head, asked, vocab_file or source.vocab_file, "output_dir")
+    files = vocab_file or source.vocab_file, BertConfig(**CONFIG)
+    fine_tuned.check(source, head, asked, *files, "output_dir")
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,9 @@ class _EvaluationLoop:
                     self._check_data_may_end()
                     break
         if not self.losses:
-            raise ValueError("input_fn gave no batch to evaluate")
+            stopped = self._run.driver.stop_requested
+            cause = "a hook stopped the evaluation" if stopped else "input_fn gave no batch"
+            raise ValueError(f"{cause}: there is nothing to evaluate")
 
     def _is_finished(self):
         at_end = self._steps is not None and len(self.losses) >= self._steps
