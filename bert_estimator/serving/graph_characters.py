@@ -43,7 +43,24 @@ def is_space(codes: tf.Tensor) -> tf.Tensor:
 
 def in_ranges(codes: tf.Tensor, starts: np.ndarray, values: np.ndarray) -> tf.Tensor:
     """Returns the value of the range that each code is in; see `ranges`."""
-    return tf.gather(tf.constant(values), tf.searchsorted(starts, codes, side="right") - 1)
+    return tf.gather(tf.constant(values), upper_bound(starts, codes) - 1)
+
+
+def lower_bound(row: np.ndarray | tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns how many items of an ascending row are less than each of `values`, int64.
+
+    `tf.searchsorted` does the same with many more operations.
+    """
+    return tf.raw_ops.LowerBound(
+        sorted_inputs=row[np.newaxis], values=values[tf.newaxis], out_type=tf.int64
+    )[0]
+
+
+def upper_bound(row: np.ndarray | tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns how many items of an ascending row are at most each of `values`, int64."""
+    return tf.raw_ops.UpperBound(
+        sorted_inputs=row[np.newaxis], values=values[tf.newaxis], out_type=tf.int64
+    )[0]
 
 
 def ranges(values: Sequence) -> tuple[np.ndarray, np.ndarray]:

@@ -4,10 +4,15 @@ The operations are TensorFlow's own, so an exported model needs neither this pro
 tensorflow-text. Cleaning, lower-casing, decomposition and the removal of accents are a table of the
 characters that they change.
 
+A single text takes the time of the number of operations. So texts, words and pieces are flat
+tensors here, since ragged operations check their arguments with many more. Many texts take the time
+of the operations on strings, so characters stay numbers until the words are known.
+
 The canonical order of several marks on one letter is not done here. It matters only for the few
 marks that are not removed with the accents, such as the tone marks of old Hangul.
 
-Letters: T texts, W words of all texts, C characters of all texts, V tokens of the vocabulary.
+Letters: T texts, N characters of all texts, W words of all texts, C characters of all words,
+P pieces of all words.
 """
 
 import functools
@@ -22,23 +27,50 @@ from bert_estimator.serving.graph_offsets import Tokens
 from bert_estimator.tokenization import UNK, FullTokenizer
 from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_punctuation
 
-_KEPT, _DROPPED, _SPACE, _OWN_WORD, _REPLACED = range(5)
 _HASHES = (1 << 63) - 1
 _MOST_CHARACTERS_OF_A_WORD = 200
+_SPACE = ord(" ")
+_SMALL_SIGMA, _FINAL_SIGMA = 0x3C3, 0x3C2
+# In the rows of a table: the character itself, and nothing.
+_ITSELF, _NOTHING = -2, -1
+# Among the pieces of a word: pieces cannot cover the word.
+_LOST = -2
 
 
-class _Characters(NamedTuple):
-    """What happens to characters.
+class _Table(NamedTuple):
+    """Says what characters become.
 
     Attributes:
-      starts, kinds: the first code of each range of codes, and what happens to the range's codes.
-      codes, replacements: the codes of kind _REPLACED, ascending, and what replaces each.
+      starts, rows: int32, the first code of each range of codes, and the range's row.
+      codes: int32 [rows, most characters], the codes that a character becomes.
     """
 
     starts: np.ndarray
-    kinds: np.ndarray
+    rows: np.ndarray
     codes: np.ndarray
-    replacements: list[str]
+
+
+class _Words(NamedTuple):
+    """Holds the words of texts.
+
+    Attributes:
+      strings: strings [W].
+      lengths: int64 [W], the number of characters of each.
+      texts: int64 [W], the number of each word's text.
+      sources: int64 [C], which of the N characters each character of the words comes from.
+    """
+
+    strings: tf.Tensor
+    lengths: tf.Tensor
+    texts: tf.Tensor
+    sources: tf.Tensor
+
+
+class _Pieces(NamedTuple):
+    """Holds the pieces of words: their ids, int32 [P], and the number of each one's word, int64."""
+
+    ids: tf.Tensor
+    words: tf.Tensor
 
 
 class GraphWordPiece:
@@ -53,7 +85,7 @@ class GraphWordPiece:
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
-        self._characters = _characters(tokenizer.do_lower_case)
+        self._table = _table(tokenizer.do_lower_case)
         tokens = np.array([token.encode() for token in tokenizer.vocab], object)
         with tf.Graph().as_default(), tf.Session() as session:
             hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(tokens), _HASHES))
@@ -62,7 +94,7 @@ class GraphWordPiece:
         self._order = np.argsort(hashes)
         self._hashes, self._tokens = hashes[self._order], tokens[self._order]
         sizes = [len(token.removeprefix(CONTINUATION)) for token in tokenizer.vocab]
-        self._sizes = np.array([len(token) for token in tokenizer.vocab], np.int32)
+        self._sizes = np.array([len(token) for token in tokenizer.vocab], np.int64)
         self._longest = min(max(sizes), _MOST_CHARACTERS_OF_A_WORD)
 
     def __call__(self, texts: tf.Tensor, most_words: int | None = None) -> tf.RaggedTensor:
@@ -74,10 +106,10 @@ class GraphWordPiece:
             one token.
         """
         codes = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
-        words = _words(self._cleaned(codes)[0])
+        words = self._words(codes)
         if most_words is not None:
-            words = words[:, :most_words]
-        return words.with_values(self._pieces(words.flat_values)).merge_dims(1, 2)
+            words = _first_words(words, most_words)
+        return _by_text(self._pieces(words), words, codes.nrows())
 
     def with_offsets(self, codes: tf.RaggedTensor) -> Tokens:
         """Returns the tokens of texts with the characters that they come from.
@@ -85,166 +117,179 @@ class GraphWordPiece:
         Args:
           codes: the characters of the texts, int32 [T, (characters)].
         """
-        cleaned, places = self._cleaned(codes)
-        words = _words(cleaned)
-        pieces = self._pieces(words.flat_values)
+        words = self._words(codes)
+        pieces = self._pieces(words)
+        ids = _by_text(pieces, words, codes.nrows())
         # Pieces share the characters of all words among them.
-        sizes = tf.gather(self._sizes, pieces.flat_values)
-        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
+        sizes = tf.gather(self._sizes, pieces.ids)
+        is_first = tf.not_equal(pieces.words, tf.concat([[-1], pieces.words], axis=0)[:-1])
         sizes = tf.where_v2(is_first, sizes, sizes - len(CONTINUATION))
-        lengths = tf.strings.length(words.flat_values, unit="UTF8_CHAR")
-        is_unknown = tf.equal(pieces.flat_values, self._tokenizer.unk_id)
-        sizes = tf.where_v2(is_unknown, tf.gather(lengths, pieces.value_rowids()), sizes)
-        counts = tf.strings.length(cleaned.flat_values, unit="UTF8_CHAR")
-        sources = tf.repeat(places, counts)
-        is_space = tf.equal(_decoded(cleaned).flat_values, ord(" "))
-        sources = tf.boolean_mask(sources, ~is_space)
-        first = tf.cumsum(sizes, exclusive=True)
-        ids = words.with_values(pieces).merge_dims(1, 2)
-        starts = ids.with_values(tf.gather(sources, first))
-        ends = ids.with_values(tf.gather(sources, first + sizes - 1) + 1)
-        return graph_offsets.with_marks(codes, Tokens(ids, starts, ends))
+        is_unknown = tf.equal(pieces.ids, self._tokenizer.unk_id)
+        sizes = tf.where_v2(is_unknown, tf.gather(words.lengths, pieces.words), sizes)
+        after = tf.cumsum(sizes)
+        before = tf.gather(codes.row_starts(), ids.value_rowids())
+        starts = tf.gather(words.sources, after - sizes) - before
+        ends = tf.gather(words.sources, after - 1) + 1 - before
+        tokens = Tokens(ids, ids.with_values(starts), ids.with_values(ends))
+        return graph_offsets.with_marks(codes, tokens)
 
-    def _cleaned(self, codes):
-        """Cleans texts up.
-
-        Args:
-          codes: their characters, int32 [T, (characters)].
-
-        Returns:
-          (what the characters become, but for characters that are dropped, strings
-          [T, (characters)], with spaces around single words; the number of each of these characters
-          in its text, int64 [characters]).
-        """
-        table = self._characters
-        kinds = graph_characters.in_ranges(codes.flat_values, table.starts, table.kinds)
-        is_kept = tf.not_equal(kinds, _DROPPED)
-        kind = tf.boolean_mask(kinds, is_kept)
-        places = tf.boolean_mask(tf.ragged.range(codes.row_lengths()).flat_values, is_kept)
-        codes = tf.ragged.boolean_mask(codes, codes.with_values(is_kept))
-        flat = codes.flat_values
-        characters = graph_characters.replaced(flat, table.codes, table.replacements)
+    def _words(self, codes):
+        """Returns the `_Words` of texts, which have the characters int32 [T, (characters)]."""
+        flat, table = codes.flat_values, self._table
+        rows = graph_characters.in_ranges(flat, table.starts, table.rows)
+        made = tf.gather(tf.constant(table.codes), rows)
+        made = tf.where_v2(tf.equal(made, _ITSELF), flat[:, tf.newaxis], made)
         if self._tokenizer.do_lower_case:
-            final = graph_characters.final_sigmas(codes)
-            characters = tf.where_v2(final, tf.fill(tf.shape(flat), "ς"), characters)
-        characters = tf.where_v2(
-            tf.equal(kind, _OWN_WORD), tf.strings.join([" ", characters, " "]), characters
+            made = _with_final_sigmas(codes, made)
+        # A word is a row of characters of one text without a space.
+        place = tf.where_v2(made >= 0)
+        made = tf.gather_nd(made, place)
+        is_inside = tf.where_v2(tf.not_equal(made, _SPACE))
+        made = tf.gather_nd(made, is_inside)
+        sources = tf.gather_nd(place[:, 0], is_inside)
+        texts = graph_characters.upper_bound(codes.row_splits, sources) - 1
+        number = is_inside[:, 0] + texts  # the next one within a word, and more between words
+        starts = tf.where_v2(tf.not_equal(number, tf.concat([[-2], number], axis=0)[:-1] + 1))
+        splits = tf.concat([starts[:, 0], tf.shape(made, out_type=tf.int64)], axis=0)
+        strings = tf.raw_ops.UnicodeEncode(
+            input_values=made, input_splits=splits, output_encoding="UTF-8"
         )
-        characters = tf.where_v2(tf.equal(kind, _SPACE), tf.fill(tf.shape(flat), " "), characters)
-        return codes.with_values(characters), places
+        return _Words(strings, splits[1:] - splits[:-1], tf.gather_nd(texts, starts), sources)
 
     def _pieces(self, words):
-        """Returns the ids of the pieces of words [W], a ragged int32 [W, (pieces)]."""
-        whole = self._lookup(words)
-        is_long = tf.strings.length(words, unit="UTF8_CHAR") > _MOST_CHARACTERS_OF_A_WORD
+        """Returns the `_Pieces` of `_Words`."""
         unknown = self._tokenizer.vocab[UNK]
-        whole = tf.where_v2(is_long, tf.fill(tf.shape(whole), unknown), whole)
-        rest = tf.cast(tf.where_v2(whole < 0)[:, 0], tf.int32)
-        ids = self._split(tf.gather(words, rest))
-        width = tf.maximum(tf.shape(ids)[1], 1)
-        table = tf.concat([whole[:, tf.newaxis], tf.fill([tf.size(words), width - 1], -1)], axis=1)
-        ids = tf.pad(ids, [[0, 0], [0, width - tf.shape(ids)[1]]], constant_values=-1)
-        table = tf.tensor_scatter_nd_update(table, rest[:, tf.newaxis], ids)
-        return tf.ragged.boolean_mask(table, table >= 0)
+        whole = self._lookup(words.strings)
+        whole = tf.where_v2(words.lengths > _MOST_CHARACTERS_OF_A_WORD, unknown, whole)
+        others = tf.where_v2(whole < 0)
+        split = self._split(
+            tf.gather_nd(words.strings, others), tf.gather_nd(words.lengths, others)
+        )
+        # A word that pieces cannot cover is unknown as a whole.
+        is_lost = tf.reduce_any(tf.equal(split, _LOST), axis=1, keepdims=True)
+        steps = tf.shape(split)[1]
+        lost = tf.where_v2(tf.equal(tf.range(steps), 0), unknown, _NOTHING)
+        split = tf.where_v2(is_lost, lost, split)
+        shape = tf.stack([tf.size(whole), steps])
+        split = tf.scatter_nd(others, split - _NOTHING, tf.cast(shape, tf.int64)) + _NOTHING
+        table = tf.concat([whole[:, tf.newaxis], split], axis=1)
+        place = tf.where_v2(table >= 0)
+        return _Pieces(tf.gather_nd(table, place), place[:, 0])
 
-    def _split(self, words):
-        """Returns the pieces of words that are not tokens, int32 [W, steps], -1 after the last."""
-        lengths = tf.strings.length(words, unit="UTF8_CHAR")
-        sizes = tf.range(1, self._longest + 1)
+    def _split(self, words, lengths):
+        """Splits words that are not tokens.
+
+        Args:
+          words: strings [number].
+          lengths: int64 [number], the number of characters of each.
+
+        Returns:
+          int32 [number, steps]: the ids of the pieces of each word, then _NOTHING; _LOST among them
+          if no piece fits.
+        """
+        number = tf.size(words)
+        vocab_size = len(self._tokens)
 
         def is_unfinished(start, ids):
             del ids
             return tf.reduce_any(start < lengths)
 
         def step(start, ids):
-            rest = tf.strings.substr(
-                words, start, tf.fill(tf.shape(start), 1 << 20), unit="UTF8_CHAR"
+            rest = lengths - start
+            place = tf.where_v2(np.arange(self._longest) < rest[:, tf.newaxis])
+            word, size = place[:, 0], place[:, 1] + 1
+            first = tf.gather(start, word)
+            parts = tf.strings.substr(tf.gather(words, word), first, size, unit="UTF8_CHAR")
+            prefix = tf.where_v2(first > 0, CONTINUATION, "")
+            found = tf.cast(self._lookup(tf.strings.join([prefix, parts])), tf.int64)
+            # Sizes are compared first, and sizes of one word differ.
+            found = tf.where_v2(found >= 0, size * vocab_size + found, -1)
+            best = tf.math.unsorted_segment_max(found, word, number)
+            is_found = best >= 0
+            piece = tf.where_v2(
+                is_found,
+                tf.cast(best % vocab_size, tf.int32),
+                tf.where_v2(rest > 0, _LOST, _NOTHING),
             )
-            shape = [tf.size(start), self._longest]
-            parts = tf.strings.substr(
-                tf.broadcast_to(rest[:, tf.newaxis], shape),
-                tf.zeros(shape, tf.int32),
-                tf.broadcast_to(sizes, shape),
-                unit="UTF8_CHAR",
-            )
-            prefix = tf.where_v2(start > 0, tf.fill(tf.shape(start), CONTINUATION), "")
-            prefixes = tf.broadcast_to(prefix[:, tf.newaxis], shape)
-            found = self._lookup(tf.strings.join([prefixes, parts]))
-            is_active = start < lengths
-            best = tf.reduce_max(
-                tf.where_v2(found >= 0, tf.broadcast_to(sizes, shape), 0 * found), 1
-            )
-            piece = tf.gather(found, tf.maximum(best - 1, 0), batch_dims=1)
-            is_lost = is_active & tf.equal(best, 0)
-            piece = tf.where_v2(is_active & ~is_lost, piece, -tf.ones_like(piece))
-            ids = tf.concat([ids, piece[:, tf.newaxis]], axis=1)
-            # A word that pieces cannot cover is unknown as a whole.
-            unknown = tf.one_hot(
-                tf.zeros_like(start),
-                tf.shape(ids)[1],
-                self._tokenizer.vocab[UNK],
-                -1,
-                dtype=tf.int32,
-            )
-            ids = tf.where_v2(tf.broadcast_to(is_lost[:, tf.newaxis], tf.shape(ids)), unknown, ids)
-            ahead = tf.where_v2(is_lost, lengths, tf.minimum(start + best, lengths))
-            return tf.where_v2(is_active, ahead, start), ids
+            start = tf.where_v2(is_found, start + best // vocab_size, lengths)
+            return start, tf.concat([ids, piece[:, tf.newaxis]], axis=1)
 
         _, ids = tf.while_loop(
             is_unfinished,
             step,
-            (tf.zeros_like(lengths), tf.zeros([tf.size(words), 0], tf.int32)),
+            (tf.zeros_like(lengths), tf.zeros([number, 0], tf.int32)),
             shape_invariants=(tf.TensorShape([None]), tf.TensorShape([None, None])),
         )
         return ids
 
     def _lookup(self, strings):
-        """Returns the ids of strings of any shape, int32; -1 for a string that is not a token."""
-        hashes = tf.reshape(tf.strings.to_hash_bucket_fast(strings, _HASHES), [-1])
-        place = tf.minimum(tf.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        place = tf.reshape(place, tf.shape(strings))
-        ids = tf.gather(tf.constant(self._order, tf.int32), place)
+        """Returns the ids of strings [number], int32; -1 for a string that is not a token."""
+        hashes = tf.strings.to_hash_bucket_fast(strings, _HASHES)
+        place = tf.maximum(graph_characters.upper_bound(self._hashes, hashes) - 1, 0)
         is_token = tf.equal(tf.gather(tf.constant(self._tokens), place), strings)
-        return tf.where_v2(is_token, ids, -tf.ones_like(ids))
+        return tf.where_v2(is_token, tf.gather(tf.constant(self._order, tf.int32), place), -1)
 
 
-def _decoded(characters):
-    """Returns the characters of texts, which have parts [T, (parts)], int32 [T, (characters)]."""
-    return tf.strings.unicode_decode(tf.strings.reduce_join(characters, axis=-1), "UTF-8")
+def _first_words(words, most):
+    """Returns the first words of each text, at most so many, without their sources."""
+    number = tf.range(tf.size(words.texts, out_type=tf.int64))
+    first = graph_characters.lower_bound(words.texts, words.texts)
+    kept = tf.where_v2(number - first < most)
+    parts = (tf.gather_nd(part, kept) for part in (words.strings, words.lengths, words.texts))
+    return _Words(*parts, words.sources)
 
 
-def _words(characters):
-    """Returns the words between the spaces of texts of parts, strings [T, (words)]."""
-    return tf.strings.split(tf.strings.reduce_join(characters, axis=-1), result_type="RaggedTensor")
+def _by_text(pieces, words, number):
+    """Returns the ids of pieces by text, int32 [T, (tokens)]; `number` is T."""
+    texts = tf.gather(words.texts, pieces.words)
+    return tf.RaggedTensor.from_value_rowids(pieces.ids, texts, number, validate=False)
+
+
+def _with_final_sigmas(codes, made):
+    """Makes final sigmas of small ones where `str.lower` does.
+
+    Args:
+      codes: the characters of texts, int32 [T, (characters)].
+      made: int32 [N, most characters], what each becomes.
+    """
+
+    def with_final():
+        is_kept = made[:, 0] >= 0
+        final = graph_characters.final_sigmas(
+            tf.ragged.boolean_mask(codes, codes.with_values(is_kept))
+        )
+        is_final = tf.scatter_nd(tf.where_v2(is_kept), final, tf.shape(is_kept, out_type=tf.int64))
+        is_sigma = is_final[:, tf.newaxis] & tf.equal(made, _SMALL_SIGMA)
+        return tf.where_v2(is_sigma, _FINAL_SIGMA, made)
+
+    has_sigma = tf.reduce_any(tf.equal(codes.flat_values, graph_characters.SIGMA))
+    return tf.cond(has_sigma, with_final, lambda: made)
 
 
 @functools.cache
-def _characters(do_lower_case):
-    """Returns `_Characters`, made by the functions that `FullTokenizer` calls."""
-    kinds = np.zeros(graph_characters.CODES, np.int32)
-    codes, replacements = [-1], [""]  # so that the table has an entry in any case
+def _table(do_lower_case):
+    """Returns the `_Table`, made by the functions that `FullTokenizer` calls."""
+    rows: dict[tuple[int, ...], int] = {(_ITSELF,): 0}
+    row_of = np.zeros(graph_characters.CODES, np.int32)
     for code in graph_characters.assigned():
-        kinds[code], replacement = _fate(code, do_lower_case)
-        if kinds[code] == _REPLACED:
-            codes.append(code)
-            replacements.append(replacement)
-    return _Characters(*graph_characters.ranges(kinds), np.array(codes, np.int32), replacements)
+        made = _replacement(code, do_lower_case)
+        row = tuple(_ITSELF if c == chr(code) else ord(c) for c in made)
+        row_of[code] = rows.setdefault(row, len(rows))
+    codes = np.full([len(rows), max(map(len, rows))], _NOTHING, np.int32)
+    for row, number in rows.items():
+        codes[number, : len(row)] = row
+    return _Table(*graph_characters.ranges(row_of), codes)
 
 
-def _fate(code, do_lower_case):
-    """Returns (what happens to a character, what replaces it)."""
+def _replacement(code, do_lower_case):
+    """Returns what a character becomes, with spaces around single words."""
     character = chr(code)
     text = cleaned(code)
     if not text:
-        return _DROPPED, ""
+        return ""
     if not text.strip() or character.isspace():
-        return _SPACE, " "
+        return " "
     if do_lower_case:
         decomposed = unicodedata.normalize("NFD", text.lower())
         text = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-    spaced = "".join(f" {c} " if is_punctuation(c) else c for c in text)
-    if spaced == character:
-        return _KEPT, character
-    if spaced == f" {character} ":
-        return _OWN_WORD, spaced
-    return (_REPLACED, spaced) if spaced else (_DROPPED, "")
+    return "".join(f" {c} " if is_punctuation(c) else c for c in text)

@@ -90,26 +90,26 @@ def features_of(
     Returns:
       `input_ids`, `input_mask`, `segment_ids`, int32 [B, F].
     """
-    number = tf.size(texts[0])
-    together = in_graph(tf.concat(texts, axis=0), most_words=max_seq_length)
-    pieces = [together] if len(texts) == 1 else [together[:number], together[number:]]
-    kept = _lengths([part.row_lengths() for part in pieces], max_seq_length - 1 - len(texts))
-    cls_id, sep_id = (tf.fill([number, 1], i) for i in (tokenizer.cls_id, tokenizer.sep_id))
-    parts = [cls_id]
-    for part, length in zip(pieces, kept, strict=True):
-        positions = tf.ragged.range(part.row_lengths())
-        is_kept = positions.flat_values < tf.gather(length, part.value_rowids())
-        parts += [tf.ragged.boolean_mask(part, positions.with_values(is_kept)), sep_id]
-    ids = tf.concat(parts, axis=1)
-    first = tf.cast(kept[0] + 2, tf.int32)
-    mask = graph_tokenizer.input_mask(ids.row_lengths())
-    segments = mask - tf.sequence_mask(first, tf.shape(mask)[1], tf.int32)
-    features = {
-        "input_ids": ids.to_tensor(shape=tf.shape(mask)),
-        "input_mask": mask,
-        "segment_ids": segments if len(texts) == 2 else tf.zeros_like(mask),
-    }
-    return features
+    number = tf.size(texts[0], out_type=tf.int64)
+    tokens = in_graph(tf.concat(texts, axis=0), most_words=max_seq_length)
+    kept = _lengths(tf.split(tokens.row_lengths(), len(texts)), max_seq_length - 1 - len(texts))
+    mask = graph_tokenizer.input_mask(sum(kept) + 1 + len(texts))
+    position = tf.range(tf.shape(mask, out_type=tf.int64)[1])[tf.newaxis]
+    firsts = [tf.ones_like(kept[0]), kept[0] + 2][: len(texts)]  # where a text begins
+    ids = tf.where_v2(tf.equal(position, 0), tokenizer.cls_id, tf.zeros_like(mask))
+    for first, length in zip(firsts, kept, strict=True):
+        is_sep = tf.equal(position, (first + length)[:, tf.newaxis])
+        ids = tf.where_v2(is_sep, tokenizer.sep_id, ids)
+    text = tokens.value_rowids()
+    place = tf.range(tf.size(text, out_type=tf.int64)) - tf.gather(tokens.row_starts(), text)
+    is_kept = tf.where_v2(place < tf.gather(tf.concat(kept, axis=0), text))
+    text, place = tf.gather_nd(text, is_kept), tf.gather_nd(place, is_kept)
+    at = tf.stack([text % number, place + tf.gather(tf.concat(firsts, axis=0), text)], axis=1)
+    ids = tf.tensor_scatter_nd_update(ids, at, tf.gather_nd(tokens.flat_values, is_kept))
+    segments = tf.zeros_like(mask)
+    if len(texts) == 2:
+        segments = tf.cast(position >= firsts[1][:, tf.newaxis], tf.int32) * mask
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
 
 
 def _lengths(lengths, room):
