@@ -8,7 +8,8 @@ from typing import Any, Self
 from bert_estimator import json_files
 
 # An assignment is name=value or name=[value,value]; it ends at the next comma outside of brackets.
-_ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z]\w*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
+# Commas or spaces separate the values of a list.
+_ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z][\w.]*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
 
 
 class HParams:
@@ -90,7 +91,7 @@ class HParams:
             seen.add(name)
             of_type, is_list = self._types[name]
             if value.startswith("["):
-                texts = [text.strip() for text in value[1:-1].split(",") if text.strip()]
+                texts = filter(None, re.split(r"[,\s]+", value[1:-1]))
                 self.set_hparam(name, [_parse(name, of_type, text) for text in texts])
             elif is_list:
                 raise ValueError(f"HParams: {name} is a list: write {name}=[{value}]")

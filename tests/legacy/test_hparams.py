@@ -34,6 +34,14 @@ def test_arguments_that_are_not_hyperparameters():
         HParams(hparam_def=object())
 
 
+def test_parse_splits_lists_at_commas_and_spaces_as_tf1_does():
+    hparams = HParams(names=["x"], sizes=[1])
+    assert hparams.parse("names=[a b, c],sizes=[ 3 4 ]").values() == {
+        "names": ["a", "b", "c"],
+        "sizes": [3, 4],
+    }
+
+
 def test_parse_reads_every_type():
     hparams = make().parse("deep=false, name=hello world,units = 8,sizes=[3, 4,5],rate=1e-3")
     assert hparams.values() == {
