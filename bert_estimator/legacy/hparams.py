@@ -9,7 +9,9 @@ from bert_estimator import json_files
 
 # An assignment is name=value or name=[value,value]; it ends at the next comma outside of brackets.
 # Commas or spaces separate the values of a list.
-_ASSIGNMENT = re.compile(r"\s*(?P<name>[A-Za-z][\w.]*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)")
+_ASSIGNMENT = re.compile(
+    r"\s*(?P<name>[A-Za-z][\w.]*)\s*=\s*(?P<value>\[[^\]]*\]|[^,\[\]]*)(?:,|$)"
+)
 
 
 class HParams:

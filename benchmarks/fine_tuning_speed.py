@@ -1,0 +1,207 @@
+"""How fast a CPU fine-tunes a classifier and predicts with it, next to Hugging Face on torch.
+
+    python -m benchmarks.fine_tuning_speed
+
+For each precision this runs `run_classifier.py` on sentences of the embedded corpus, as it is and
+with --use_tpu, which pads every text to --max_seq_length; and if TRANSFORMERS_PYTHON names a Python
+with torch and transformers, the same work there, with batches as long as their longest text. Each
+runs in a process of its own. Rates of training leave out the first steps; rates of predictions come
+from the times of two runs, with all texts and with a quarter of them. The best of the rounds
+counts. Everything is written to results/fine_tuning_speed.json. To try it:
+
+    python -m benchmarks.fine_tuning_speed --network=tiny --steps=2 --texts=64 --rounds=1 \\
+        --results=/tmp/fine_tuning_speed.json
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import main_job, torch_classifier
+from benchmarks.training_speed import Process
+from bert_estimator.bert_config import PRESETS, BertConfig
+
+RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "fine_tuning_speed.json")
+_VOCAB_SIZE = 30522
+_WARMUP = 2  # steps that are not timed
+
+
+class Work:
+    """The data of all sides in a directory: a vocabulary, a network, and labelled texts.
+
+    Args:
+      directory: a directory for this alone.
+      network: a preset of `bert_config`.
+      length: tokens to which texts are cut or padded.
+      batch: examples of a batch.
+      steps: how many steps are timed.
+      texts: how many texts are predicted.
+
+    Attributes:
+      mean_length: tokens of a text in the mean, with the special tokens.
+    """
+
+    def __init__(
+        self, directory: str, network: str, length: int, batch: int, steps: int, texts: int
+    ):
+        self._directory, self._batch, self._steps, self._texts = directory, batch, steps, texts
+        sizes = BertConfig.preset(network, _VOCAB_SIZE).to_dict()
+        with open(self._path("bert_config.json"), "w", encoding="utf-8") as writer:
+            json.dump(sizes, writer)
+        # TensorFlow's threads and memory are in a process that has ended when others are timed.
+        code = (
+            "import sys; from benchmarks import fine_tuning_speed as speed; "
+            "print(speed.write_data(sys.argv[1], *map(int, sys.argv[2:])))"
+        )
+        numbers = map(str, (length, (_WARMUP + steps) * batch, texts))
+        written = Process([sys.executable, "-c", code, directory, *numbers])
+        self.mean_length = float(written.output.splitlines()[-1])
+        self._flags = [
+            f"--vocab_file={self._path('vocab.txt')}", f"--max_seq_length={length}",
+            f"--bert_config_file={self._path('bert_config.json')}",
+            f"--train_file={self._path('train.tsv')}", f"--train_batch_size={batch}",
+            f"--predict_batch_size={batch}", "--num_train_epochs=1", "--iterations_per_loop=1",
+        ]  # fmt: skip
+
+    def ours(self, precision: str, flags: Sequence[str] = ()) -> dict[str, float]:
+        """Returns what the script takes: `train_secs` of a step, `predict_rate`, `peak_gib`."""
+        with tempfile.TemporaryDirectory(dir=self._directory) as run:
+            command = [
+                sys.executable, os.path.join(main_job.ROOT, "run_classifier.py"), *self._flags,
+                f"--precision={precision}", f"--output_dir={run}", *flags,
+            ]  # fmt: skip
+            training = Process([*command, "--do_train"])
+            with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as reader:
+                records = [json.loads(line) for line in reader]
+            assert len(records) == _WARMUP + self._steps
+            secs = [
+                self._predict([*command, f"--predict_file={self._path(name)}"])
+                for name in ("quarter.tsv", "all.tsv")
+            ]
+        train_secs = sum(1 / record["steps_per_sec"] for record in records[_WARMUP:])
+        return {
+            "train_secs": train_secs / self._steps,
+            "predict_rate": (self._texts - self._texts // 4) / (secs[1] - secs[0]),
+            "peak_gib": training.peak_gib,
+        }
+
+    def torch(self, python: str, precision: str) -> dict[str, float]:
+        """Returns the same figures of torch."""
+        command = [python, "-m", "benchmarks.torch_classifier", self._directory, precision]
+        process = Process([*command, str(_WARMUP), str(self._batch)])
+        times = json.loads(process.output.splitlines()[-1])
+        return {
+            "train_secs": times["train_secs"] / self._steps,
+            "predict_rate": times["predict_rate"],
+            "peak_gib": process.peak_gib,
+        }
+
+    def _predict(self, command):
+        start = time.perf_counter()
+        Process([*command, "--do_predict"])
+        return time.perf_counter() - start
+
+    def _path(self, name):
+        return os.path.join(self._directory, name)
+
+
+def write_data(directory: str, length: int, num_train: int, num_texts: int) -> float:
+    """Writes the vocabulary and the texts of `Work`; returns the mean length in tokens."""
+    import numpy as np
+
+    from bert_estimator import tokenization
+    from input_pipelines import default_data, embedded_corpus
+    from input_pipelines.examples import Example
+    from input_pipelines.features import Features
+
+    def path(name):
+        return os.path.join(directory, name)
+
+    documents = embedded_corpus.load().train
+    sentences = [" ".join(line.split()) for document in documents for line in document]
+    chosen = np.random.default_rng(1).choice(sentences, num_train + num_texts, replace=False)
+    train, texts = chosen[:num_train], chosen[num_train:]
+    labels = np.arange(num_train) % 2
+    rows = [f"{text}\t{label}" for text, label in zip(train, labels, strict=True)]
+    for name, header, lines in (
+        ("train.tsv", "text\tlabel", rows),
+        ("all.tsv", "text", texts),
+        ("quarter.tsv", "text", texts[: num_texts // 4]),
+    ):
+        with open(path(name), "w", encoding="utf-8") as writer:
+            writer.write("\n".join([header, *lines, ""]))
+    default_data.write_vocabulary(path("vocab.txt"), 2000)
+    tokenizer = tokenization.open_tokenizer(path("vocab.txt"), True)
+    arrays, lengths = {"train_labels": labels}, []
+    for name, part in (("train_ids", train), ("predict_ids", texts)):
+        features = Features([Example(text, None, None) for text in part], tokenizer, length)
+        arrays[name] = features.batch(np.arange(len(part)))["input_ids"]
+        lengths.extend(features.lengths)
+    np.savez(path("texts.npz"), **arrays)
+    return float(np.mean(lengths))
+
+
+def sides(work: Work, precision: str) -> dict[str, Any]:
+    """Returns a dict of a side's name -> the function that measures it."""
+    found = {
+        "this project": lambda: work.ours(precision),
+        "this project, padded": lambda: work.ours(precision, ["--use_tpu"]),
+    }
+    python = os.environ.get("TRANSFORMERS_PYTHON")
+    if python:
+        found["Hugging Face"] = lambda: work.torch(python, precision)
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
+    """Returns a table with a line for each side and precision, of the best of the rounds."""
+    lines = [
+        "| side | precision | texts/s: training | predictions | GiB |",
+        "|---|---|---|---|---|",
+    ]
+    for side, precision in dict.fromkeys((row["side"], row["precision"]) for row in rows):
+        own = [row for row in rows if (row["side"], row["precision"]) == (side, precision)]
+        cells = (
+            batch / min(row["train_secs"] for row in own),
+            max(row["predict_rate"] for row in own),
+            min(row["peak_gib"] for row in own),
+        )
+        lines.append(f"| {side} | {precision} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", default="base", choices=PRESETS, help="fine-tune this network")
+    parser.add_argument("--length", type=int, default=128, help="cut texts to so many tokens")
+    parser.add_argument("--batch", type=int, default=32, help="take batches of so many texts")
+    parser.add_argument("--steps", type=int, default=8, help="time so many steps")
+    parser.add_argument("--texts", type=int, default=640, help="predict so many texts")
+    parser.add_argument("--rounds", type=int, default=2, help="measure every side this often")
+    parser.add_argument("--results", default=RESULTS, help="write this JSON file")
+    arguments = parser.parse_args(argv)
+    settings = {name: getattr(arguments, name) for name in ("network", "length", "batch")}
+    with tempfile.TemporaryDirectory() as directory:
+        work = Work(directory, **settings, steps=arguments.steps, texts=arguments.texts)
+        rows = []
+        for number in range(1, arguments.rounds + 1):
+            for precision in torch_classifier.PRECISIONS:
+                for side, measured in sides(work, precision).items():
+                    rows.append({"side": side, "precision": precision, "round": number})
+                    rows[-1] |= {name: float(f"{v:.4g}") for name, v in measured().items()}
+                    print(rows[-1], flush=True)
+    result = {**settings, "machine": main_job.machine(), "mean_length": round(work.mean_length, 1)}
+    with open(arguments.results, "w", encoding="utf-8") as writer:
+        json.dump({**result, "rows": rows}, writer, indent=1)
+        writer.write("\n")
+    print(table(rows, arguments.batch))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
