@@ -32,7 +32,7 @@ _WARMUP = 2  # steps that are not timed
 
 
 class Work:
-    """The data of all sides in a directory: a vocabulary, a network, and labelled texts.
+    """Writes the data of all sides into a directory: a vocabulary, a network, labelled texts.
 
     Args:
       directory: a directory for this alone.
@@ -177,7 +177,7 @@ def table(rows: Sequence[dict[str, Any]], batch: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--network", default="base", choices=PRESETS, help="fine-tune this network")
+    parser.add_argument("--network", default="base", choices=PRESETS, help="train this network")
     parser.add_argument("--length", type=int, default=128, help="cut texts to so many tokens")
     parser.add_argument("--batch", type=int, default=32, help="take batches of so many texts")
     parser.add_argument("--steps", type=int, default=8, help="time so many steps")
