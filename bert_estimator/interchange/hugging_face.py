@@ -123,9 +123,9 @@ def open_directory(folder: str, path: str) -> Source:
     _check_known(values, path_of_config, architecture)
     found = network_variables.check(config, shapes, path)
     outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
-    kind = hugging_face_config.kind_of(values, path_of_config) if outputs else None
+    kind = hugging_face_config.kind_of(values, path_of_config, outputs) if outputs else None
     has_pooler = any(name.startswith(POOLER) for name in shapes)
-    if outputs and kind is None and not has_pooler and architecture != ELECTRA:
+    if outputs and kind is None and not has_pooler:
         kind = TAGGING  # all that a classifier without a pooler can be
     has_labels = outputs and kind != REGRESSION  # a number may have a name there
     vocab_file = hugging_face_tokenizer.find_vocabulary(folder)

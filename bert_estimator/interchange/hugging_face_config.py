@@ -75,6 +75,7 @@ _PROBLEM_TYPES = {
 # The end of the class whose classifier labels each token; its configuration does not have a
 # problem_type.
 TOKEN_CLASSIFIER = "ForTokenClassification"
+_SEQUENCE_CLASSIFIER = "ForSequenceClassification"
 
 
 def is_config(path: str) -> bool:
@@ -191,14 +192,23 @@ def labels_of(values: dict[str, Any], path: str, num_outputs: int) -> tuple[str,
     return () if tuple(labels) == default else tuple(labels)
 
 
-def kind_of(values: dict[str, Any], path: str) -> str | None:
-    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None. Raises
-    ValueError if it is not said in a string."""
+def kind_of(values: dict[str, Any], path: str, num_outputs: int) -> str | None:
+    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None.
+
+    Without a problem_type a class for sequences has transformers' own defaults: a single output is
+    a number, and several are classes.
+
+    Raises:
+      ValueError: it is not said in a string.
+    """
     classes = json_files.field(values, "architectures", list, path, default=[])
     if any(str(name).endswith(TOKEN_CLASSIFIER) for name in classes):
         return TAGGING
     kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
-    return kinds.get(json_files.field(values, "problem_type", str, path, default=None))
+    kind = kinds.get(json_files.field(values, "problem_type", str, path, default=None))
+    if kind is None and any(str(name).endswith(_SEQUENCE_CLASSIFIER) for name in classes):
+        return REGRESSION if num_outputs == 1 else CLASSIFICATION
+    return kind
 
 
 def write(folder: str, source: Source, architecture: str, num_labels: int, pad_id: int) -> None:

@@ -389,6 +389,24 @@ def test_classes_may_be_missing(tmp_path, names):
     assert open_source(str(folder)).kind == ("tagging" if names else None)
 
 
+@pytest.mark.parametrize(("outputs", "kind"), [(3, "classification"), (1, "regression")])
+def test_a_class_for_sequences_does_not_label_words(tmp_path, outputs, kind):
+    """Without a problem_type, transformers has these defaults."""
+
+    def first_outputs(tensors):
+        return {
+            name: value[:outputs] if name.startswith("classifier.") else value
+            for name, value in tensors.items()
+        }
+
+    changes = {"architectures": ["BertForSequenceClassification"], "problem_type": None}
+    labels = {str(i): f"label {i}" for i in range(outputs)}
+    folder = fixtures.changed(
+        tmp_path, "hf_classifier", first_outputs, **changes, id2label=labels, label2id=None
+    )
+    assert open_source(str(folder)).kind == kind
+
+
 def without_pooler(tensors):
     return {name: value for name, value in tensors.items() if "pooler" not in name}
 
