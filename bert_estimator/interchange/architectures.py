@@ -41,6 +41,17 @@ def of(source: Source) -> str:
     return BERT if config.embedding_width() == config.hidden_size else ELECTRA
 
 
+def of_tf1_names(source: Source) -> str:
+    """Returns which of NAMES gives the names of weights in a TF1 checkpoint of a network.
+
+    ELECTRA's names say that the network is ELECTRA's, and that its "gelu" is the exact form. Other
+    networks with narrow embeddings keep BERT's names, as in a run's checkpoints.
+    """
+    architecture = of(source)
+    is_published = source.architecture == ELECTRA and source.config.hidden_act != "gelu"
+    return BERT if architecture == ELECTRA and not is_published else architecture
+
+
 def from_tf1(name: str) -> str | None:
     """Returns our name of a variable in a checkpoint of any of these projects.
 

@@ -1,5 +1,6 @@
 """Converting a model from one format to the other, and checking that it is still the same."""
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping
@@ -97,8 +98,9 @@ def compare(
       output -> greatest absolute difference.
 
     Raises:
-      ValueError: the two differ; the text names what differs.
+      ValueError: the two differ, and the text names what differs; or the copy cannot be used.
     """
+    dataclasses.replace(written, path=target).check_activation(written.config)
     copies = {name: written.read(name) for name in written.shapes}
     wrong = [
         name

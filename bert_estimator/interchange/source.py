@@ -74,7 +74,8 @@ class Source:
         if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
             raise ValueError(
                 f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
-                'configuration of the network has "gelu", which is the tanh form; change it there'
+                'configuration of the network has "gelu", which is the tanh form; change it there. '
+                "If an earlier version of bert-convert wrote it, convert its source again instead"
             )
 
     def with_files(self, config: BertConfig | None, vocab_file: str | None) -> "Source":

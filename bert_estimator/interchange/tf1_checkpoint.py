@@ -156,7 +156,7 @@ def write(
     """
     del tokenizer
     network_files.write(folder, source)
-    architecture = architectures.of(source)
+    architecture = architectures.of_tf1_names(source)
     values = {
         architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
     }
