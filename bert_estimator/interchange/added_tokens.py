@@ -1,6 +1,7 @@
-"""The tokens that Hugging Face's files of a tokenizer add to its vocabulary.
+"""Tokens that Hugging Face's files of a tokenizer add to its vocabulary; names of special tokens.
 
-transformers takes them out of a text before it cuts the text. The tokenizers here do not do so.
+transformers takes added tokens out of a text before it cuts the text. The tokenizers here do not do
+so. The names of the special tokens are settings there; here they are fixed.
 """
 
 import os
@@ -9,17 +10,26 @@ from typing import Any
 
 from bert_estimator import json_files
 from bert_estimator.interchange import tokenizer_json
-from bert_estimator.tokenization import PAD, SPECIAL_TOKENS, UNK
+from bert_estimator.tokenization import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 _ADDED, _CONFIG, _SPECIAL = "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"
 # Keys of tokenizer_config.json and special_tokens_map.json that list tokens without their ids.
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 # What ALBERT's SentencePiece models call two of the special tokens.
 _PIECES = {PAD: "<pad>", UNK: "<unk>"}
+# Keys of tokenizer_config.json and special_tokens_map.json that name a special token.
+_NAMES = {
+    "pad_token": PAD,
+    "unk_token": UNK,
+    "cls_token": CLS,
+    "sep_token": SEP,
+    "mask_token": MASK,
+}
 
 
 def check(folder: str, vocab_file: str | None, tokens: Sequence[str] | None) -> None:
-    """Checks that a directory adds no tokens but the special tokens of its vocabulary.
+    """Checks that a directory adds no tokens but the special tokens of its vocabulary, and that
+    these have their usual names.
 
     Args:
       folder: the directory.
@@ -27,8 +37,10 @@ def check(folder: str, vocab_file: str | None, tokens: Sequence[str] | None) -> 
       tokens: the tokens of the vocabulary in the order of their ids; None without a vocabulary.
 
     Raises:
-      ValueError: it adds another token, or one of them with another id; or a file is damaged.
+      ValueError: it adds another token, or one of them with another id; a special token has
+        another name; or a file is damaged.
     """
+    _check_names(folder, vocab_file)
     allowed = list(SPECIAL_TOKENS)
     if vocab_file is None or vocab_file.endswith(".model"):
         allowed += _PIECES.values()
@@ -50,6 +62,30 @@ def check(folder: str, vocab_file: str | None, tokens: Sequence[str] | None) -> 
                 + (f"this is the id of {json_files.shown(found)}" if found else "no token has it")
                 + ". The two must agree. Correct the file that the model was not trained with"
             )
+
+
+def _check_names(folder: str, vocab_file: str | None) -> None:
+    """Raises ValueError if a special token has another name than the tokenizers here give it."""
+    for name in (_CONFIG, _SPECIAL):
+        path, values = _read(folder, name)
+        for key, usual in _NAMES.items():
+            given = values.get(key)
+            allowed = _names_of(usual, vocab_file)
+            if given is not None and _content(given, f"{path}: {key}") not in allowed:
+                raise ValueError(
+                    f"{path}: {key}={json_files.shown(given)} is not supported: here, this token "
+                    f"is {' or '.join(allowed)}, which the model would get instead. If the model "
+                    "was trained with it, write it there"
+                )
+
+
+def _names_of(token, vocab_file):
+    """Returns what a special token may be called in a vocabulary, or in any if that is missing."""
+    if vocab_file is not None and not vocab_file.endswith(".model"):
+        return (token,)
+    if token == PAD or (token == UNK and vocab_file is None):
+        return (_PIECES[token], token)
+    return (_PIECES.get(token, token),)
 
 
 def _listed(folder: str) -> Iterator[tuple[str, str, int | None]]:

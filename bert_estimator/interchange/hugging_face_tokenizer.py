@@ -41,6 +41,7 @@ _FIXED = {
     # Of SentencePiece.
     "keep_accents": False,
     "remove_space": True,
+    "truncation_side": "right",
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
 
@@ -148,8 +149,10 @@ def _check_fixed(values, path):
     for name, allowed in _FIXED.items():
         given = values.get(name)
         if given is not None and given != allowed:
+            is_side = name == "truncation_side"
+            reason = "of long texts, the end would be cut off" if is_side else _OTHER_TOKENS
             raise ValueError(
-                f"{path}: {name}={json_files.shown(given)} is not supported: {_OTHER_TOKENS}. "
+                f"{path}: {name}={json_files.shown(given)} is not supported: {reason}. "
                 f"Allowed is {json_files.shown(allowed)}. To use it all the same, take {name} out "
                 "of the file"
             )

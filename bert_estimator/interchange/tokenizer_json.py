@@ -109,16 +109,19 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         ("model", "continuing_subword_prefix", ["##"]),
         # Of words between 100 and 200 characters, docs/fine_tuning.md tells.
         ("model", "max_input_chars_per_word", [100, 200]),
+        ("truncation", "direction", ["Right"]),
     ):
         given = values.get(part)
         given = given if isinstance(given, dict) else {"type": None}
         found = given.get(key, None if key == "type" else allowed[0])
         if found not in allowed:
+            reason = "text would be cut into other tokens than the model knows"
+            if part == "truncation":
+                reason = "of long texts, the end would be cut off"
             raise ValueError(
                 f"{path}: {part}: {key}={json_files.shown(found)} is not supported with "
-                f"do_lower_case={json_files.shown(do_lower_case)}: text would be cut into other "
-                f"tokens than the model knows. Allowed is {_either(allowed)}. To use it all the "
-                "same, write this there"
+                f"do_lower_case={json_files.shown(do_lower_case)}: {reason}. Allowed is "
+                f"{_either(allowed)}. To use it all the same, write this there"
             )
     if not _adds_special_tokens(values.get("post_processor")):
         raise ValueError(

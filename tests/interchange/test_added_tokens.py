@@ -108,6 +108,36 @@ def test_special_tokens_with_other_ids_are_refused(tmp_path, files, place, messa
         open_source(str(folder))
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize(
+    ("key", "usual"),
+    [
+        ("pad_token", "[PAD]"),
+        ("unk_token", "[UNK]"),
+        ("cls_token", "[CLS]"),
+        ("sep_token", "[SEP]"),
+        ("mask_token", "[MASK]"),
+    ],
+)
+def test_special_tokens_under_other_names_are_refused(tmp_path, file, key, usual):
+    folder = model(tmp_path, {file: {key: {"content": usual, "lstrip": False}}})
+    assert open_source(str(folder)).vocab_file == str(folder / "vocab.txt")
+    for given, shown in (("word1", '"word1"'), ({"content": "word1"}, '{"content": "word1"}')):
+        (folder / file).write_text(json.dumps({key: given}))
+        message = (
+            f"{folder}/{file}: {key}={shown} is not supported: here, this token is {usual}, which "
+            "the model would get instead. If the model was trained with it, write it there"
+        )
+        with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
+            open_source(str(folder))
+
+
+def test_the_name_of_a_special_token_must_be_a_string(tmp_path):
+    folder = model(tmp_path, {"special_tokens_map.json": {"cls_token": 3}})
+    with pytest.raises(ValueError, match=r"map.json: cls_token: must be a string, not 3$"):
+        open_source(str(folder))
+
+
 def test_special_tokens_with_their_ids_are_not_refused(tmp_path):
     files = {
         "added_tokens.json": {"[MASK]": 4},
@@ -129,7 +159,15 @@ def test_the_special_tokens_of_an_albert_are_its_pieces(tmp_path):
     train_sentencepiece(["some words of few letters"] * 9, str(pieces), vocab_size=17)
     ids = {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
     (folder / "added_tokens.json").write_text(json.dumps(ids))
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "mask_token": None}
+    (folder / "special_tokens_map.json").write_text(json.dumps(names))
     assert open_source(str(folder)).vocab_file == str(pieces)
+    (folder / "special_tokens_map.json").write_text('{"unk_token": "[UNK]"}')
+    with pytest.raises(
+        ValueError, match=r'map.json: unk_token="\[UNK\]" is .*: here, .* is <unk>,'
+    ):
+        open_source(str(folder))
+    (folder / "special_tokens_map.json").unlink()
     (folder / "added_tokens.json").write_text(json.dumps({**ids, "<e>": 17}))
     with pytest.raises(ValueError, match=r'"<e>", which .*spiece.model lacks, is .*, <pad>, <unk>'):
         open_source(str(folder))

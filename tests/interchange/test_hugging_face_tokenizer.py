@@ -58,6 +58,11 @@ def test_other_classes_are_refused(tmp_path, file, name):
             'never_split=["<e>"] is not supported: OTHER. Allowed are [PAD], [UNK], [CLS], [SEP], '
             "[MASK]. To use it all the same, take never_split out of the file",
         ),
+        (
+            {"truncation_side": "left"},
+            'truncation_side="left" is not supported: of long texts, the end would be cut off. '
+            'Allowed is "right". To use it all the same, take truncation_side out of the file',
+        ),
     ],
 )
 def test_settings_that_cut_text_otherwise_are_refused(tmp_path, settings, message):
@@ -75,6 +80,7 @@ def test_settings_of_bert_are_not_refused(tmp_path):
         word_tokenizer_type="basic",
         subword_tokenizer_type="wordpiece",
         never_split=["[UNK]"],
+        truncation_side="right",
     )
     assert open_source(str(folder)).do_lower_case is None
 

@@ -56,6 +56,13 @@ def test_settings_that_cut_text_otherwise_are_refused(tmp_path, parts, shown, al
         open_source(str(folder))
 
 
+def test_texts_that_lose_their_beginning_are_refused(tmp_path):
+    folder = model(tmp_path, truncation={"direction": "Left", "max_length": 8})
+    message = 'truncation: direction="Left" is not supported with do_lower_case=true: of long texts'
+    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message}, the end would be"):
+        open_source(str(folder))
+
+
 SINGLE, PAIR = (fixtures.TOKENIZER_JSON["post_processor"][key] for key in ("single", "pair"))
 
 
@@ -86,6 +93,8 @@ def test_other_special_tokens_around_texts_are_refused(tmp_path, processor):
     [
         {},
         {"normalizer": {"strip_accents": True}},
+        {"truncation": None},
+        {"truncation": {"direction": "Right", "max_length": 8}},
         {"model": {"max_input_chars_per_word": 200}},
         {"post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}},
     ],

@@ -62,7 +62,7 @@ def with_tokenizer_json(folder, **parts):
     vocab = {token: number for number, token in enumerate(tokens)}
     values = {**TOKENIZER_JSON, "model": {**TOKENIZER_JSON["model"], "vocab": vocab}}
     for name, part in parts.items():
-        values[name] = {**values[name], **part} if isinstance(part, dict) else part
+        values[name] = {**values.get(name, {}), **part} if isinstance(part, dict) else part
     (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
 
 
