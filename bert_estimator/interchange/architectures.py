@@ -74,8 +74,13 @@ def from_tf1(name: str) -> str | None:
 
 
 def of_tf1(names: Iterable[str]) -> str | None:
-    """Returns ELECTRA if names of a checkpoint's variables show it, else None."""
-    return ELECTRA if any(name.startswith("electra/") for name in names) else None
+    """Returns ELECTRA or ALBERT if names of a checkpoint's variables show it, else None."""
+    for name in names:
+        if name.startswith("electra/"):
+            return ELECTRA
+        if re.match(_ALBERT_LAYER.format(r"\d+"), name):
+            return ALBERT
+    return None
 
 
 def to_tf1(name: str, architecture: str) -> str:

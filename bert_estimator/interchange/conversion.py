@@ -100,7 +100,7 @@ def compare(
     Raises:
       ValueError: the two differ, and the text names what differs; or the copy cannot be used.
     """
-    dataclasses.replace(written, path=target).check_activation(written.config)
+    dataclasses.replace(written, path=target).check_network(written.config)
     copies = {name: written.read(name) for name in written.shapes}
     wrong = [
         name

@@ -28,6 +28,7 @@ from bert_estimator.interchange import (
     architectures,
     hugging_face_config,
     hugging_face_tokenizer,
+    layer_groups,
     network_variables,
     safetensors_files,
 )
@@ -158,12 +159,15 @@ def write(
       tokenizer: the tokenizer of the source's vocabulary.
 
     Raises:
-      ValueError: the weights are not a BERT with heads that transformers has in one model; the
-        vocabulary is not WordPiece; or there are labels, but not one for each output.
+      ValueError: the weights are not a BERT with heads that transformers has in one model;
+        transformers would give an ALBERT's layers other weights; the vocabulary is not WordPiece;
+        or there are labels, but not one for each output.
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)
     architecture = architectures.of(source)
+    if architecture == ALBERT:
+        layer_groups.check(source.config, layer_groups.TRANSFORMERS, source.path)
     _check_class(source, heads, shapes, architecture)
     hugging_face_tokenizer.write(folder, source, tokenizer)
     tensors = {

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures
+from bert_estimator.interchange import architectures, layer_groups
 from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
 from bert_estimator.interchange.source import (
     CLASSIFICATION,
@@ -134,7 +134,10 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
                 "network maps embeddings to another size only"
             )
         del found["embedding_size"]
-    return BertConfig.from_dict(found, source=path)
+    config = BertConfig.from_dict(found, source=path)
+    if kind == ALBERT:
+        layer_groups.check(config, layer_groups.TRANSFORMERS, path)
+    return config
 
 
 def model_type(values: dict[str, Any], path: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import TASK_KINDS
+from bert_estimator.interchange import layer_groups
 from bert_estimator.tokenization import Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
@@ -61,16 +62,23 @@ class Source:
     architecture: str | None = None
 
     def check_activation(self, config: BertConfig) -> None:
-        """Checks that a checkpoint of google-research/electra gets the GELU of that project.
+        """Calls `check_network`, by its former name."""
+        self.check_network(config)
 
-        There "gelu" is the exact form, which is "gelu_erf" here; here "gelu" is the tanh form.
+    def check_network(self, config: BertConfig) -> None:
+        """Checks that a checkpoint of another project gets a network that computes what that does.
+
+        In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here "gelu"
+        is the tanh form. Of google-research/albert, see `layer_groups`.
 
         Args:
           config: the configuration of the network that gets the weights.
 
         Raises:
-          ValueError: it has the other GELU.
+          ValueError: it has the other GELU, or its layers share weights in another way.
         """
+        if (self.format, self.architecture) == (TF1, ALBERT):
+            layer_groups.check(config, layer_groups.GOOGLE, self.path)
         if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
             raise ValueError(
                 f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
@@ -85,7 +93,7 @@ class Source:
           config, vocab_file: None for what lies beside the weights.
 
         Raises:
-          ValueError: one of them is neither given nor beside the weights, or `check_activation`
+          ValueError: one of them is neither given nor beside the weights, or `check_network`
             refuses the network.
         """
         config = config or self.config
@@ -99,7 +107,7 @@ class Source:
                 f"{self.path}: there is no vocabulary (vocab.txt, or vocab.model for "
                 "SentencePiece) beside it, and a model without one reads no text; give --vocab_file"
             )
-        self.check_activation(config)
+        self.check_network(config)
         return dataclasses.replace(self, config=config, vocab_file=vocab_file)
 
     def open_tokenizer(self, do_lower_case: bool | None = None) -> Tokenizer:

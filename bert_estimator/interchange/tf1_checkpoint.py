@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import paths
 from bert_estimator.command_line import evaluated_steps, run_directory
-from bert_estimator.interchange import architectures, network_files
+from bert_estimator.interchange import architectures, layer_groups, network_files
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.tokenization import Tokenizer
 from bert_estimator.tpu.verbs import checkpoints
@@ -153,10 +153,15 @@ def write(
       source: `Source` of the model, with its configuration.
       weights: name -> float32 array: the source's weights.
       tokenizer: not used; Hugging Face's files need it.
+
+    Raises:
+      ValueError: google-research/albert would give the network's layers other weights.
     """
     del tokenizer
-    network_files.write(folder, source)
     architecture = architectures.of_tf1_names(source)
+    if architecture == architectures.ALBERT:
+        layer_groups.check(source.config, layer_groups.GOOGLE, source.path)
+    network_files.write(folder, source)
     values = {
         architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
     }
