@@ -7,12 +7,13 @@ google-research/bert's archives, and so does task.json, which says what the netw
 a reader of the checkpoints needs no other files.
 """
 
+import contextlib
 import json
 import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -21,6 +22,7 @@ from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.provenance import Origin, Source
 
+_CONFIG = "config.json"
 # The files that `RunDirectory.write_network` makes.
 NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
 
@@ -39,12 +41,33 @@ class RunDirectory:
         self._checkpoints_in = checkpoints_in or path
         os.makedirs(path, exist_ok=True)
         self.metrics_path = os.path.join(path, "metrics.jsonl")
-        self._config_path = os.path.join(path, "config.json")
+        self._config_path = os.path.join(path, _CONFIG)
+        self._found = {*os.listdir(path), *os.listdir(self._checkpoints_in)}
+
+    def is_of_another_program(self) -> bool:
+        """Returns whether there was a checkpoint that another program wrote, such as TensorFlow 1's
+        scripts."""
+        return _CONFIG not in self._found and any(map(_is_index, self._found))
+
+    @contextlib.contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Surrounds a training, which may go on from another program's checkpoint.
+
+        Unless it writes a checkpoint of its own, the files that say what the run is are removed at
+        the end, since they need not be true of the checkpoint there.
+        """
+        try:
+            yield
+        finally:
+            own = set(filter(_is_index, os.listdir(self._checkpoints_in))) - self._found
+            if self.is_of_another_program() and not own:
+                for name in {_CONFIG, *NETWORK_FILES} - self._found:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(os.path.join(self.path, name))
 
     def holds_checkpoint(self) -> bool:
         """Returns whether there is a checkpoint, and therefore a run that can be resumed."""
-        names = os.listdir(self._checkpoints_in)
-        return any(re.fullmatch(r"model\.ckpt-\d+\.index", name) for name in names)
+        return any(map(_is_index, os.listdir(self._checkpoints_in)))
 
     def is_checkpoint(self, path: str | None) -> bool:
         """Returns whether a path, without .index, is a checkpoint of the run, or its best one."""
@@ -266,6 +289,11 @@ class RunDirectory:
         return path
 
 
+def _is_index(name):
+    """Returns whether a file is the index of a checkpoint."""
+    return re.fullmatch(r"model\.ckpt-\d+\.index", name)
+
+
 def evaluation_record(results: Mapping[str, Any]) -> dict[str, float]:
     """Returns what `TPUEstimator.evaluate` returned as a record: `step`, and `eval_` names."""
     values = {f"eval_{k}": float(v) for k, v in results.items() if k != "global_step"}
@@ -304,7 +332,7 @@ def delivered_best(path: str) -> str | None:
 
 
 def _recorded(path):
-    config_path = os.path.join(path, "config.json")
+    config_path = os.path.join(path, _CONFIG)
     if not os.path.exists(config_path):
         return {}
     try:

@@ -16,6 +16,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.estimator import differences
+from bert_estimator.tpu.verbs import checkpoints
 
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")
@@ -23,14 +24,23 @@ _STEP = "global_step"
 _WHAT_TO_DO = "Give the files and flags of its training, or add --do_train to train it for these"
 
 
-def checkpoint_of(source: Source) -> str | None:
-    """Returns a checkpoint of a network that an estimator can restore: one with a global step.
+def is_restorable(source: Source) -> bool:
+    """Returns whether an estimator can restore a network's checkpoint: if it has a global step, and
+    the variables have the names and the type that they have here."""
+    if not source.checkpoint:
+        return False
+    types = tf.train.load_checkpoint(source.checkpoint).get_variable_to_dtype_map()
+    return _STEP in types and all(types.get(name) == tf.float32 for name in source.shapes)
 
-    Converted and published networks lack the step, or have other projects' names of the variables,
-    and Hugging Face's files are not a checkpoint.
-    If such a network was fine-tuned, a copy of it with the global step 0 is written to a directory
-    that lasts as long as the process. Hugging Face's networks for tags and for answers lack the
-    pooler, which these do not use: in the copy it is zero.
+
+def checkpoint_of(source: Source) -> str | None:
+    """Returns a checkpoint of a network that an estimator can restore.
+
+    Converted and published networks lack the step, have other projects' names of the variables, or
+    are in float16, and Hugging Face's files are not a checkpoint. If such a network was fine-tuned,
+    a copy of it is written to a directory that lasts as long as the process. Hugging Face's
+    networks for tags and for answers lack the pooler, which these do not use: in the copy it is
+    zero.
 
     Args:
       source: the network.
@@ -38,21 +48,20 @@ def checkpoint_of(source: Source) -> str | None:
     Returns:
       The checkpoint's path; None if the network has neither a step nor the head of a fine-tuning.
     """
-    if source.checkpoint:
-        has = tf.train.load_checkpoint(source.checkpoint).has_tensor
-        if has(_STEP) and all(map(has, source.shapes)):  # ALBERT and ELECTRA have other names
-            return source.checkpoint
+    if is_restorable(source):
+        return source.checkpoint
     heads = [name for name in (CLASSIFIER, f"{ANSWER}/output_weights") if name in source.shapes]
     if not heads:
         return None
-    prefix = os.path.join(storage.temporary_folder(), "model.ckpt-0")
+    step = checkpoints.global_step_of(source.checkpoint)
+    prefix = os.path.join(storage.temporary_folder(), f"model.ckpt-{step}")
     hidden_size = source.shapes[heads[0]][1]
     pooler = {
         f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),
         f"{POOLER}dense/bias": np.zeros([hidden_size], np.float32),
     }
-    weights = {name: source.read(name) for name in source.shapes}
-    values = {**pooler, **weights, _STEP: np.int64(0)}
+    weights = {name: np.float32(source.read(name)) for name in source.shapes}
+    values = {**pooler, **weights, _STEP: np.int64(step)}
     tf1_checkpoint.save(prefix, values)
     return prefix
 
@@ -128,28 +137,27 @@ def check(
 
 
 def warn_of_other_labels(source: Source, head: Sequence[str], task: Mapping[str, Any]) -> None:
-    """Warns if training starts from a head that has learned other labels, of the same number.
+    """Warns if training starts from a head that has learned something else, of the same size.
 
     Args:
       source: the network that training starts from.
       head, task: as for `check`.
     """
-    learned, labels = list(source.labels), list(task.get("labels") or ())
-    name = head[0]
-    if (
-        not learned
-        or not labels
-        or learned == labels
-        or source.shapes.get(name, [0])[0] != len(labels)
-    ):
+    labels = list(task.get("labels") or ())
+    if source.shapes.get(head[0], [0])[0] != (len(labels) or 1):
         return
-    tf.logging.warning(
-        "--init_checkpoint: the head of %s has learned the labels %s; training goes on from it "
-        "with the labels %s.",
-        source.path,
-        json_files.shown(learned),
-        json_files.shown(labels),
-    )
+    learned = {"kind": source.kind, "labels": list(source.labels)}
+    for key, value in (("kind", task.get("kind")), ("labels", labels)):
+        if learned[key] and value and learned[key] != value:
+            tf.logging.warning(
+                "--init_checkpoint: the head of %s has learned the %s %s; training goes on from it "
+                "with the %s %s.",
+                source.path,
+                key,
+                json_files.shown(learned[key]),
+                key,
+                json_files.shown(value),
+            )
 
 
 def _bytes_of(path):

@@ -90,6 +90,10 @@ class Run:
       config: its `JobConfig`.
       directory: its `RunDirectory`.
       estimator: its `TPUEstimator`.
+
+    Raises:
+      FlagError: training would go on from a checkpoint that another program wrote, and that has
+        other names or types of variables.
     """
 
     def __init__(self, config: JobConfig, directory: RunDirectory, estimator: tpu.TPUEstimator):
@@ -99,6 +103,14 @@ class Run:
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
+        if config.do_train and (source := self._of_another_program()) is not None:
+            flags.check(
+                fine_tuned.is_restorable(source),
+                "output_dir",
+                config.output_dir,
+                f"holds {source.checkpoint}, whose variables have other names or types than here; "
+                "start from it with --init_checkpoint, in another --output_dir",
+            )
 
     def train(
         self,
@@ -119,6 +131,12 @@ class Run:
           best_checkpoint: `BestCheckpoint` that evaluates checkpoints and may end training; or
             None.
         """
+        with self.directory.taking_over():
+            if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
+                self._train(input_fn, num_train_steps, best_checkpoint)
+
+    def _is_complete(self, num_train_steps, length_flag, best_checkpoint):
+        """Returns whether nothing is left to train, and says so."""
         start_step, done = self.estimator.global_step(), None
         self._last_step = num_train_steps
         if best_checkpoint is not None:
@@ -133,7 +151,9 @@ class Run:
                 f"Nothing left to train: {output_dir} is at step {start_step}. Give a larger "
                 f"--{done} to go on, or another --output_dir to start anew."
             )
-            return
+        return done is not None
+
+    def _train(self, input_fn, num_train_steps, best_checkpoint):
         start = time.perf_counter()
         rollbacks = Rollbacks(self.directory.path, self.config.max_rollbacks)
         if not self.directory.holds_checkpoint():
@@ -146,10 +166,10 @@ class Run:
             while not self._train_or_roll_back(
                 input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):
-                start_step = self.estimator.global_step()
-                self.directory.forget_metrics_after(start_step)
+                step = self.estimator.global_step()
+                self.directory.forget_metrics_after(step)
                 if best_checkpoint is not None:
-                    best_checkpoint.resume(start_step)
+                    best_checkpoint.resume(step)
             interrupts.raise_if_requested()
         if self.config.mirror is not None:
             self.config.mirror.share()
@@ -249,7 +269,19 @@ class Run:
     @functools.cached_property
     def _elsewhere(self):
         source = self.only_reads_elsewhere()
+        if source is None and not self.config.do_train:
+            source = self._of_another_program()
         return None if source is None else fine_tuned.checkpoint_of(source)
+
+    def _of_another_program(self):
+        """Returns the network in the run's directory, if another program wrote it, or None."""
+        if not self.directory.is_of_another_program():
+            return None
+        checkpoint = self.estimator.latest_checkpoint()
+        if checkpoint is None:
+            return None
+        with flags.named("output_dir"):
+            return interchange.open_source(checkpoint)
 
     def export(
         self,

@@ -1,5 +1,6 @@
 """Weights that are used without training belong to the task of the flags, or it is an error."""
 
+import dataclasses
 import json
 import shutil
 
@@ -16,7 +17,7 @@ from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import network_variables
+from bert_estimator.interchange import architectures, network_variables, tf1_checkpoint
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
@@ -158,6 +159,64 @@ def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
     (export,) = (tmp_path / "run_hf" / "export").iterdir()
     assert (export / "saved_model.pb").exists()
     assert np.ptp(found["tf1"][1]) > 0.01  # an initializer's weights would be smaller
+
+
+def write_model_dir(folder, source, name_of=lambda name: name, dtype=np.float32):
+    """Writes what another program's training leaves: a network at step 7, without files of ours."""
+    folder.mkdir()
+    values = {name_of(name): source.read(name).astype(dtype) for name in source.shapes}
+    tf1_checkpoint.save(str(folder / "model.ckpt-7"), {**values, "global_step": np.int64(7)})
+    tf.train.update_checkpoint_state(str(folder), "model.ckpt-7")
+
+
+def of_albert(name):
+    return architectures.to_tf1(name, "albert")
+
+
+@pytest.mark.parametrize(("name_of", "dtype"), [(of_albert, np.float32), (str, np.float16)])
+def test_a_model_dir_with_other_names_or_types_is_evaluated_in_place(
+    tmp_path, capsys, model, name_of, dtype
+):
+    config = {**CONFIG, "num_hidden_groups": 1} if name_of is of_albert else CONFIG
+    (tmp_path / "bert_config.json").write_text(json.dumps(config))
+    shapes = network_variables.encoder_shapes(BertConfig(**config))
+    shapes |= network_variables.head_shapes(BertConfig(**config), 2)[network_variables.CLASSIFIER]
+    random = np.random.RandomState(0)
+    weights = {
+        k: np.float16(random.normal(0, 0.5, s)).astype(np.float32) for k, s in shapes.items()
+    }
+    source = dataclasses.replace(model, shapes=shapes, read=weights.get)
+    write_model_dir(tmp_path / "run_x", source, name_of, dtype)
+    write_model_dir(tmp_path / "other", source, name_of, np.float32)
+    assert run(tmp_path, "y", init_checkpoint=tmp_path / "other") == 0
+    assert run(tmp_path, "x") == 0
+    found = [tmp_path / f"run_{name}" / "eval_results.txt" for name in "xy"]
+    assert "global_step = 7\n" in found[0].read_text()
+    assert found[0].read_text() == found[1].read_text()
+
+    capsys.readouterr()
+    before = sorted(path.name for path in (tmp_path / "run_x").iterdir())
+    assert run(tmp_path, "x", do_train=True) == 2
+    message = f"--output_dir={tmp_path}/run_x: holds {tmp_path}/run_x/model.ckpt-7, whose variables"
+    assert message + " have other names or types than here" in capsys.readouterr().err
+    assert before == sorted(path.name for path in (tmp_path / "run_x").iterdir())
+
+
+def test_a_training_that_does_not_fit_a_model_dir_leaves_it_as_it_was(tmp_path, capsys, model):
+    """Its task.json would say what labels the network has learned."""
+    write_model_dir(tmp_path / "run_x", model)
+
+    def own_files():
+        return {path.name for path in (tmp_path / "run_x").iterdir()} & {
+            *("task.json", "config.json", "vocab.txt", "bert_config.json")
+        }
+
+    assert run(tmp_path, "x", do_train=True, num_train_epochs=30) == 1
+    assert "adam_m: not in the checkpoint" in capsys.readouterr().err
+    assert not own_files()
+    assert run(tmp_path, "x", do_train=True) == 0  # nothing is left to train
+    assert not own_files()
+    assert run(tmp_path, "x") == 0
 
 
 def test_training_says_that_it_goes_on_from_a_head_of_other_labels(model, tmp_path, logged):

@@ -49,10 +49,11 @@ class Estimator:
 def test_a_rollback_to_step_0_outlives_a_kill(tmp_path, has_checkpoint):
     """If the checkpoint is gone, training starts from scratch."""
     skipped = []
+    (tmp_path / "config.json").write_text("{}")
     for errors in ([tpu.NanLossDuringTrainingError("NaN", step=5), Killed()], [Killed()]):
         if has_checkpoint:
             (tmp_path / "model.ckpt-0.index").touch()
-        run_config = types.SimpleNamespace(max_rollbacks=1, mirror=None)
+        run_config = types.SimpleNamespace(max_rollbacks=1, mirror=None, do_train=True)
         run = Run(run_config, RunDirectory(str(tmp_path)), Estimator(*errors))
         with pytest.raises(Killed):
             run.train(skipped.append, 10, "num_train_steps")

@@ -170,12 +170,13 @@ def global_step_of(prefix: str | None) -> int:
 
 
 def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
-    """Checks, before restoring, that a checkpoint holds all variables, in their shapes.
+    """Checks, before restoring, that a checkpoint holds all variables, in their shapes and types.
 
     Raises:
-      ValueError: variables are missing or have another shape; the text names all of them.
+      ValueError: variables are missing, or have another shape or type; the text names all of them.
     """
-    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     problems = []
     for variable in variables:
         name, shape = name_and_shape(variable)
@@ -183,6 +184,9 @@ def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
             problems.append(f"{name}: not in the checkpoint")
         elif not tf.TensorShape(shape).is_compatible_with(shapes[name]):
             problems.append(f"{name}: {shape} in the model, {shapes[name]} in the checkpoint")
+        elif variable.dtype.base_dtype != types[name]:
+            found = f"{types[name].name} in the checkpoint"
+            problems.append(f"{name}: {variable.dtype.base_dtype.name} in the model, {found}")
     if problems:
         raise ValueError(
             f"Checkpoint {prefix} does not fit this model:\n  "

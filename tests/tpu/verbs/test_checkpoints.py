@@ -375,6 +375,13 @@ def test_what_does_not_fit_is_named_before_any_restore(folder):
     )
 
 
+def test_another_type_does_not_fit(folder):
+    with tf.Graph().as_default(), pytest.raises(ValueError) as raised:
+        variables = [tf.get_variable("w", [], tf.bfloat16), tf.train.create_global_step()]
+        checkpoints.check_restorable(f"{folder}/model.ckpt-4", variables)
+    assert "\n  w: bfloat16 in the model, float32 in the checkpoint\n" in str(raised.value)
+
+
 @pytest.mark.parametrize("verb", ["train", "evaluate"])
 def test_both_verbs_check(folder, verb):
     def model_fn(features, mode, params):
