@@ -87,7 +87,9 @@ def main(argv: list[str]) -> int:
         choices=["best", "newest"],
         help="convert this checkpoint of a run; for any other, give its path as SOURCE",
     )
-    parser.add_argument("--bert_config_file", help="use this network, not the one beside SOURCE")
+    parser.add_argument(
+        "--bert_config_file", help="take the network from this, if none lies beside SOURCE"
+    )
     parser.add_argument("--vocab_file", help="use this vocabulary, not the one beside SOURCE")
     args = parser.parse_args(argv[1:])
     return console.exit_code("interchange", lambda: run(args), "No target was made.", "Converting")

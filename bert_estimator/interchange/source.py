@@ -1,7 +1,8 @@
 """What every format is read as: weights under google-research/bert's names."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import TASK_KINDS
@@ -14,6 +15,9 @@ BERT, ALBERT, ELECTRA = "bert", "albert", "electra"
 
 # What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
+
+# Two networks whose weights have the same shapes can still differ in these.
+_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,16 +90,39 @@ class Source:
                 "If an earlier version of bert-convert wrote it, convert its source again instead"
             )
 
+    def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
+        """Yields (key, its value here, its value there) of what makes a configuration another
+        network of the same weights; nothing if there is no configuration beside the weights.
+
+        Shapes of weights do not show these keys. If layers share weights in either network, they do
+        not show how many layers there are, either.
+        """
+        if self.config is None:
+            return
+        is_shared = {config.num_hidden_groups, self.config.num_hidden_groups} != {None}
+        for key in (*_NOT_IN_SHAPES, *["num_hidden_layers"] * is_shared):
+            ours, theirs = getattr(self.config, key), getattr(config, key)
+            if ours != theirs:
+                yield key, ours, theirs
+
     def with_files(self, config: BertConfig | None, vocab_file: str | None) -> "Source":
-        """Returns this source with another network or vocabulary than lies beside the weights.
+        """Returns this source with a network or a vocabulary in place of the one beside it.
 
         Args:
-          config, vocab_file: None for what lies beside the weights.
+          config: `BertConfig`, which may differ from the one beside the weights in what matters in
+            training only; None for that one.
+          vocab_file: path of a vocabulary; None for the one beside the weights.
 
         Raises:
-          ValueError: one of them is neither given nor beside the weights, or `check_network`
-            refuses the network.
+          ValueError: one of them is neither given nor beside the weights; the configuration is of
+            another network than the one beside the weights; or `check_network` refuses it.
         """
+        for key, ours, theirs in () if config is None else self.differences(config):
+            raise ValueError(
+                f"{self.path}: is a network with {key}={ours!r}, but --bert_config_file has "
+                f"{theirs!r}, with which the weights would compute something else. Leave the flag "
+                "out; or, if the configuration beside the weights is wrong, correct it there"
+            )
         config = config or self.config
         vocab_file = vocab_file or self.vocab_file
         if config is None:

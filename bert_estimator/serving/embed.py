@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         help="leave texts in the case that they have",
     )
     add("--vocab_file", help="use this vocabulary, not the one beside the weights")
-    add("--bert_config_file", help="use this network, not the one beside the weights")
+    add("--bert_config_file", help="take the network from this, if none lies beside the weights")
     add("--checkpoint", choices=["best", "newest"], help="open this checkpoint of a run")
     return parser
 

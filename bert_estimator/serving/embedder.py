@@ -40,7 +40,9 @@ class Embedder:
       max_seq_length: tokens of a text, with the special tokens; longer texts are cut. None means
         the length that the network was trained on, or else its number of positions.
       batch_size: the most texts that are computed at a time.
-      vocab_file, bert_config_file: used instead of the files beside the weights.
+      vocab_file: used instead of the vocabulary beside the weights.
+      bert_config_file: the network's configuration, if none lies beside the weights; another
+        network than lies there is an error.
       do_lower_case: whether text is lower-cased; None means what the files beside the weights say,
         or else what the capitals of the vocabulary say.
       checkpoint: which checkpoint of a run, as for `interchange.open_source`.

@@ -113,6 +113,42 @@ def test_a_source_of_another_network_is_refused_and_nothing_is_left(tmp_path, ca
     assert os.listdir(tmp_path) == ["config.json"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_attention_heads": 4},
+            "is a network with num_attention_heads=2, but --bert_config_file has 4, with which the "
+            "weights would compute something else. Leave the flag out; or, if the configuration "
+            "beside the weights is wrong, correct it there",
+        ),
+        ({"hidden_act": "relu"}, "is a network with hidden_act='gelu', but --bert_config_file has"),
+        ({"hidden_dropout_prob": 0.0, "initializer_range": 0.1}, None),
+    ],
+)
+def test_another_configuration_of_the_same_weights_is_refused(tmp_path, capsys, changes, message):
+    config = json.loads((fixtures.TF1 / "bert_config.json").read_text())
+    assert (config["num_attention_heads"], config["hidden_act"]) == (2, "gelu")
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    flag = f"--bert_config_file={tmp_path}/config.json"
+    assert main(fixtures.TF1, tmp_path / "hf", flag) == (0 if message is None else 2)
+    if message is not None:
+        assert f"interchange: {fixtures.TF1}: {message}" in capsys.readouterr().err
+        assert os.listdir(tmp_path) == ["config.json"]
+        return
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert changes.items() <= written.items()
+
+
+def test_an_albert_of_another_depth_is_refused():
+    """Shapes of weights do not show how often they are applied."""
+    source = open_source(str(fixtures.DATA / "hf_albert"))
+    layers = source.config.num_hidden_layers
+    deeper = dataclasses.replace(source.config, num_hidden_layers=2 * layers)
+    with pytest.raises(ValueError, match=f"with num_hidden_layers={layers}, but --bert_config_fi"):
+        source.with_files(deeper, None)
+
+
 def test_there_is_no_such_source(tmp_path, capsys):
     assert main(tmp_path / "no", tmp_path / "target") == 2
     assert f"{tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err

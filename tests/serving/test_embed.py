@@ -231,6 +231,14 @@ def test_files_that_are_missing_or_damaged(tmp_path):
         Embedder(str(tmp_path), vocab_file=vocab_file)
 
 
+def test_a_configuration_of_another_network_is_refused(tmp_path):
+    values = json.loads((fixtures.DATA / "hf_encoder" / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, "hidden_act": "relu"}))
+    with pytest.raises(ValueError, match="is a network with hidden_act='gelu', but --bert_config_"):
+        Embedder(ENCODER, bert_config_file=str(path))
+
+
 def test_a_pair_for_a_network_of_one_segment(tmp_path):
     config = BertConfig(**bert_config(20, type_vocab_size=1))
     vocab_file = str(tmp_path / "other.txt")
