@@ -40,8 +40,9 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
       output -> greatest absolute difference of the logits on a fixed batch.
 
     Raises:
-      ValueError: the source is not a BERT of its configuration, the vocabulary does not fit it, the
-        target is in use, or the written files differ from the source.
+      ValueError: the source is not a BERT of its configuration, a weight is not finite, the
+        vocabulary does not fit it, the target is in use, or the written files differ from the
+        source.
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise ValueError(f"{target}: exists already; choose another target, or remove it")
@@ -56,6 +57,12 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     for name, value in weights.items():
         if value.dtype != np.float32:
             raise ValueError(f"{source.path}: {name} is {value.dtype}, not float32")
+    bad = [name for name, value in weights.items() if not np.all(np.isfinite(value))]
+    if bad:
+        raise ValueError(
+            f"{source.path}: these weights are not finite: {', '.join(bad)}. Nothing was written; "
+            "convert an earlier checkpoint"
+        )
     parent, name = os.path.split(os.path.abspath(target))
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{name}.partial-", dir=parent) as folder:

@@ -74,6 +74,9 @@ _COPIES = {
 # Tensors that the network does not need: numbers from 0 up, and ELECTRA's pretraining.
 _NOT_NEEDED = r"\w+\.embeddings\.position_ids|discriminator_predictions\..*"
 
+# What torch puts before all names of a model that was saved with its wrappers.
+_WRAPPERS = r"((module|_orig_mod)\.)*"
+
 _GELU = ", which puts a GELU before the classifier where BERT has a tanh"
 
 
@@ -99,7 +102,8 @@ def open_directory(folder: str, path: str) -> Source:
     config = hugging_face_config.config_of(values, path_of_config)
     stored_shapes, read_stored = safetensors_files.open_directory(folder)
     architecture = hugging_face_config.model_type(values, path_of_config)
-    stored = {_current_name(name, stored_shapes, architecture): name for name in stored_shapes}
+    plain = _without_wrappers(stored_shapes)
+    stored = {_current_name(name, plain, architecture): plain[name] for name in plain}
     heads = network_variables.head_shapes(config, 0).values()
     known = [*network_variables.encoder_shapes(config), *(n for head in heads for n in head)]
     theirs = {name: architectures.to_transformers(name, architecture) for name in known}
@@ -232,6 +236,16 @@ def _check_class(source, heads, shapes, architecture):
             "transformers does not have an ALBERT whose embeddings have the hidden size without a "
             "layer between; --to=tf1 writes it"
         )
+
+
+def _without_wrappers(names):
+    """Returns name -> stored name, without the names of the modules that wrap a whole model.
+
+    torch's DistributedDataParallel is `module.`, and what torch.compile returns is `_orig_mod.`.
+    """
+    prefix = re.match(_WRAPPERS, next(iter(names), ""))[0]
+    is_whole = all(name.startswith(prefix) for name in names)
+    return {name.removeprefix(prefix) if is_whole else name: name for name in names}
 
 
 def _current_name(name, names, architecture):

@@ -193,6 +193,23 @@ def test_weights_of_another_type_are_refused(tmp_path):
         conversion.convert(source, str(tmp_path / "tf1"), "tf1")
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_named(tmp_path, capsys, value):
+    def spoiled(tensors):
+        for name in ("embeddings.LayerNorm.bias", "pooler.dense.weight"):
+            tensors[name].flat[3] = value
+        return tensors
+
+    folder = fixtures.changed(tmp_path, "hf_encoder", spoiled)
+    assert main(folder, tmp_path / "tf1") == 2
+    message = (
+        f"interchange: {folder}: these weights are not finite: bert/embeddings/LayerNorm/beta, "
+        "bert/pooler/dense/kernel. Nothing was written; convert an earlier checkpoint"
+    )
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "tf1").exists()
+
+
 def test_help_says_how(capsys):
     with pytest.raises(SystemExit) as end:
         main("--help")

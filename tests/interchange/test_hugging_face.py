@@ -111,6 +111,28 @@ def test_a_configuration_that_is_none(tmp_path, text, message):
         open_source(str(folder))
 
 
+@pytest.mark.parametrize("model", ["hf_encoder", "hf_classifier"])
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_model_that_was_saved_in_its_wrapper(tmp_path, model, wrapper):
+    """As by the state_dict of what DistributedDataParallel and torch.compile return."""
+    folder = fixtures.changed(
+        tmp_path, model, lambda tensors: {f"{wrapper}{name}": v for name, v in tensors.items()}
+    )
+    expected = open_source(str(fixtures.DATA / model))
+    source = open_source(str(folder))
+    assert source.shapes == expected.shapes
+    for name in source.shapes:
+        np.testing.assert_array_equal(source.read(name), expected.read(name), err_msg=name)
+
+
+def test_a_prefix_of_some_tensors_is_not_a_wrapper(tmp_path):
+    folder = fixtures.changed(
+        tmp_path, "hf_encoder", lambda tensors: {**tensors, "module.x": np.zeros(2, np.float32)}
+    )
+    with pytest.raises(ValueError, match=r"holds tensors that are unknown here: module\.x$"):
+        open_source(str(folder))
+
+
 def test_copies_and_position_ids_of_older_files_are_left_out(tmp_path):
     def older(tensors):
         def rename(name):
