@@ -160,8 +160,8 @@ def test_a_network(tmp_path, data):
     path.write_bytes(data)
     try:
         values = hugging_face_config.read_json(str(path))
-        hugging_face_config.labels_of(values, str(path), 1)
-        hugging_face_config.kind_of(values, str(path))
+        hugging_face_config.task_of(values, str(path), 1, None)
+        hugging_face_config.kind_of(values, str(path), 1)
         config = hugging_face_config.config_of(values, str(path))
         assert config.hidden_size % config.num_attention_heads == 0
     except ValueError as error:

@@ -40,7 +40,7 @@ from bert_estimator.interchange.network_variables import (
     NEXT_SENTENCE,
     POOLER,
 )
-from bert_estimator.interchange.source import HUGGING_FACE, REGRESSION, TAGGING, Source
+from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
 from bert_estimator.tokenization import Tokenizer
 
 # The end of the class that has these heads.
@@ -132,7 +132,6 @@ def open_directory(folder: str, path: str) -> Source:
     has_pooler = any(name.startswith(POOLER) for name in shapes)
     if outputs and kind is None and not has_pooler:
         kind = TAGGING  # all that a classifier without a pooler can be
-    has_labels = outputs and kind != REGRESSION  # a number may have a name there
     vocab_file = hugging_face_tokenizer.find_vocabulary(folder)
     do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
@@ -143,11 +142,11 @@ def open_directory(folder: str, path: str) -> Source:
         left_out=tuple(stored[name] for name in left_out),
         config=config,
         vocab_file=vocab_file,
-        labels=hugging_face_config.labels_of(values, path_of_config, outputs) if has_labels else (),
         kind=kind,
         do_lower_case=do_lower_case,
         max_seq_length=max_seq_length,
         architecture=architecture,
+        **hugging_face_config.task_of(values, path_of_config, outputs, kind),
     )
 
 

@@ -1,4 +1,7 @@
-"""Hugging Face's config.json: the network, and what the outputs of a classifier mean."""
+"""Hugging Face's config.json: the network, and what the outputs of a classifier mean.
+
+What this project knows of a task and transformers does not is under a key of its own, OWN.
+"""
 
 import json
 import os
@@ -8,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, layer_groups
+from bert_estimator.interchange import architectures, layer_groups, network_files
 from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
 from bert_estimator.interchange.source import (
     CLASSIFICATION,
@@ -19,6 +22,11 @@ from bert_estimator.interchange.source import (
 )
 
 CONFIG = "config.json"
+
+# transformers keeps a key that it does not know. Under this one are facts of task.json, and what
+# they were written for: the class of the model, and the names of its outputs if they are known.
+OWN = "bert_estimator"
+_FACTS = ("is_pair", "version_2_with_negative")
 
 # google-research/bert's "gelu" is the tanh form, transformers' "gelu" the exact form. If
 # transformers has several names for one function, the first of them is written.
@@ -153,22 +161,46 @@ def model_type(values: dict[str, Any], path: str) -> str:
     return kind
 
 
-def labels_of(values: dict[str, Any], path: str, num_outputs: int) -> tuple[str, ...]:
-    """Returns the labels that a config.json names, in their order; empty if they are the defaults
-    of transformers, LABEL_0, LABEL_1 and so on.
+def task_of(
+    values: dict[str, Any], path: str, num_outputs: int, kind: str | None
+) -> dict[str, Any]:
+    """Returns what a config.json says of a task: fields of `Source`.
+
+    These are labels or output_names, is_pair and version_2_with_negative. The names are empty if
+    they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN does not say that
+    they are the task's. OWN counts only if it was written for the class and the names that the file
+    has: transformers keeps it in a model that it trains further.
 
     Args:
       values: the dict in the file.
       path: the file, for errors.
-      num_outputs: number of the classifier's outputs.
+      num_outputs: number of the classifier's outputs; 0 without a classifier.
+      kind: what the outputs mean, as `kind_of` returns it.
 
     Raises:
-      ValueError: the labels are not strings, not one for each output, or one of them occurs twice.
+      ValueError: the labels are not strings, not one for each output, or one of them occurs twice;
+        or what OWN says cannot be.
     """
+    own = json_files.field(values, OWN, dict, path, default={})
+    keys = ("labels", *_FACTS)
+    facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
+    names = _names_of(values, path, num_outputs) if num_outputs else ()
+    is_default = names == _default_labels(num_outputs)
+    if is_default and not facts["labels"]:
+        names = ()
+    if [own.get("class")] != values.get("architectures") or facts["labels"] != names:
+        facts = dict.fromkeys(_FACTS)
+        names = () if is_default else names
+    key = "output_names" if kind == REGRESSION else "labels"
+    return {key: names, **{name: facts[name] for name in _FACTS}}
+
+
+def _names_of(values, path, num_outputs):
+    """Returns the labels of a config.json, in their order; transformers leaves out its defaults.
+    The arguments and errors are as for `task_of`."""
     names = json_files.field(values, "id2label", dict, path, default={})
     if not names:
-        return ()
-    default = _default_labels(num_outputs)
+        return _default_labels(num_outputs)
     if len(names) != num_outputs:
         raise ValueError(
             f"{path}: id2label: {len(names)} labels, but the number of the classifier's outputs, "
@@ -192,7 +224,7 @@ def labels_of(values: dict[str, Any], path: str, num_outputs: int) -> tuple[str,
                 f"{json_files.shown(label)}. Give each output a label of its own"
             )
         labels[label] = i
-    return () if tuple(labels) == default else tuple(labels)
+    return tuple(labels)
 
 
 def kind_of(values: dict[str, Any], path: str, num_outputs: int) -> str | None:
@@ -238,8 +270,12 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
         "pad_token_id": pad_id,
         "torch_dtype": "float32",
     }
+    known = (source.labels or source.output_names) if num_labels else ()
+    facts = {key: getattr(source, key) for key in _FACTS}
+    if known or any(fact is not None for fact in facts.values()):
+        values[OWN] = {"class": architecture, "labels": list(known), **facts}
     if num_labels:
-        labels = source.labels or _default_labels(num_labels)
+        labels = known or _default_labels(num_labels)
         if len(labels) != num_labels:
             raise ValueError(
                 f"{source.path}: the classifier has {num_labels} outputs, but {len(labels)} labels "

@@ -1,10 +1,10 @@
 """What lies beside a TF1 checkpoint: the network, the vocabulary, and the task it was trained on.
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
-keys `kind`, `labels`, `is_pair`, `do_lower_case`, `max_seq_length` and `version_2_with_negative` of
-`Source`; a key whose value is not known is null, or missing. Earlier versions of this project did
-not write it: for their runs, the same is read from labels.txt (a label a line) and from the flags
-in the run's config.json.
+keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `max_seq_length` and
+`version_2_with_negative` of `Source`; a key whose value is not known is null, or missing. Earlier
+versions of this project did not write it: for their runs, the same is read from labels.txt (a label
+a line) and from the flags in the run's config.json.
 """
 
 import json
@@ -29,6 +29,7 @@ _KEYS = {
     "max_seq_length": int,
     "version_2_with_negative": bool,
 }
+_LISTS = ("labels", "output_names")
 # Kinds in task.json of networks that do not have a classifier.
 _WITHOUT_CLASSIFIER = ("pretraining", "question_answering")
 _RUN, _BEST = "config.json", "best.json"  # best.json lies in the directory best/ of a run
@@ -64,6 +65,7 @@ def write(folder: str, source: Source) -> None:
     task = {
         "kind": source.kind,
         "labels": list(source.labels),
+        "output_names": list(source.output_names),
         "is_pair": source.is_pair,
         "do_lower_case": source.do_lower_case,
         "max_seq_length": source.max_seq_length,
@@ -84,7 +86,7 @@ def _read_task(folder):
 def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
     """Returns the fields of `Source` that task.json tells.
 
-    They are checked. If a value is null or missing, it is None, or () for the labels.
+    They are checked. If a value is null or missing, it is None, or () for the labels and names.
 
     Args:
       task: the object in the file.
@@ -104,11 +106,13 @@ def task_of(task: dict[str, Any], path: str) -> dict[str, Any]:
     length = values["max_seq_length"]
     if length is not None and not 0 < length < 1 << 31:
         raise ValueError(f"{path}: max_seq_length must be positive, not {length}")
-    labels = json_files.field(task, "labels", list, path, default=[])
-    json_files.items(labels, str, f"{path}: labels")
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"{path}: labels: a label occurs twice")
-    return {**values, "labels": tuple(labels)}
+    for key in _LISTS:
+        names = json_files.field(task, key, list, path, default=[])
+        json_files.items(names, str, f"{path}: {key}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: {key}: a label occurs twice")
+        values[key] = tuple(names)
+    return values
 
 
 def _read_labels(path):

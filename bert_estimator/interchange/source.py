@@ -36,6 +36,8 @@ class Source:
       config: `BertConfig`, or None if there is no configuration beside the weights.
       vocab_file: path of the vocabulary, or None if there is no vocabulary beside the weights.
       labels: names of the classifier's outputs in their order; empty if they are not known.
+      output_names: names of the numbers that a regression gives, in their order; empty if they are
+        not known.
       kind: one of KINDS, or None if it is not known or there is no classifier.
       is_pair: whether the model was fine-tuned on pairs of texts; None if nothing beside the
         weights says so.
@@ -58,6 +60,7 @@ class Source:
     config: BertConfig | None = None
     vocab_file: str | None = None
     labels: tuple = ()
+    output_names: tuple = ()
     kind: str | None = None
     is_pair: bool | None = None
     do_lower_case: bool | None = None

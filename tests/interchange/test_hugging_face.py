@@ -449,10 +449,14 @@ def test_a_classifier_without_a_pooler_labels_words(tmp_path):
         fixtures.write_hugging_face(tmp_path / "other", source)
 
 
-def test_a_number_with_a_name_is_a_regression(tmp_path):
-    number = {"problem_type": "regression", "id2label": {"0": "score"}}
+def test_numbers_may_have_names(tmp_path):
+    number = {"problem_type": "regression", "id2label": {"0": "sad", "1": "odd", "2": "new"}}
     source = open_source(str(fixtures.changed(tmp_path, "hf_classifier", **number)))
-    assert (source.labels, source.kind) == ((), "regression")
+    assert (source.labels, source.output_names, source.kind) == (
+        (),
+        ("sad", "odd", "new"),
+        "regression",
+    )
 
 
 def test_a_model_without_a_classifier_has_no_labels(tmp_path):

@@ -139,6 +139,13 @@ def logits(directory, batch):
     return {name: value.numpy() for name, value in values.items()}
 
 
+def again(directory, target):
+    """Saves what a directory's model is loaded as."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    kind = getattr(transformers, config.architectures[0])
+    kind.from_pretrained(directory).save_pretrained(target)
+
+
 def vectors(directory, texts):
     """Returns `hidden` [layers + 1, text, length, width], `mask` [text, length] and `pooled`.
 
@@ -179,6 +186,8 @@ if __name__ == "__main__":
         pipelines()
     elif command == "classifier":
         classifier(folder, *rest)
+    elif command == "again":
+        again(folder, *rest)
     elif command == "ids":
         with open(rest[0], encoding="utf-8") as reader:
             np.savez(rest[2], **ids(folder, json.load(reader), int(rest[1])))
