@@ -27,7 +27,7 @@ def install() -> None:
     from absl import flags
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import modules, strictness
+    from bert_estimator.legacy import modules, strictness, variables
 
     if isinstance(tf, modules.LegacyModule):
         return
@@ -39,6 +39,7 @@ def install() -> None:
         flags.FLAGS["log_dir"].allow_override = True
     tf.disable_v2_behavior()
     strictness.relax()
+    variables.put_back()
     modules.put_back_moved_names()
     modules.put_in_place()
 

@@ -50,7 +50,13 @@ def _with_the_last_layer_named(module, name):
     module.layers = module.VersionAwareLayers()
 
 
+def _with_constant_seeds():
+    """Gives a layer that is called again, such as a dropout with a seed, the same seed again."""
+    _backend.RandomGenerator.make_legacy_seed = lambda self: self._seed
+
+
 _without_name_scopes_of_cells()
+_with_constant_seeds()
 _with_the_last_layer_named(_densenet, "fc1000")
 _with_the_last_layer_named(_mobilenet_v2, "Logits")
 _with_the_last_layer_named(_resnet, "probs")

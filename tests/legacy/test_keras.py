@@ -61,6 +61,23 @@ def test_keras_layers_train_under_their_names_of_tensorflow_1(tmp_path):
     assert done.stdout.splitlines()[-1] == names + "'output/bias', 'output/kernel']"
 
 
+SEEDS = """
+import tensorflow as tf
+
+model = tf.keras.Sequential([tf.keras.layers.Dropout(0.2, seed=4, input_shape=(8,))])
+model(tf.ones([2, 8]), training=True)
+graph = tf.get_default_graph()
+print([op.get_attr("seed2") for op in graph.get_operations() if op.type == "RandomUniform"])
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+def test_a_layer_with_a_seed_has_it_in_every_call(tmp_path):
+    done = run(tmp_path, SEEDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[4, 4]"
+
+
 WITHOUT = """
 import tensorflow as tf
 from tensorflow.python.layers import base, normalization

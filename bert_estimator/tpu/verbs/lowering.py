@@ -58,7 +58,7 @@ def export(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
         checkpoints.ensure_saver(step.spec.scaffold, config)
         inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
         variables = {v.op.name: v for v in [*tf.global_variables(), *tf.local_variables()]}
-        with opened_session(job, step.spec, restored) as opened:
+        with opened_session(job, step.spec.scaffold, restored) as opened:
             session = step.host_session(opened)
             state = session.run([variables[each.name] for each in step.lowered.state])
             if inputs.initializer is not None:

@@ -200,6 +200,7 @@ class _PreparedGraph:
             if self._holds_all:
                 _skip_readiness(step.spec.scaffold)
             self._hooks = make_hooks(step)
+            self._scaffold = _scaffold_of(job, step)
             self._init_ops = outfeed.summary_writer_init_ops()
             self._flush_ops = outfeed.summary_writer_flush_ops()
             self._driver().begin()
@@ -214,7 +215,7 @@ class _PreparedGraph:
         with contextlib.ExitStack() as at_end:
             with self._built.graph.as_default(), self._saying(checkpoint):
                 self._check_restorable(checkpoint)
-                opened = opened_session(self._job, self._built.step.spec, checkpoint)
+                opened = opened_session(self._job, self._scaffold, checkpoint)
                 session = at_end.enter_context(opened)
             yield session
 
@@ -222,9 +223,8 @@ class _PreparedGraph:
         """Gives the variables of a session the values that a new session would have."""
         with self._built.graph.as_default(), self._saying(checkpoint):
             self._check_restorable(checkpoint)
-            scaffold = self._built.step.spec.scaffold
-            scaffold.saver.restore(session, checkpoint)
-            session.run(scaffold.local_init_op, scaffold.local_init_feed_dict)
+            self._scaffold.saver.restore(session, checkpoint)
+            session.run(self._scaffold.local_init_op, self._scaffold.local_init_feed_dict)
 
     def _saying(self, checkpoint):
         what = "Initializing" if checkpoint is None else "Restoring"
@@ -280,18 +280,30 @@ def _skip_readiness(scaffold):
             tf.add_to_collection(key, tf.zeros([0], tf.string, name=key))
 
 
+def _scaffold_of(job, step):
+    """Returns a step's scaffold, whose local_init_op initializes the variables of an evaluation."""
+    scaffold = step.spec.scaffold
+    if job.mode != ModeKeys.EVAL or scaffold.local_init_op is None:
+        return scaffold
+    # The model_fn's own operation does not know the metrics' variables and the eval step.
+    everything = tf.group(scaffold.local_init_op, tf.train.Scaffold.default_local_init_op())
+    return tf.train.Scaffold(local_init_op=everything, copy_from_scaffold=scaffold)
+
+
 @contextlib.contextmanager
-def opened_session(job, spec, checkpoint: str | None) -> Iterator[tf.Session]:
+def opened_session(
+    job, scaffold: tf.train.Scaffold, checkpoint: str | None
+) -> Iterator[tf.Session]:
     """Gives a session of the current graph, and closes it at the end.
 
     Args:
       job: the `Job`.
-      spec: the spec of the step, see `step.interface`.
+      scaffold: what the session is initialized with.
       checkpoint: path prefix of the checkpoint to restore. None means that variables have their
         initial values.
     """
     creator = tf.train.ChiefSessionCreator(
-        spec.scaffold,
+        scaffold,
         config=job.config.session_settings(training=job.mode == ModeKeys.TRAIN),
         checkpoint_filename_with_path=checkpoint,
     )

@@ -86,6 +86,26 @@ def test_results_and_events_are_those_of_a_graph_for_each(tmp_path, rules):
     assert of_events(tmp_path / "eval_kept") == of_events(tmp_path / "eval_each")
 
 
+def test_a_scaffold_may_have_its_own_local_init_op(tmp_path, rules):
+    """The operation does not know the metrics' variables, and the count of evaluated steps."""
+
+    def with_scaffold(features, loss):
+        mine = tf.get_variable("mine", initializer=3.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+
+        def scaffold_fn():
+            return tf.train.Scaffold(local_init_op=tf.group(mine.initializer))
+
+        return {**fields(features, loss), "scaffold_fn": scaffold_fn}
+
+    model_fn = make_model_fn(with_scaffold, loss=squares)
+    estimator, *paths = with_checkpoints(tmp_path, model_fn, **rules)
+    expected = [estimator.evaluate(shuffled, 5, None, path) for path in paths]
+    plain = make_estimator(tmp_path, make_model_fn(fields, loss=squares), **rules)
+    assert expected == [plain.evaluate(shuffled, 5, None, path) for path in paths]
+    with estimator.kept_evaluation(shuffled, 5) as evaluation:
+        assert [evaluation.evaluate(path) for path in paths] == expected
+
+
 def test_initial_values_come_from_a_graph_of_their_own(tmp_path, cores):
     def with_noise(weight, features):
         noise = tf.get_variable("noise", [], initializer=tf.random_normal_initializer())
