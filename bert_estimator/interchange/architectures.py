@@ -8,7 +8,7 @@ size is `bert/encoder/embedding_hidden_mapping_in`, as google-research/albert ca
 import re
 from collections.abc import Iterable
 
-from bert_estimator.interchange.network_variables import MAPPING
+from bert_estimator.interchange.network_variables import MAPPING, MASKED_LM, NEXT_SENTENCE
 from bert_estimator.interchange.source import ALBERT, BERT, ELECTRA, Source
 
 NAMES = (BERT, ALBERT, ELECTRA)
@@ -44,12 +44,17 @@ def of(source: Source) -> str:
 def of_tf1_names(source: Source) -> str:
     """Returns which of NAMES gives the names of weights in a TF1 checkpoint of a network.
 
-    ELECTRA's names say that the network is ELECTRA's, and that its "gelu" is the exact form. Other
-    networks with narrow embeddings keep BERT's names, as in a run's checkpoints.
+    ELECTRA's names say that the network is ELECTRA's, and that its GELU is the exact form. A run's
+    network with narrow embeddings may have been fine-tuned from an ELECTRA, unless it has another
+    activation or the heads of BERT's pretraining; then it keeps BERT's names, as in the run.
     """
-    architecture = of(source)
-    is_published = source.architecture == ELECTRA and source.config.hidden_act != "gelu"
-    return BERT if architecture == ELECTRA and not is_published else architecture
+    architecture, activation = of(source), source.config.hidden_act
+    if architecture != ELECTRA:
+        return architecture
+    if source.architecture == ELECTRA:
+        return BERT if activation == "gelu" else ELECTRA
+    is_bert = any(name.startswith((MASKED_LM, NEXT_SENTENCE)) for name in source.shapes)
+    return ELECTRA if activation == "gelu_erf" and not is_bert else BERT
 
 
 def from_tf1(name: str) -> str | None:

@@ -9,8 +9,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_variables, open_source
+from bert_estimator.interchange import (
+    architectures,
+    network_variables,
+    open_source,
+    tf1_checkpoint,
+)
 from bert_estimator.interchange.__main__ import main
+from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MASKED_LM
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 CONFIG = BertConfig(
@@ -32,25 +38,39 @@ def names_of(folder):
     return [name for name, _ in tf.train.list_variables(str(folder / "bert_model.ckpt"))]
 
 
-def write_run(folder, config):
+def write_run(folder, config, head):
     """Writes the checkpoint of a network with the names that a run gives its weights."""
     folder.mkdir()
-    shapes = network_variables.encoder_shapes(config)
+    heads = network_variables.head_shapes(config, 2)
+    shapes = {**network_variables.encoder_shapes(config), **heads[head]}
     weights = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
-    write_vocab(SPECIAL_TOKENS, str(folder / "words.txt"))
-    fixtures.write_tf1(folder, config, weights, vocab_file=str(folder / "words.txt"))
+    tf1_checkpoint.save(str(folder / "bert_model.ckpt"), weights)
+    write_vocab(SPECIAL_TOKENS, str(folder / "vocab.txt"))
+    (folder / "bert_config.json").write_text(config.to_json_string())
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf"])
-def test_narrow_embeddings_alone_do_not_make_an_electra(tmp_path, hidden_act):
-    write_run(tmp_path / "run", dataclasses.replace(CONFIG, hidden_act=hidden_act))
+@pytest.mark.parametrize(
+    ("hidden_act", "head"),
+    [("gelu", ANSWER), ("gelu", MASKED_LM), ("gelu_erf", MASKED_LM), ("relu", CLASSIFIER)],
+)
+def test_narrow_embeddings_alone_do_not_make_an_electra(tmp_path, hidden_act, head):
+    write_run(tmp_path / "run", dataclasses.replace(CONFIG, hidden_act=hidden_act), head)
     assert convert(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 0
-    assert all(name.startswith("bert/") for name in names_of(tmp_path / "tf1"))
+    assert names_of(tmp_path / "tf1") == names_of(tmp_path / "run")
     source = open_source(str(tmp_path / "tf1"))
     assert source.config.hidden_act == hidden_act
-    source.check_activation(source.config)
+    source.check_network(source.config)
     assert convert(tmp_path / "tf1", tmp_path / "again", "--to=tf1") == 0
     assert names_of(tmp_path / "again") == names_of(tmp_path / "run")
+
+
+def test_a_run_that_may_have_begun_as_an_electra_is_given_back_as_one(tmp_path):
+    write_run(tmp_path / "run", dataclasses.replace(CONFIG, hidden_act="gelu_erf"), ANSWER)
+    assert convert(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 0
+    names = [name for name in names_of(tmp_path / "tf1") if not name.startswith(ANSWER)]
+    assert all(name.startswith("electra/") for name in names)
+    source = open_source(str(tmp_path / "tf1"))
+    source.check_network(source.config)
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
@@ -70,7 +90,7 @@ def test_an_electra_with_the_tanh_form_keeps_it(tmp_path, hidden_act):
 
 
 def test_a_copy_that_would_be_refused_is_not_made(tmp_path, capsys, monkeypatch):
-    write_run(tmp_path / "run", CONFIG)
+    write_run(tmp_path / "run", CONFIG, ANSWER)
     monkeypatch.setattr(architectures, "of_tf1_names", architectures.of)
     assert convert(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 2
     error = capsys.readouterr().err
