@@ -7,7 +7,9 @@ of an optimizer slot contains its variable's name, so a slot is split as its var
 the column statistics of Adafactor, which have another shape).
 """
 
-# Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`.
+# Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`. A
+# vocabulary that the cores do not divide, such as BERT's 30522 tokens for 4, has its vectors split,
+# and each core has the whole bias.
 BERT = (
     (r"attention/self/(query|key|value)/kernel", 1),
     (r"attention/self/(query|key|value)/bias", 0),
@@ -16,5 +18,7 @@ BERT = (
     (r"intermediate/dense/bias", 0),
     (r"layer_\d+/output/dense/kernel", 0),
     (r"embeddings/word_embeddings", 0),
+    (r"embeddings/word_embeddings", 1),
     (r"cls/predictions/output_bias", 0),
+    (r"cls/predictions/output_bias", None),
 )

@@ -89,6 +89,33 @@ def test_hosts_that_do_not_come(run):
     assert f"error: the chief (localhost:{port}; Connection refused) did not come within" in line
 
 
+def together(monkeypatch, gather):
+    """Gives the host the impression that the other host has come, which `gather` speaks for."""
+    monkeypatch.setattr(hosts, "join", lambda jax, secs, master: None)
+    monkeypatch.setattr(hosts, "gather", gather)
+    monkeypatch.setattr(job_estimator.devices, "find", lambda master, secs: [None] * 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "flag"), [(0, "bert_config_file"), (1, "input_file"), (2, "eval_input_file")]
+)
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_with_other_files(run, monkeypatch, number, flag):
+    def gather(values):
+        others = np.array(values)
+        if others.shape == (3,):  # the files; flags are more
+            others[number] += 1
+        return np.stack([values, others])
+
+    together(monkeypatch, gather)
+    code, line = run(TWO, **CORES)
+    assert code == 2
+    assert f"--{flag}" in line
+    assert line.endswith(
+        "the hosts of TF_CONFIG have other files there; give all of them the same files"
+    )
+
+
 @pytest.mark.usefixtures("xla_runtime")
 def test_hosts_with_other_flags(run, monkeypatch):
     def gather(values):
@@ -96,9 +123,7 @@ def test_hosts_with_other_flags(run, monkeypatch):
         others[3] += 1
         return np.stack([values, others])
 
-    monkeypatch.setattr(hosts, "join", lambda jax, secs: None)
-    monkeypatch.setattr(hosts, "gather", gather)
-    monkeypatch.setattr(job_estimator.devices, "find", lambda master, secs: [None] * 2)
+    together(monkeypatch, gather)
     code, line = run(TWO, **CORES)
     assert code == 2
     assert "the hosts of TF_CONFIG have other values of --" in line

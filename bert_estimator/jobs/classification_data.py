@@ -68,7 +68,7 @@ def load(config: ClassificationConfig) -> ClassificationData:
 def _load_files(config):
     config = vocabulary.completed(config)
     bert_config = estimator.read_bert_config(config)
-    estimator.check_length(config, bert_config)
+    estimator.check_sizes(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
     try:
         if config.task_kind == "tagging":
@@ -154,7 +154,7 @@ def _flag_at_fault(config, error):
 def _load_embedded(config):
     vocab_size = embedded_classifier.VOCAB_SIZE
     bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
-    estimator.check_length(config, bert_config)
+    estimator.check_sizes(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
     if config.task_name in EMBEDDED_TAGGING_TASKS:

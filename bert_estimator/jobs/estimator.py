@@ -1,9 +1,7 @@
 """The network, the cores and the `TPUEstimator` that a configuration asks for."""
 
 import dataclasses
-import json
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange import hugging_face_config
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.tpu.program import devices, hosts, roll_call
+from bert_estimator.tpu.program import devices, host_agreement, roll_call
 from bert_estimator.tpu.step import step_graph
 
 _MAX_STEPS_PER_LOG = 100
@@ -97,8 +95,9 @@ def differences(
             yield field.name, was, value
 
 
-def check_length(config: JobConfig, bert_config: BertConfig) -> None:
-    """Raises FlagError if the network has too few positions for --max_seq_length."""
+def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
+    """Raises FlagError if the network has too few positions for --max_seq_length, or cannot be
+    split over --num_cores_per_replica."""
     flags.check(
         config.max_seq_length <= bert_config.max_position_embeddings,
         "max_seq_length",
@@ -106,6 +105,11 @@ def check_length(config: JobConfig, bert_config: BertConfig) -> None:
         f"cannot be more than the network's max_position_embeddings, which is "
         f"{bert_config.max_position_embeddings}",
     )
+    cores = config.num_cores_per_replica
+    for name in ("hidden_size", "intermediate_size"):
+        size = getattr(bert_config, name)
+        rule = f"must divide the network's {name}, which is {size}"
+        flags.check(size % cores == 0, "num_cores_per_replica", cores, rule)
 
 
 def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
@@ -173,13 +177,29 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     return dataclasses.replace(config, **config.whole_batches(cores // per_replica)), master
 
 
+def check_hosts_have_same_files(config: JobConfig, contents: dict[str, Any]) -> None:
+    """Waits for the other hosts of TF_CONFIG, and checks that their files are the same.
+
+    Args:
+      config: a `JobConfig`.
+      contents: name of a flag -> what the files that it names hold, or a digest of it.
+
+    Raises:
+      FlagError: a file of another host has other contents.
+    """
+    for name in host_agreement.differing(contents):
+        flags.check(
+            False,
+            name,
+            getattr(config, name),
+            "the hosts of TF_CONFIG have other files there; give all of them the same files",
+        )
+
+
 def _check_hosts_agree(config):
     """Raises FlagError if another host of TF_CONFIG was started with other flags."""
     settings = {name: value for name, value in config.settings().items() if name != "output_dir"}
-    digests = [zlib.crc32(json.dumps(value).encode()) >> 1 for value in settings.values()]
-    of_hosts = hosts.gather(digests)
-    differ = [name for name, given in zip(settings, of_hosts.T, strict=True) if len({*given}) > 1]
-    if differ:
+    if differ := host_agreement.differing(settings):
         flags.check(
             False,
             differ[0],

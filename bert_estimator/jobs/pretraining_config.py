@@ -54,7 +54,7 @@ class PretrainingConfig(JobConfig):
     max_bad_records: int = flags.field(
         0,
         "Leave out at most this many records that are damaged or not what they should be, with a "
-        "warning for each; 0 ends the run at the first of them.",
+        "warning for each; 0 ends the run at the first of them. Each host counts its own.",
         may_differ=True,
     )
     vocab_file: str | None = flags.field(

@@ -68,6 +68,12 @@ class Pretraining:
         self.data = pretraining_data.find(
             config, bert_config.vocab_size, may_replace=not directory.holds_checkpoint()
         )
+        contents = {
+            "bert_config_file": bert_config,
+            "input_file": self.data.digest,
+            "eval_input_file": (self.data.eval_digest, self.data.num_eval_records),
+        }
+        estimator.check_hosts_have_same_files(config, contents)
         if config.do_train:
             directory.check_config(config.settings_to_go_on(), self.data.digest)
             starts = config.init_checkpoint and not directory.holds_checkpoint()
@@ -206,7 +212,7 @@ def _bert_config(config):
         bert_config = BertConfig(**config.bert_config)
     else:
         bert_config = estimator.read_bert_config(config)
-    estimator.check_length(config, bert_config)
+    estimator.check_sizes(config, bert_config)
     return bert_config
 
 

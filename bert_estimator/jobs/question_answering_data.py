@@ -128,7 +128,7 @@ def _load_embedded(config):
 
 
 def _check_network(config, bert_config):
-    estimator.check_length(config, bert_config)
+    estimator.check_sizes(config, bert_config)
     flags.check(
         bert_config.type_vocab_size > 1,
         "bert_config_file",

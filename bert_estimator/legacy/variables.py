@@ -34,7 +34,7 @@ def _initialized_value(variable: tf.Variable) -> tf.Tensor:
 
 
 def _looking_around(method):
-    """Returns `Optimizer._get_non_slot_variable`, which looks in the graphs around functions too."""
+    """Returns `Optimizer._get_non_slot_variable` that looks in the graphs around a function."""
 
     @functools.wraps(method)
     def get(self: Any, name: str, graph: Any = None):

@@ -57,8 +57,9 @@ class TPUEstimator(Estimator):
       export_saved_model_api_version: accepted without effect: it is about the graph for TPUs.
       units_per_example: dict such as {"tokens": 128}: further rates in the log lines.
       sharding: list of (pattern, axis). It says which variables are split over the cores of a
-        replica if `TPUConfig.num_cores_per_replica` is more than 1. The first pattern found in a
-        variable's name counts; every core has a full copy of the other variables.
+        replica if `TPUConfig.num_cores_per_replica` is more than 1. Of the patterns found in a
+        variable's name, the first counts whose axis the cores divide. With the axis None, and of
+        all other variables, every core has a full copy.
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.
@@ -85,7 +86,7 @@ class TPUEstimator(Estimator):
         export_saved_model_api_version: ExportSavedModelApiVersion = ExportSavedModelApiVersion.V1,
         *,
         units_per_example: dict[str, int] | None = None,
-        sharding: Sequence[tuple[str, int]] = (),
+        sharding: Sequence[tuple[str, int | None]] = (),
     ):
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,

@@ -20,7 +20,8 @@ class CoreMesh:
       cores_per_replica: how many cores share the model of one replica.
       sharding: list of (pattern, axis). If the regular expression is found in a variable's name,
         the variable is split along that axis over the cores of a replica. The first pattern that
-        is found counts. If none is found, every core holds the whole variable.
+        is found counts whose axis the cores divide. If its axis is None, or no pattern is found,
+        every core holds the whole variable.
       num_shards: how many replicas, one after the other, share the update of the weights. If it is
         not 1, cores_per_replica is.
 
@@ -173,16 +174,21 @@ class CoreMesh:
     def _split(self, variable):
         if variable.split_axis is not None:
             return _shares(variable)
-        cores = self._cores_per_replica
+        cores, uneven = self._cores_per_replica, None
         for pattern, axis in self._rules if cores > 1 else ():
-            if re.search(pattern, variable.name) and len(variable.shape) > axis:
-                if variable.shape[axis] % cores:
-                    raise ValueError(
-                        f"num_cores_per_replica={cores}: {variable.name} of shape "
-                        f"{variable.shape} cannot be split evenly along axis {axis}, which the "
-                        f"rule {pattern!r} asks for"
-                    )
-                return [None] * axis + [tuple(self._core_axes)]
+            if not re.search(pattern, variable.name):
+                continue
+            if axis is None:
+                return []
+            if len(variable.shape) > axis:
+                if variable.shape[axis] % cores == 0:
+                    return [None] * axis + [tuple(self._core_axes)]
+                uneven = uneven or (pattern, axis)
+        if uneven is not None:
+            raise ValueError(
+                f"num_cores_per_replica={cores}: {variable.name} of shape {variable.shape} cannot "
+                f"be split evenly along axis {uneven[1]}, which the rule {uneven[0]!r} asks for"
+            )
         return []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator.tpu.program import devices, kept_programs, stablehlo
+from bert_estimator.tpu.program import devices, host_agreement, kept_programs, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
 
@@ -72,6 +72,8 @@ class DeviceLoop:
         if partition is not None:
             self._batch = [mesh.partitioned(parts) if parts else mesh.rows for parts in partition]
         self._state = mesh.of_state(lowered.state)
+        self._names = [variable.name for variable in lowered.state]
+        self._is_compared = False  # with the values of the other hosts
         self._loop, batch_bytes = LOOPS.get(
             (lowered.key(), mesh.key, ends_at_nan, same_batch, num_last, repr(partition)),
             lambda: _jitted(lowered, mesh, ends_at_nan, same_batch, num_last, self._batch),
@@ -81,7 +83,14 @@ class DeviceLoop:
         self._going = self._mesh.put(np.array(True), mesh.whole)
 
     def put_state(self, values: dict[int, np.ndarray]) -> dict:
-        """Copies variables, a dict of index in the state -> value, to the cores."""
+        """Copies variables, a dict of index in the state -> value, to the cores.
+
+        Raises:
+          RuntimeError: it is the first call, and another host has other values.
+        """
+        if not self._is_compared:
+            host_agreement.check_variables({self._names[n]: value for n, value in values.items()})
+            self._is_compared = True
         return self._mesh.put(values, {number: self._state[number] for number in values})
 
     def put_batch(self, arrays: list[np.ndarray]) -> list:

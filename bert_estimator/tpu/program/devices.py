@@ -1,5 +1,6 @@
 """Finds the cores of the XLA runtime: the devices that a master names, through PJRT and jax."""
 
+import collections
 import contextlib
 import functools
 import glob
@@ -75,6 +76,7 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
         check_libtpu()
         return _devices_of_kind(
             "tpu",
+            master,
             wait_secs,
             f"master={master!r}: the TPU of this machine cannot be used: {{}}. Install libtpu "
             "(pip install 'bert-estimator[tpu]'), and end other programs that use the TPU",
@@ -82,6 +84,7 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
     if master == "gpu":
         return _devices_of_kind(
             "gpu",
+            master,
             wait_secs,
             f"master={master!r}: jax does not find a GPU: {{}}. It needs jax's build for GPUs: "
             "pip install 'bert-estimator[tpu]' 'jax[cuda12]'",
@@ -113,10 +116,10 @@ def _has_tpu_files():
     return any(glob.glob(pattern) for pattern in _TPU_FILES)
 
 
-def _devices_of_kind(kind, wait_secs, error_text):
+def _devices_of_kind(kind, master, wait_secs, error_text):
     """Returns the devices of all hosts; raises RuntimeError with the text if jax finds none."""
     jax = import_jax()
-    hosts.join(jax, wait_secs)
+    hosts.join(jax, wait_secs, master)
     try:
         cores = _by_host(jax.devices(kind))
     except RuntimeError as error:
@@ -128,6 +131,13 @@ def _devices_of_kind(kind, wait_secs, error_text):
         raise RuntimeError(
             f"These cores belong to {num_hosts} hosts, but TF_CONFIG names {num_named}: set "
             "TF_CONFIG on each host, with one cluster of all hosts and the host's own task"
+        )
+    of_hosts = collections.Counter(core.process_index for core in cores)
+    if len({*of_hosts.values()}) > 1:
+        counts = ", ".join(f"host {host} has {number}" for host, number in of_hosts.items())
+        raise RuntimeError(
+            f"master={master!r}: the hosts need as many cores each, but {counts}. Hide some from "
+            "the hosts with more, as CUDA_VISIBLE_DEVICES does"
         )
     return cores
 
@@ -155,7 +165,7 @@ def _virtual_cores(number, wait_secs):
         )
         if not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")
-    hosts.join(jax, wait_secs)
+    hosts.join(jax, wait_secs, f"rehearse:{number}")
     num_local = len(jax.local_devices(backend="cpu"))
     if num_local < cores_per_host:
         if number_of_hosts > 1:

@@ -66,7 +66,7 @@ def find() -> Hosts:
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
-def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
+def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = None) -> Hosts:
     """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`.
 
     From then on, this process ends when another host is lost; see `host_watch`.
@@ -75,6 +75,7 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
       jax: the module.
       wait_secs: how long to wait for hosts that have not started yet.
 
+      master: what names the cores, which must be the same on all hosts.
     Raises:
       roll_call.ClusterError: the hosts cannot meet.
       roll_call.MissingHostsError: a host has not come in time.
@@ -84,9 +85,9 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS) -> Hosts:
         return hosts
     chief = roll_call.split(hosts.addresses[0])
     if hosts.is_chief:
-        connections, port = roll_call.hold(hosts.addresses, wait_secs), chief[1]
+        connections, port = roll_call.hold(hosts.addresses, wait_secs, master), chief[1]
     else:
-        connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs)}
+        connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs, master)}
         port = relay.start(chief)
     _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
     # jax's client would ask an HTTP proxy of the environment for the way to this machine itself.

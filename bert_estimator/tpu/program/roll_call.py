@@ -88,12 +88,15 @@ class Connection:
         self.socket.close()
 
 
-def hold(addresses: Sequence[str], wait_secs: float) -> dict[int, Connection]:
+def hold(
+    addresses: Sequence[str], wait_secs: float, master: str | None = None
+) -> dict[int, Connection]:
     """Waits, as the chief, until all other hosts have come.
 
     Args:
       addresses: the address of each host, "host:port"; the first is the chief's.
       wait_secs: how long to wait.
+      master: what names the cores, which must be the same on all hosts.
 
     Returns:
       A dict of host's number -> `Connection`.
@@ -104,7 +107,7 @@ def hold(addresses: Sequence[str], wait_secs: float) -> dict[int, Connection]:
     """
     listener = _listen(addresses[0])
     with listener, selectors.DefaultSelector() as selector:
-        roll = _Roll(addresses, selector)
+        roll = _Roll(addresses, selector, master)
         selector.register(listener, selectors.EVENT_READ)
         end = time.monotonic() + wait_secs
         next_line = time.monotonic() + 1  # Hosts that start together do not need a line.
@@ -135,8 +138,8 @@ class _Roll:
       hosts: dict of host's number -> `Connection`, of the hosts that have come.
     """
 
-    def __init__(self, addresses, selector):
-        self._addresses, self._selector = list(addresses), selector
+    def __init__(self, addresses, selector, master):
+        self._addresses, self._selector, self._master = list(addresses), selector, master
         self._strangers = {}  # socket -> Connection that has not said who it is
         self.hosts = {}
 
@@ -176,10 +179,18 @@ class _Roll:
             )
             self._forget(connection)
             return
+        if message.get("master") != self._master:
+            connection.send(
+                refused=f"the chief's master is {self._master!r}, and this host's is "
+                f"{message.get('master')!r}: all hosts need the same (--tpu_name, or the "
+                "environment variable TPU_NAME)"
+            )
+            self._forget(connection)
+            return
         if number in self.hosts:  # It was started again, and the kernel has not noticed the end.
             self.hosts[number].send(
-                refused=f"another process has come as host {number} ({addresses[number]}): each "
-                "host needs its own task in TF_CONFIG"
+                refused=f"TF_CONFIG: another process has come as host {number} "
+                f"({addresses[number]}): each host needs its own task"
             )
             self._forget(self.hosts[number])
         self._strangers.pop(connection.socket, None)
@@ -205,19 +216,22 @@ class _Roll:
             connection.close()
 
 
-def answer(addresses: Sequence[str], number: int, wait_secs: float) -> Connection:
+def answer(
+    addresses: Sequence[str], number: int, wait_secs: float, master: str | None = None
+) -> Connection:
     """Waits, as another host than the chief, until all hosts have come.
 
     Args:
       addresses: as for `hold`.
       number: the number of this host.
       wait_secs: how long to wait.
+      master: as for `hold`.
 
     Returns:
       The `Connection` to the chief.
 
     Raises:
-      ClusterError: the chief refuses this host, because their TF_CONFIGs do not fit.
+      ClusterError: the chief refuses this host, because their TF_CONFIGs or masters do not fit.
       MissingHostsError: the chief, or another host, has not come in time.
     """
     chief, end = addresses[0], time.monotonic() + wait_secs
@@ -233,7 +247,7 @@ def answer(addresses: Sequence[str], number: int, wait_secs: float) -> Connectio
             time.sleep(_RETRY_SECS)
             continue
         connection = Connection(connected)
-        connection.send(host=number, addresses=list(addresses))
+        connection.send(host=number, addresses=list(addresses), master=master)
         if _is_complete(connection, end):
             return connection
         trouble = "its port is used by another program, or by a training that has not ended"
@@ -259,7 +273,7 @@ def _is_complete(connection, end):
                 _log_waiting(message["missing"], end - time.monotonic())
             if "refused" in message:
                 connection.close()
-                raise ClusterError(f"TF_CONFIG: {message['refused']}")
+                raise ClusterError(message["refused"])
             if "ended" in message:
                 connection.close()
                 raise MissingHostsError(f"The chief has ended: {message['ended']}")

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
 from bert_estimator import ticker
-from bert_estimator.tpu.program import hosts
+from bert_estimator.tpu.program import host_agreement, hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints, event_files
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
@@ -53,6 +53,7 @@ def evaluate(
     with hosts.explaining_errors(), signalled as interrupts:
         path = checkpoints.to_read(job.config.model_dir, checkpoint_path, "evaluating")
         hosts.agree_on("the checkpoint to evaluate", checkpoints.global_step_of(path))
+        host_agreement.check_settings(steps=steps, eval_batch_size=job.batch_size)
 
         def make_hooks(step):
             _check_metric_names(step.metric_values)

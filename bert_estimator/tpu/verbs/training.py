@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import ticker
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.program import hosts
+from bert_estimator.tpu.program import host_agreement, hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, event_files
 from bert_estimator.tpu.verbs.interrupts import Interrupts
@@ -52,6 +52,11 @@ def train(
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
     stop_step = start_step + steps if steps is not None else max_steps
+    host_agreement.check_settings(
+        max_steps=stop_step,
+        train_batch_size=job.batch_size,
+        iterations_per_loop=job.config.tpu_config.iterations_per_loop,
+    )
     if stop_step is not None and start_step >= stop_step:
         tf.logging.info(
             "Nothing to train: %s is at step %d, max_steps is %d.", model_dir, start_step, stop_step

@@ -49,6 +49,20 @@ def test_a_variable_that_cannot_be_split_evenly(rules):
         mesh(4, 4, rules).of_state(STATE)
 
 
+@pytest.mark.parametrize(
+    ("rules", "shape"),
+    [
+        ([("kernel", 0), ("kernel", 1)], (6, 2)),
+        ([("kernel", 0), ("kernel", None)], (6, 8)),
+        ([("kernel", None), ("kernel", 1)], (6, 8)),
+        ([("kernel", 0), ("first", 1), ("kernel", None)], (6, 2)),
+    ],
+)
+def test_the_next_rule_counts_if_an_axis_cannot_be_split(rules, shape):
+    (found,) = mesh(4, 4, rules).of_state(STATE[:1])
+    assert found.shard_shape(STATE[0].shape) == shape
+
+
 @pytest.mark.parametrize("cores_per_replica", [1, 2, 4])
 def test_a_program_of_one_replica_on_all_cores(cores_per_replica):
     random = np.random.RandomState(0)

@@ -90,7 +90,7 @@ def test_more_cores_than_jax_was_started_with():
 def test_several_hosts_cannot_get_more_cores(monkeypatch):
     had = len(devices.import_jax().devices("cpu"))
     monkeypatch.setattr(devices.hosts, "find", lambda: types.SimpleNamespace(number=2))
-    monkeypatch.setattr(devices.hosts, "join", lambda jax, secs: None)
+    monkeypatch.setattr(devices.hosts, "join", lambda jax, secs, master: None)
     with pytest.raises(
         RuntimeError, match=rf"'rehearse:{2 * had + 2}': .* {had} virtual cores.* a new process"
     ):

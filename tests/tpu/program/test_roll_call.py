@@ -102,6 +102,16 @@ def test_hosts_with_other_clusters_are_refused(address, hosts):
     result(chief)[1].close()
 
 
+def test_hosts_with_other_masters_are_refused(address, hosts):
+    addresses = [address, "b:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, "rehearse:2")
+    message = "master is 'rehearse:2', and this host's is 'rehearse:4': all hosts need the same"
+    with pytest.raises(roll_call.ClusterError, match=message):
+        roll_call.answer(addresses, 1, LONG_SECS, "rehearse:4")
+    result(hosts(roll_call.answer, addresses, 1, LONG_SECS, "rehearse:2")).close()
+    result(chief)[1].close()
+
+
 def test_of_two_processes_with_the_same_task_one_is_refused(address, hosts):
     addresses = [address, "b:1", "c:1"]
     chief = hosts(roll_call.hold, addresses, LONG_SECS)

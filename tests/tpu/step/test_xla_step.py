@@ -1,5 +1,6 @@
 """The XLA runtime means what the session runtime means, on any number of cores."""
 
+import dataclasses
 import os
 import sys
 
@@ -359,15 +360,20 @@ def records(params):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """A function of where, and in what parts, to train: (losses, weights) after six steps."""
+    """A function of where, in what parts, and what to train: (losses, weights) after six steps."""
     found = {}
 
-    def train(master, micro_batch_size=None, recompute=False, num_cores_per_replica=None):
-        key = (master, micro_batch_size, recompute, num_cores_per_replica)
+    def train(
+        master, micro_batch_size=None, recompute=False, num_cores_per_replica=None, vocab_size=VOCAB
+    ):
+        key = (master, micro_batch_size, recompute, num_cores_per_replica, vocab_size)
         if key not in found:
             losses = []
             rule = update.UpdateRule("lamb", 1e-2, 100, 2, micro_batch_size=micro_batch_size)
-            model_fn = pretraining.model_fn_builder(BERT, rule, random_seed=3, recompute=recompute)
+            network = dataclasses.replace(BERT, vocab_size=vocab_size)
+            model_fn = pretraining.model_fn_builder(
+                network, rule, random_seed=3, recompute=recompute
+            )
             estimator = toy.make_estimator(
                 tmp_path_factory.mktemp("pretraining"), model_fn, master=master, tf_random_seed=3,
                 log_step_count_steps=1, train_batch_size=ROWS, params={}, iterations_per_loop=1,
@@ -417,6 +423,14 @@ def test_pretraining(pretrained, master, micro_batch_size, recompute):
 def test_pretraining_with_a_model_split_over_cores(pretrained, cores, cores_per_replica):
     losses, weights = pretrained(f"rehearse:{cores}", num_cores_per_replica=cores_per_replica)
     expected_losses, expected_weights = pretrained("")
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    assert_same_weights(weights, expected_weights)
+
+
+@pytest.mark.slow
+def test_a_vocabulary_that_cores_do_not_divide(pretrained):
+    losses, weights = pretrained("rehearse:4", num_cores_per_replica=2, vocab_size=VOCAB + 1)
+    expected_losses, expected_weights = pretrained("", vocab_size=VOCAB + 1)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     assert_same_weights(weights, expected_weights)
 
