@@ -13,8 +13,9 @@ An object is there as a whole or not at all, and is uploaded before the objects 
    the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
 2. The best checkpoint and then `best/best.json`. A resumed run forgets the evaluations of later
    steps, but it would not repeat the evaluations of steps before its checkpoint.
-3. A checkpoint's data, its index, and then the state file `checkpoint`.
-4. Only then files are removed that are gone here, such as old checkpoints.
+3. A checkpoint's data, and then its index, by which a resumed run finds it.
+4. Only then files are removed that are gone here, such as old checkpoints, and then the state file
+   `checkpoint` follows. A resumed run keeps checkpoints that it does not list for good.
 
 So after a kill at any instant the remote directory holds what a local directory may hold after a
 kill. The upload is of a snapshot, made while training waits, so that it is of one instant: big
@@ -56,6 +57,7 @@ _RESULTS = re.compile(
     r"|null_odds\.json)"
 )
 _UPLOADING = "uploading what there is before the command ends"
+_RANK_OF_REMOVALS = 7  # see `_rank`
 # After so many uploads in a row that failed, training ends.
 _MOST_FAILURES = 3
 # What another process writes meanwhile is listed at most so often, until nothing has changed.
@@ -262,16 +264,18 @@ class Mirror:
         """Uploads the files of a snapshot, and removes the files that are gone."""
         start, num_bytes = time.perf_counter(), 0
         try:
-            for name in sorted(changed, key=_rank):
+            ranked = [(_rank(name), name) for name in changed]
+            ranked += [(_RANK_OF_REMOVALS, name) for name in gone]
+            for rank, name in sorted(ranked):
                 self._owner.check()
+                if rank == _RANK_OF_REMOVALS:
+                    storage.remove(f"{self.url}/{name}")
+                    del self._uploaded[name]
+                    continue
                 path = os.path.join(folder, name)
                 storage.upload(path, f"{self.url}/{name}")
                 num_bytes += os.path.getsize(path)
                 self._uploaded[name] = changed[name]
-            for name in gone:
-                self._owner.check()
-                storage.remove(f"{self.url}/{name}")
-                del self._uploaded[name]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if changed:
@@ -336,9 +340,9 @@ def _rank(name):
     *folders, base = name.split("/")
     match = _CHECKPOINT.fullmatch(base)
     if base == "saved_model.pb":
-        return 8
+        return 9
     if base == "checkpoint" and "best" not in folders:
-        return 7
+        return 8
     if base == "best.json":
         return 4
     if "best" in folders:

@@ -97,8 +97,15 @@ def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
     assert list(order) == []
 
 
-def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed_last(url, uploads):
-    mirror = Mirror(url)
+def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed(url, uploads, monkeypatch):
+    """Files are removed between a checkpoint and the state file, which no longer lists them."""
+    mirror, before, remove = Mirror(url), [], storage.remove
+
+    def noted(url):
+        before.append(set(uploads))
+        remove(url)
+
+    monkeypatch.setattr(storage, "remove", noted)
     with mirror.followed(owns=True, takes_over=False):
         write(mirror, "config.json", "checkpoint", *checkpoint(2))
         mirror.upload()
@@ -109,6 +116,8 @@ def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed_last(url,
         uploads.clear()
         storage.write(b"mine", f"{url}/notes.txt")
         mirror.upload()
+        mirror.wait()
+        assert before == [set(checkpoint(4))] * len(checkpoint(2))
     assert sorted(uploads) == sorted(["checkpoint", *checkpoint(4)])
     assert names_in(url) == {"config.json", "checkpoint", *checkpoint(4), "notes.txt"}
 
