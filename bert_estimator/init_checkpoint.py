@@ -13,9 +13,6 @@ from bert_estimator.interchange.network_variables import POOLER
 from bert_estimator.interchange.source import ELECTRA
 from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
 
-# Two networks whose variables have the same shapes can still differ in these.
-_NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
-
 
 def scaffold_fn(
     init_checkpoint: str | None,
@@ -98,22 +95,16 @@ def check_config(source: interchange.Source, bert_config: BertConfig | None) -> 
     if bert_config is None:
         return
     try:
-        source.check_activation(bert_config)
+        source.check_network(bert_config)
     except ValueError as error:
         raise ArgumentError("init_checkpoint", str(error)) from None
-    if source.config is None:
-        return
-    # If layers share weights in either network, the shapes do not show how many layers there are.
-    shared = {bert_config.num_hidden_groups, source.config.num_hidden_groups} != {None}
-    for key in (*_NOT_IN_SHAPES, *["num_hidden_layers"] * shared):
-        ours, theirs = getattr(bert_config, key), getattr(source.config, key)
-        if ours != theirs:
-            raise ArgumentError(
-                "init_checkpoint",
-                f"is of a network with {key}={theirs!r}, but the configuration of the network has "
-                f"{ours!r}; change it there",
-                source.path,
-            )
+    for key, was, value in source.differences(bert_config):
+        raise ArgumentError(
+            "init_checkpoint",
+            f"is of a network with {key}={was!r}, but the configuration of the network has "
+            f"{value!r}; change it there",
+            source.path,
+        )
 
 
 def match(

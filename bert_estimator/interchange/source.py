@@ -68,10 +68,6 @@ class Source:
     version_2_with_negative: bool | None = None
     architecture: str | None = None
 
-    def check_activation(self, config: BertConfig) -> None:
-        """Calls `check_network`, by its former name."""
-        self.check_network(config)
-
     def check_network(self, config: BertConfig) -> None:
         """Checks that a checkpoint of another project gets a network that computes what that does.
 

@@ -97,7 +97,7 @@ def check(
         "holds a network that was not fine-tuned for a task of this script; add --do_train",
     )
     with flags.named(flag):
-        source.check_activation(bert_config)
+        source.check_network(bert_config)
         theirs = source.config or bert_config
         for name, was, value in differences(theirs, bert_config, do_train=False):
             raise ValueError(
