@@ -18,6 +18,7 @@ from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
+from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
@@ -162,7 +163,8 @@ class Run:
         if self.config.mirror is not None:
             listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
         # A signal may come in the step whose loss is not finite, or between two attempts.
-        with Interrupts("finishing the current step, then saving") as interrupts:
+        num_hosts = hosts.find().number
+        with Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
             while not self._train_or_roll_back(
                 input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):

@@ -2,8 +2,8 @@
 
 A host that is killed, or whose machine vanishes, breaks its connection to the chief, and the chief
 tells the other hosts. The devices cannot go on without the lost host: the process says what
-happened, and exits with 1. A host that ends by itself says
-goodbye before.
+happened, and exits with 1. A host that ends by itself says goodbye before, with its exit code. If
+it failed, or if this process still needs it, this process ends with that code.
 """
 
 import contextlib
@@ -12,17 +12,22 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from bert_estimator.tpu.program.roll_call import Connection
 
 EXIT_CODE = 1
 
+# Hosts end together with these codes: success, Ctrl-C, SIGTERM.
+_AGREED = (0, 128 + 2, 128 + 15)
+
 # The chief's error may be the first sign of a host's end, a moment before the broken connection.
 _ERROR_SECS = 3
 # A machine that vanishes breaks a connection later than `roll_call` lets the kernel wait.
 _BROKEN_SECS = 30
+# When a host has left, what all hosts did together before ends within this time on the others.
+_END_SECS = 10
 # Looking for the last checkpoint may hang on a file system of the lost host.
 _ADVICE_SECS = 5
 
@@ -35,6 +40,9 @@ class HostWatch:
       index: the number of this host.
       connections: dict of host's number -> `Connection`.
       end: function of (exit code) that ends the process.
+
+    Attributes:
+      exit_code: what the goodbye says at Python's end: the code of a SystemExit that came by.
     """
 
     def __init__(
@@ -46,7 +54,11 @@ class HostWatch:
     ):
         self._addresses, self._index, self._end = addresses, index, end
         self._connections = dict(connections)
-        self._left, self._advice, self._is_leaving = set(), None, False
+        self._left = {}  # number of a host that has said goodbye -> its exit code
+        self._needed = None  # inside `needing_others`: an object that stands for this call
+        self._advice, self._has_lost = None, False
+        self._is_leaving, self._waits, self._last_code = False, False, 0
+        self.exit_code = 0
         self._explained = None  # the last error that was waited for
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
@@ -59,6 +71,21 @@ class HostWatch:
         """
         self._advice = advice
 
+    @contextlib.contextmanager
+    def needing_others(self) -> Iterator[None]:
+        """Surrounds work of all hosts: a host that has left, or leaves meanwhile, is lost."""
+        before, self._needed = self._needed, object()
+        try:
+            self._lose_left()
+            yield
+        except Exception as error:
+            if _is_of_connections(error):
+                self._lose_left()
+                self.wait_for_cause(error)
+            raise
+        finally:
+            self._needed = before
+
     def wait_for_cause(self, error: Exception) -> None:
         """Waits until the watch ends the process, if a lost host may have caused this error.
 
@@ -68,10 +95,16 @@ class HostWatch:
             self._explained = error
             time.sleep(_BROKEN_SECS if _is_of_connections(error) else _ERROR_SECS)
 
-    def leave(self, code: int) -> None:
-        """Says goodbye to the other hosts, with the exit code of this process."""
+    def leave(self, code: int, waits: bool = False) -> None:
+        """Says goodbye to the other hosts, with the exit code of this process.
+
+        Args:
+          code: the exit code.
+          waits: whether this process then waits for the other hosts, as jax's farewell does. If one
+            of them is lost meanwhile, the process ends, with the code or with 1.
+        """
         with self._lock:
-            self._is_leaving = True
+            self._is_leaving, self._waits, self._last_code = True, waits, code
             for connection in self._connections.values():
                 connection.send(leaving=code, host=self._index)
 
@@ -98,27 +131,42 @@ class HostWatch:
             return False
         for message in messages:
             if "lost" in message:
-                self._lose(message["lost"], message["why"])
+                self._lose(message["lost"], message["why"], message.get("code", EXIT_CODE))
             elif "leaving" in message:
                 self._let_go(message["host"], message["leaving"])
         return True
 
     def _let_go(self, number, code):
-        """Notes a goodbye. A host that failed by itself makes the others end with it."""
-        self._left.add(number)
-        if code in (0, 128 + 2, 128 + 15):  # These ends were agreed on.
-            return
-        # This host may be about to fail in the same way, and to say so.
-        time.sleep(_ERROR_SECS)
-        self._lose(number, f"it has ended with exit code {code}, and its own output says why", code)
+        """Notes a goodbye. A host that failed by itself makes the others end with it.
+
+        A host that ended in another way does so, too, if this host is about to wait for it.
+        """
+        self._left[number] = code
+        if code not in _AGREED:
+            # This host may be about to fail in the same way, and to say so.
+            time.sleep(_ERROR_SECS)
+            why = f"it has ended with exit code {code}, and its own output says why"
+            self._lose(number, why, code)
+        elif (needed := self._needed) is not None:
+            time.sleep(_END_SECS)
+            if self._needed is needed:
+                self._lose_left()
+
+    def _lose_left(self):
+        """Ends the process if a host has left as if all did, since this process needs it."""
+        for number, code in list(self._left.items()):
+            if code in _AGREED:
+                why = f"it has ended with exit code {code} before the work of all hosts was done"
+                self._lose(number, why, code or EXIT_CODE)
 
     def _lose(self, number, why, code=EXIT_CODE):
         with self._lock:
-            if self._is_leaving:
+            if self._has_lost or (self._is_leaving and not self._waits):
                 return
+            self._has_lost, code = True, self._last_code or code
             for other, connection in self._connections.items():
                 if other != number:
-                    connection.send(lost=number, why=why)
+                    connection.send(lost=number, why=why, code=code)
         print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):
             sys.stdout.flush()

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -74,8 +75,8 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = Non
     Args:
       jax: the module.
       wait_secs: how long to wait for hosts that have not started yet.
-
       master: what names the cores, which must be the same on all hosts.
+
     Raises:
       roll_call.ClusterError: the hosts cannot meet.
       roll_call.MissingHostsError: a host has not come in time.
@@ -94,6 +95,9 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = Non
     name = "no_grpc_proxy"
     no_proxy = os.environ.get(name) or os.environ.get("no_proxy") or ""
     os.environ[name] = ",".join(filter(None, [no_proxy, "127.0.0.1"]))
+    # jax would catch SIGTERM, unseen by Python, and go on. `verbs.interrupts` handles it.
+    if hasattr(jax.config, "jax_enable_preemption_service"):
+        jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator_address=f"127.0.0.1:{port}",
         coordinator_bind_address=f"[::]:{port}",
@@ -101,8 +105,9 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = Non
         process_id=hosts.index,
         initialization_timeout=_INITIALIZATION_SECS,
         heartbeat_timeout_seconds=_NEVER_SECS,
+        shutdown_timeout_seconds=_NEVER_SECS,
     )
-    atexit.register(_say_goodbye)  # before jax's own farewell
+    atexit.register(_say_goodbye)  # before jax's farewell, which waits for the other hosts
     return hosts
 
 
@@ -113,32 +118,62 @@ def advise(advice: Callable[[], str]) -> None:
 
 
 @contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Surrounds work that needs all hosts; if a host leaves meanwhile, this process ends with it.
+
+    It ends at once if a host has left before. Alone, this does nothing.
+    """
+    with _watches[0].needing_others() if _watches else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
 def explaining_errors() -> Iterator[None]:
-    """If the block raises an error, waits a while: the process ends if a lost host is the cause."""
+    """If the block raises an error, waits a while: the process ends if a lost host is the cause.
+
+    The goodbye to the other hosts says the code of a SystemExit.
+    """
     try:
         yield
+    except SystemExit as end:
+        if _watches:
+            _watches[0].exit_code = _as_number(end.code)
+        raise
     except Exception as error:
         if _watches:
             _watches[0].wait_for_cause(error)
         raise
 
 
-def leave(code: int) -> None:
-    """Says goodbye to the other hosts, and ends the process with an exit code.
+def leave(code: int | str | None) -> None:
+    """Says goodbye to the other hosts, and ends the process with an exit code, as SystemExit does.
 
     Alone, this does nothing.
     """
     if _watches:
-        _watches[0].leave(code or 0)
-        exit_now(code or 0)
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+        _watches[0].leave(_as_number(code))
+        exit_now(_as_number(code))
+
+
+def _as_number(code):
+    """Returns the exit code of SystemExit(code), whose `code` may be None or a text."""
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def _say_goodbye():
-    """Says goodbye when Python ends. After an exception that nobody caught, it ends at once."""
-    failed = getattr(sys, "last_value", None) is not None
-    _watches[0].leave(int(failed))
-    if failed:
-        exit_now(1)
+    """Says goodbye when Python ends.
+
+    If this host has failed, it ends at once, as the others do. Otherwise jax's farewell comes next.
+    """
+    error, code = getattr(sys, "last_value", None), _watches[0].exit_code
+    if error is not None:  # an exception that nobody caught
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    fails = code not in (0, 128 + signal.SIGTERM)
+    _watches[0].leave(code, waits=not fails)
+    if fails:
+        exit_now(code)
 
 
 @contextlib.contextmanager
@@ -182,4 +217,5 @@ def gather(values) -> "np.ndarray":
         return np.asarray(values)[np.newaxis]
     from jax.experimental import multihost_utils
 
-    return np.asarray(multihost_utils.process_allgather(np.asarray(values)))
+    with together():
+        return np.asarray(multihost_utils.process_allgather(np.asarray(values)))

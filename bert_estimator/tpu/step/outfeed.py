@@ -7,8 +7,10 @@ and is fed the values of the step's tensors, concatenated over the cores.
 
 import collections
 import contextlib
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -138,10 +140,17 @@ class Outfeed:
             except queue.Full:
                 continue
 
-    def drain(self) -> None:
-        """Waits until all values that were handed over are processed; raises the first error."""
+    def drain(self, secs: float = math.inf) -> None:
+        """Waits until all values that were handed over are processed; raises the first error.
+
+        Args:
+          secs: how long to wait at most.
+        """
+        end = time.monotonic() + secs
         with self._values.all_tasks_done:
-            while self._values.unfinished_tasks and self._thread.is_alive():
+            while (
+                self._values.unfinished_tasks and self._thread.is_alive() and time.monotonic() < end
+            ):
                 self._values.all_tasks_done.wait(_POLL_SECS)
         self._error.raise_if_any()
 

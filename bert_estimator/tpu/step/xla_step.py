@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program import devices, hosts
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.device_loop import DeviceLoop
 from bert_estimator.tpu.spec import ModeKeys
@@ -28,6 +28,10 @@ from bert_estimator.tpu.step.summaries import StepSummaries
 # One chunk waits while the devices work on another, so that they can go on with it at once.
 _CHUNKS_WAITING = 1
 
+# After an error of the input, so long does a host of several wait for the chunks that it started:
+# an error of theirs came first. They do not end if another host never starts them.
+_CHUNKS_SECS = 10
+
 
 class XlaStep:
     """Runs a step on the cores that the job's master names. See `interface.Step`.
@@ -37,7 +41,7 @@ class XlaStep:
     """
 
     def __init__(self, job, input_fn, start_step):
-        self._job = job
+        self._job, self._alone = job, job.hosts.number == 1
         self._inputs = static_inputs(job, input_fn, start_step)
         self._model = CoreModel(job, self._inputs)
         placeholders = self._model.graph.inputs
@@ -112,7 +116,7 @@ class XlaStep:
     def run_loop(self, iterations, hook_run, visit):
         self._result, summary = LoopResult([], {}, {}, None), None
         due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
-        with self._loop_length.timed(iterations):
+        with self._loop_length.timed(iterations), hosts.together():
             with self._session.on_devices(self._device_loop.put_state) as state:
                 self._start_chunks(iterations, state, functools.partial(visit, self._result))
                 self._chunks.drain()
@@ -145,21 +149,21 @@ class XlaStep:
             iterations -= len(batches)
             # DeviceLoop does not run steps after a loss that is not finite. Several hosts must
             # start the same chunks, so they do not look at the loss here.
-            alone = self._job.hosts.number == 1
             losses = self._result.losses
-            if alone and losses and self._host.ends_training(losses[-1]):
+            if self._alone and losses and self._host.ends_training(losses[-1]):
                 return
 
     def _next_batches(self, number, interrupted):
         """Returns a list of the next batches, at most `number`.
 
         It always waits for the first batch. It waits for more only while the devices are busy. The
-        list is shorter, or empty, if `interrupted()` becomes true or an error comes.
+        list is shorter, or empty, if `interrupted()` becomes true or an error comes. With several
+        hosts an error is raised at once: a shorter chunk would wait for the other hosts in vain.
         """
         batches, start = [], time.perf_counter()
 
         def enough():
-            if self._job.hosts.number > 1:  # All hosts must start chunks of the same length.
+            if not self._alone:  # All hosts must start chunks of the same length.
                 return interrupted()
             return interrupted() or (batches and self._is_idle() and not self._host.has_batch())
 
@@ -171,7 +175,7 @@ class XlaStep:
                 batches.append(batch)
         except Exception:
             # The batches before the error are used first. The next call raises it again.
-            if not batches or self._host.error:
+            if not batches or self._host.error or not self._alone:
                 raise
         if self._is_idle():
             now = time.perf_counter()
@@ -182,7 +186,11 @@ class XlaStep:
         try:
             return self._host.next_batch(interrupted)
         except Exception:
-            self.finish(self._session)  # If an earlier step failed, this raises its error.
+            # If an earlier step failed, its error is raised.
+            if self._alone:
+                self.finish(self._session)
+            else:
+                self._chunks.drain(_CHUNKS_SECS)
             raise
 
     def _is_idle(self):

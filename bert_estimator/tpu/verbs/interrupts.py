@@ -30,7 +30,7 @@ class Interrupts:
 
     If a training's listener evaluates, there is an `Interrupts` inside another. The two share their
     signals: a request to stop the inner one also stops the outer one, and a signal after that ends
-    the process. After a request, entering another `Interrupts` raises at once.
+    the process. After a request, entering another `Interrupts` raises at once, on all hosts.
 
     Python only handles a signal when the main thread returns from TensorFlow, which may take long.
     So a separate thread watches for signals, through the signal module's wakeup file descriptor.
@@ -62,7 +62,7 @@ class Interrupts:
         if self._counts:
             if _entered:
                 self._outermost = _entered[0]
-                self._raise(self.requested)
+                self.raise_if_requested()
             _entered.append(self)
             if self._outermost is self:
                 self._install()

@@ -2,6 +2,7 @@
 
 import queue
 import socket
+import threading
 
 import pytest
 
@@ -16,6 +17,7 @@ LONG_SECS = 100  # Nothing here waits so long.
 def no_pauses(monkeypatch):
     monkeypatch.setattr(host_watch, "_ERROR_SECS", 0)
     monkeypatch.setattr(host_watch, "_BROKEN_SECS", 0)
+    monkeypatch.setattr(host_watch, "_END_SECS", 0)
 
 
 @pytest.fixture
@@ -54,13 +56,14 @@ def test_a_broken_connection_ends_the_process(watched, capsys):
     assert "error: host 2 of TF_CONFIG (c:1) is lost: its process or its machine has ended. " in err
     assert "The last checkpoint is x. Start the same commands again on all hosts" in err
     # The chief tells the host that is left.
-    assert far[1].receive() == [{"lost": 2, "why": "its process or its machine has ended"}]
+    why = "its process or its machine has ended"
+    assert far[1].receive() == [{"lost": 2, "why": why, "code": 1}]
 
 
 def test_the_chief_s_word_ends_the_process(watched, capsys):
     _, far, codes = watched(1, [0])
-    far[0].send(lost=2, why="it was there before")
-    assert codes.get(timeout=LONG_SECS) == 1
+    far[0].send(lost=2, why="it was there before", code=77)
+    assert codes.get(timeout=LONG_SECS) == 77
     assert "host 2 of TF_CONFIG (c:1) is lost: it was there before." in capsys.readouterr().err
 
 
@@ -71,7 +74,9 @@ def test_a_host_that_fails_ends_the_others_with_its_exit_code(watched, capsys, c
     far[1].close()
     assert codes.get(timeout=LONG_SECS) == code
     err = capsys.readouterr().err
-    assert f"(b:1) is lost: it has ended with exit code {code}, and its own output says why" in err
+    why = f"it has ended with exit code {code}, and its own output says why"
+    assert f"(b:1) is lost: {why}" in err
+    assert far[2].receive() == [{"lost": 1, "why": why, "code": code}]
 
 
 @pytest.mark.parametrize("code", [0, 130, 143])
@@ -81,6 +86,68 @@ def test_a_host_that_ends_as_agreed_does_not_disturb(watched, code):
     far[1].close()
     watch._thread.join(LONG_SECS)  # It has nobody left to watch.
     assert codes.empty()
+
+
+LEFT = [(0, 1), (130, 130), (143, 143)]  # codes of a host that has left, and of who needs it
+
+
+@pytest.mark.parametrize(("code", "own_code"), LEFT)
+def test_a_host_that_has_left_is_lost_once_it_is_needed(watched, capsys, code, own_code):
+    watch, far, codes = watched(0, [1])
+    far[1].send(leaving=code, host=1)
+    far[1].close()
+    watch._thread.join(LONG_SECS)
+    with watch.needing_others():
+        assert codes.get(timeout=LONG_SECS) == own_code
+    assert (
+        f"host 1 of TF_CONFIG (b:1) is lost: it has ended with exit code {code} before the work of "
+        "all hosts was done. Start" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(("code", "own_code"), LEFT)
+def test_a_host_that_leaves_while_it_is_needed_is_lost(watched, code, own_code):
+    watch, far, codes = watched(0, [1])
+    with watch.needing_others(), watch.needing_others():
+        far[1].send(leaving=code, host=1)
+        assert codes.get(timeout=LONG_SECS) == own_code
+
+
+def test_a_host_may_leave_a_moment_before_this_one_has_done_what_all_did(watched, monkeypatch):
+    watch, far, codes = watched(0, [1])
+    leaves, done = threading.Event(), threading.Event()
+
+    def sleep(secs):
+        leaves.set()
+        done.wait(LONG_SECS)
+
+    monkeypatch.setattr(host_watch.time, "sleep", sleep)
+    with watch.needing_others():
+        far[1].send(leaving=0, host=1)
+        assert leaves.wait(LONG_SECS)
+    done.set()
+    far[1].close()
+    watch._thread.join(LONG_SECS)
+    assert codes.empty()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("Gloo AllGather failed: Connection closed by peer", 143), ("bad", None)]
+)
+def test_a_host_that_has_left_is_the_cause_of_a_broken_connection(watched, error, code):
+    watch, _, codes = watched(0, [1])
+    with pytest.raises(ValueError, match=error), watch.needing_others():
+        watch._left[1] = 143  # as `_let_go` does before it waits
+        raise ValueError(error)
+    assert codes.empty() if code is None else codes.get(timeout=LONG_SECS) == code
+
+
+@pytest.mark.parametrize(("code", "own_code"), [(0, 1), (143, 143)])
+def test_a_host_that_waits_for_the_others_end_does_not_wait_for_a_lost_one(watched, code, own_code):
+    watch, far, codes = watched(1, [0])
+    watch.leave(code, waits=True)
+    far[0].close()
+    assert codes.get(timeout=LONG_SECS) == own_code
 
 
 def test_a_process_that_leaves_says_so_and_does_not_mind_others(watched):

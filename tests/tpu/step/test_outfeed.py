@@ -126,6 +126,18 @@ def test_drain_without_values_returns(started):
     started(HostLog())[0].drain()
 
 
+def test_drain_waits_no_longer_than_it_is_told_to():
+    ends = threading.Event()
+    feed = Outfeed(lambda values: ends.wait(100), FirstError())
+    feed.start()
+    feed.put(1)
+    feed.drain(0.01)
+    ends.set()
+    feed.drain()
+    feed.stop()
+    feed.join(100)
+
+
 def test_an_error_ends_it_and_is_raised_by_put_and_drain(started):
     log = HostLog(fails_at=3)
     feed, error = started(log)

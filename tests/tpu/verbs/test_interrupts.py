@@ -257,6 +257,25 @@ def test_a_signal_while_the_hosts_agree_is_for_the_next_time(monkeypatch):
             asked.raise_if_requested()
 
 
+def test_several_hosts_agree_before_one_within_another_raises(monkeypatch):
+    """Asks the others first: they would wait for a host that leaves alone."""
+    gathered = []
+
+    def gather(values):
+        gathered.append(values)
+        return np.array([values, [0, 0]])
+
+    monkeypatch.setattr(hosts, "gather", gather)
+    with Interrupts("training", num_hosts=2):
+        with Interrupts("training on", num_hosts=2):
+            pass
+        raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit, match="143"), Interrupts("evaluating", num_hosts=2):
+            raise AssertionError
+    assert gathered == [[0, 0], [0, signal.SIGTERM]]
+    assert not interrupts.in_one()
+
+
 def test_other_signals_are_left_alone():
     called = []
     previous = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
