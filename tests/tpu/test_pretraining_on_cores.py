@@ -10,7 +10,7 @@ import toy
 from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
 
-pytestmark = pytest.mark.usefixtures("xla_runtime")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("xla_runtime")]
 
 VOCAB, LENGTH, MASKED, ROWS, STEPS = 30522, 32, 5, 64, 50
 MASK_ID = 103
@@ -18,8 +18,6 @@ BERT = BertConfig.preset("tiny", VOCAB)
 WITHOUT_DROPOUT = dataclasses.replace(
     BERT, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
 )
-
-pytestmark = pytest.mark.slow
 
 
 def input_fn(params):
