@@ -138,6 +138,7 @@ def workspace(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")  # which some of the commands need
 def test_the_commands_run_as_printed(workspace):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     bin_dir = os.path.dirname(sys.executable)

@@ -187,7 +187,9 @@ def test_own_table_to_a_served_model(workspace, journey, model):
 
 
 @pytest.mark.parametrize("cores", [[], ["--use_tpu"], ["--use_tpu", "--tpu_name=rehearse:2"]])
-def test_an_old_script(journey, tmp_path, cores):
+def test_an_old_script(journey, tmp_path, request, cores):
+    if "--tpu_name=rehearse:2" in cores:
+        request.getfixturevalue("xla_runtime")
     run = ["-m", "bert_estimator.legacy", SCRIPT, f"--model_dir={tmp_path}", *cores]
     lines = journey.run(*run)
     assert [line for line in lines if "step 60/60" in line]

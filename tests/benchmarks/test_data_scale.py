@@ -77,7 +77,7 @@ def test_what_breaks_the_promises(changes, broken):
 
 @pytest.mark.slow
 def test_the_last_line_is_json(tmp_path, capsys):
-    data_scale.main(["--megabytes=12", "--vocab_size=400", f"--directory={tmp_path}"])
+    data_scale.main(["--megabytes=24", "--vocab_size=400", f"--directory={tmp_path}"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["kills"] == 3 and result["compared_with"] == ["resumed"]
     assert result["compared_files"] == 8 + 3  # shards; manifest, counts and vocabulary
