@@ -59,10 +59,14 @@ class RunDirectory:
         try:
             yield
         finally:
-            own = set(filter(_is_index, os.listdir(self._checkpoints_in))) - self._found
-            if self.is_of_another_program() and not own:
-                for name in {_CONFIG, *NETWORK_FILES} - self._found:
-                    with contextlib.suppress(FileNotFoundError):
+            if self.is_of_another_program():
+                self._forget_what_is_not_true()
+
+    def _forget_what_is_not_true(self):
+        with contextlib.suppress(FileNotFoundError):  # the directory may have vanished
+            if set(filter(_is_index, os.listdir(self._checkpoints_in))) <= self._found:
+                for name in {_CONFIG, *NETWORK_FILES}.intersection(os.listdir(self.path)):
+                    if name not in self._found:
                         os.remove(os.path.join(self.path, name))
 
     def holds_checkpoint(self) -> bool:
