@@ -4,12 +4,13 @@
 
 For each precision this runs `run_classifier.py` on sentences of the embedded corpus, as it is and
 with --use_tpu, which pads every text to --max_seq_length; and if TRANSFORMERS_PYTHON names a Python
-with torch and transformers, the same work there, with batches as long as their longest text. Each
-runs in a process of its own. Rates of training leave out the first steps; rates of predictions come
-from the times of two runs, with all texts and with a quarter of them. The best of the rounds
-counts. Everything is written to results/fine_tuning_speed.json. To try it:
+with torch and transformers, the same network there, with batches as long as their longest text.
+Each runs in a process of its own. Rates of training leave out the first steps. The script's rates
+of predictions come from the times of two runs, with all texts and with a quarter of them, and so
+include tokenizing and writing; torch gets ids, and its first batches are left out. The best of the
+rounds counts. Everything is written to results/fine_tuning_speed.json. To try it:
 
-    python -m benchmarks.fine_tuning_speed --network=tiny --steps=2 --texts=64 --rounds=1 \\
+    python -m benchmarks.fine_tuning_speed --network=tiny --steps=2 --texts=128 --rounds=1 \\
         --results=/tmp/fine_tuning_speed.json
 """
 
@@ -185,6 +186,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="measure every side this often")
     parser.add_argument("--results", default=RESULTS, help="write this JSON file")
     arguments = parser.parse_args(argv)
+    if arguments.texts <= _WARMUP * arguments.batch:
+        parser.error(f"--texts={arguments.texts}: must be more than {_WARMUP} batches")
     settings = {name: getattr(arguments, name) for name in ("network", "length", "batch")}
     with tempfile.TemporaryDirectory() as directory:
         work = Work(directory, **settings, steps=arguments.steps, texts=arguments.texts)

@@ -50,7 +50,7 @@ class RunDirectory:
         return _CONFIG not in self._found and any(map(_is_index, self._found))
 
     @contextlib.contextmanager
-    def taking_over(self) -> Iterator[None]:
+    def going_on_from_another_program(self) -> Iterator[None]:
         """Surrounds a training, which may go on from another program's checkpoint.
 
         Unless it writes a checkpoint of its own, the files that say what the run is are removed at
@@ -63,7 +63,7 @@ class RunDirectory:
                 self._forget_what_is_not_true()
 
     def _forget_what_is_not_true(self):
-        with contextlib.suppress(FileNotFoundError):  # the directory may have vanished
+        with contextlib.suppress(OSError):  # the error that ended the training says more
             if set(filter(_is_index, os.listdir(self._checkpoints_in))) <= self._found:
                 for name in {_CONFIG, *NETWORK_FILES}.intersection(os.listdir(self.path)):
                     if name not in self._found:

@@ -60,8 +60,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
     bad = [name for name, value in weights.items() if not np.all(np.isfinite(value))]
     if bad:
         raise ValueError(
-            f"{source.path}: these weights are not finite: {', '.join(bad)}. Nothing was written; "
-            "convert an earlier checkpoint"
+            f"{source.path}: {len(bad)} weights are not finite, such as {', '.join(bad[:10])}. "
+            "Nothing was written; convert a checkpoint or a model whose weights are"
         )
     parent, name = os.path.split(os.path.abspath(target))
     os.makedirs(parent, exist_ok=True)

@@ -46,7 +46,8 @@ def checkpoint_of(source: Source) -> str | None:
       source: the network.
 
     Returns:
-      The checkpoint's path; None if the network has neither a step nor the head of a fine-tuning.
+      The checkpoint's path; None if an estimator cannot restore the network's own, and the network
+      does not have the head of a fine-tuning.
     """
     if is_restorable(source):
         return source.checkpoint
@@ -136,7 +137,7 @@ def check(
             )
 
 
-def warn_of_other_labels(source: Source, head: Sequence[str], task: Mapping[str, Any]) -> None:
+def warn_of_another_task(source: Source, head: Sequence[str], task: Mapping[str, Any]) -> None:
     """Warns if training starts from a head that has learned something else, of the same size.
 
     Args:

@@ -84,7 +84,7 @@ class FineTuning(abc.ABC):
                 lower = self.task()["do_lower_case"]
                 vocabulary.check_start(config, self._data.vocab_file, lower, "vocab_file")
                 source = interchange.open_source(config.init_checkpoint)
-                fine_tuned.warn_of_other_labels(source, self.head(), self.task())
+                fine_tuned.warn_of_another_task(source, self.head(), self.task())
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))
         if not config.do_train:
             self._check_is_trained()
@@ -169,7 +169,7 @@ class FineTuning(abc.ABC):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
         config, source = self._config, self._run.only_reads_elsewhere()
         flag = "output_dir" if source is None else "init_checkpoint"
-        if source is None:
+        if (source := source or self._run.of_another_program) is None:
             checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
             flags.check(
                 checkpoint,
@@ -204,10 +204,10 @@ class FineTuning(abc.ABC):
     def train(self) -> None:
         """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
         config, directory = self._config, self._run.directory
+        corners = _update_rule(config, self._data).corners()
         directory.write_network(
             self._data.bert_config.to_dict(), self._data.vocab_file, self.task()
         )
-        corners = _update_rule(config, self._data).corners()
         directory.write_config(config.settings(), config.sources, self._data.digest(), corners)
         directory.forget_metrics_after(self._run.estimator.global_step())
         best_checkpoint = None

@@ -74,6 +74,7 @@ class Pretraining:
             "eval_input_file": (self.data.eval_digest, self.data.num_eval_records),
         }
         estimator.check_hosts_have_same_files(config, contents)
+        self._run = Run(config, directory, _estimator(config, bert_config, master))
         if config.do_train:
             directory.check_config(config.settings_to_go_on(), self.data.digest)
             starts = config.init_checkpoint and not directory.holds_checkpoint()
@@ -101,7 +102,6 @@ class Pretraining:
             read = self.data.vocab_file, self.data.do_lower_case
             vocabulary.check_start(config, *read, given)
         self._bert_config = bert_config
-        self._run = Run(config, directory, _estimator(config, bert_config, master))
 
     def run(self) -> None:
         """Trains and evaluates, as the flags say; prints the results and where the files are."""

@@ -104,7 +104,7 @@ class Run:
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
-        if config.do_train and (source := self._of_another_program()) is not None:
+        if config.do_train and (source := self.of_another_program) is not None:
             flags.check(
                 fine_tuned.is_restorable(source),
                 "output_dir",
@@ -132,7 +132,7 @@ class Run:
           best_checkpoint: `BestCheckpoint` that evaluates checkpoints and may end training; or
             None.
         """
-        with self.directory.taking_over():
+        with self.directory.going_on_from_another_program():
             if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
                 self._train(input_fn, num_train_steps, best_checkpoint)
 
@@ -272,10 +272,11 @@ class Run:
     def _elsewhere(self):
         source = self.only_reads_elsewhere()
         if source is None and not self.config.do_train:
-            source = self._of_another_program()
+            source = self.of_another_program
         return None if source is None else fine_tuned.checkpoint_of(source)
 
-    def _of_another_program(self):
+    @functools.cached_property
+    def of_another_program(self) -> interchange.Source | None:
         """Returns the network in the run's directory, if another program wrote it, or None."""
         if not self.directory.is_of_another_program():
             return None

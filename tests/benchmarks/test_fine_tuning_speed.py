@@ -25,7 +25,7 @@ def test_every_figure_is_there(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRANSFORMERS_PYTHON", raising=False)
     results = tmp_path / "results.json"
     fine_tuning_speed.main(
-        ["--network=tiny", "--steps=2", "--texts=64", "--rounds=1", f"--results={results}"]
+        ["--network=tiny", "--steps=2", "--texts=128", "--rounds=1", f"--results={results}"]
     )
     result = json.loads(results.read_text(encoding="utf-8"))
     assert 10 < result["mean_length"] < 60

@@ -8,7 +8,7 @@ import fixtures
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from scripts import SQUAD, TAGGER
+from scripts import PRETRAINING, SQUAD, TAGGER
 from tiny_run import bert_config, words, write_pairs
 from tiny_run import classifier_flags as command
 
@@ -200,6 +200,27 @@ def test_a_model_dir_with_other_names_or_types_is_evaluated_in_place(
     message = f"--output_dir={tmp_path}/run_x: holds {tmp_path}/run_x/model.ckpt-7, whose variables"
     assert message + " have other names or types than here" in capsys.readouterr().err
     assert before == sorted(path.name for path in (tmp_path / "run_x").iterdir())
+
+
+def test_a_model_dir_is_compared_with_what_lies_beside_its_checkpoint(tmp_path, capsys, model):
+    """Its network is evaluated from a copy, which lies elsewhere."""
+    write_model_dir(tmp_path / "run_x", model, dtype=np.float16)
+    write_vocab([*SPECIAL_TOKENS, *reversed(WORDS)], str(tmp_path / "run_x" / "vocab.txt"))
+    assert run(tmp_path, "x") == 2
+    message = f"the network was trained with the vocabulary {tmp_path}/run_x/vocab.txt"
+    assert message in capsys.readouterr().err
+
+
+def test_pretraining_leaves_a_model_dir_that_it_refuses_as_it_was(tmp_path, capsys, model):
+    PRETRAINING.write_data(tmp_path)
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "run_x", ignore_errors=True)
+        write_model_dir(tmp_path / "run_x", model, dtype=np.float16)
+        before = sorted(path.name for path in (tmp_path / "run_x").iterdir())
+        flags = PRETRAINING.flags(tmp_path, tmp_path / "run_x", do_train=True)
+        assert PRETRAINING.main(flags) == 2
+        assert "have other names or types than here" in capsys.readouterr().err
+        assert before == sorted(path.name for path in (tmp_path / "run_x").iterdir())
 
 
 def test_a_training_that_does_not_fit_a_model_dir_leaves_it_as_it_was(tmp_path, capsys, model):

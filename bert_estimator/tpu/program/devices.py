@@ -136,8 +136,8 @@ def _devices_of_kind(kind, master, wait_secs, error_text):
     if len({*of_hosts.values()}) > 1:
         counts = ", ".join(f"host {host} has {number}" for host, number in of_hosts.items())
         raise RuntimeError(
-            f"master={master!r}: the hosts need as many cores each, but {counts}. Hide some from "
-            "the hosts with more, as CUDA_VISIBLE_DEVICES does"
+            f"master={master!r}: each host needs the same number of cores, but {counts}. Hide "
+            "some from the hosts with more, as CUDA_VISIBLE_DEVICES does"
         )
     return cores
 

@@ -20,7 +20,8 @@ from bert_estimator.tpu.program.roll_call import Connection
 EXIT_CODE = 1
 
 # Hosts end together with these codes: success, Ctrl-C, SIGTERM.
-_AGREED = (0, 128 + 2, 128 + 15)
+_CTRL_C = 128 + 2
+_AGREED = (0, _CTRL_C, 128 + 15)
 
 # The chief's error may be the first sign of a host's end, a moment before the broken connection.
 _ERROR_SECS = 3
@@ -74,7 +75,8 @@ class HostWatch:
     @contextlib.contextmanager
     def needing_others(self) -> Iterator[None]:
         """Surrounds work of all hosts: a host that has left, or leaves meanwhile, is lost."""
-        before, self._needed = self._needed, object()
+        before = self._needed
+        self._needed = before or object()  # the outermost block counts
         try:
             self._lose_left()
             yield
@@ -95,18 +97,22 @@ class HostWatch:
             self._explained = error
             time.sleep(_BROKEN_SECS if _is_of_connections(error) else _ERROR_SECS)
 
-    def leave(self, code: int, waits: bool = False) -> None:
+    def leave(self, code: int, waits: bool = False) -> bool:
         """Says goodbye to the other hosts, with the exit code of this process.
 
         Args:
           code: the exit code.
           waits: whether this process then waits for the other hosts, as jax's farewell does. If one
             of them is lost meanwhile, the process ends, with the code or with 1.
+
+        Returns:
+          Whether waiting makes sense: a host that Ctrl-C has ended does not wait.
         """
         with self._lock:
             self._is_leaving, self._waits, self._last_code = True, waits, code
             for connection in self._connections.values():
                 connection.send(leaving=code, host=self._index)
+            return _CTRL_C not in self._left.values()
 
     def _run(self):
         with selectors.DefaultSelector() as selector:
@@ -141,8 +147,12 @@ class HostWatch:
 
         A host that ended in another way does so, too, if this host is about to wait for it.
         """
-        self._left[number] = code
-        if code not in _AGREED:
+        with self._lock:
+            self._left[number] = code
+            waits_in_vain = self._waits and code == _CTRL_C
+        if waits_in_vain:
+            self._end(self._last_code)
+        elif code not in _AGREED:
             # This host may be about to fail in the same way, and to say so.
             time.sleep(_ERROR_SECS)
             why = f"it has ended with exit code {code}, and its own output says why"
@@ -167,8 +177,8 @@ class HostWatch:
             for other, connection in self._connections.items():
                 if other != number:
                     connection.send(lost=number, why=why, code=code)
-        print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # such as a closed pipe: the process ends all the same
+            print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         self._end(code)
 

@@ -131,8 +131,10 @@ def together() -> Iterator[None]:
 def explaining_errors() -> Iterator[None]:
     """If the block raises an error, waits a while: the process ends if a lost host is the cause.
 
-    The goodbye to the other hosts says the code of a SystemExit.
+    The goodbye to the other hosts says the code of a SystemExit that leaves the block.
     """
+    if _watches:
+        _watches[0].exit_code = 0  # of an earlier block, whose SystemExit was caught
     try:
         yield
     except SystemExit as end:
@@ -165,14 +167,15 @@ def _as_number(code):
 def _say_goodbye():
     """Says goodbye when Python ends.
 
-    If this host has failed, it ends at once, as the others do. Otherwise jax's farewell comes next.
+    If this host has failed, it ends at once, as the others do. Otherwise jax's farewell comes next,
+    which waits for the other hosts.
     """
     error, code = getattr(sys, "last_value", None), _watches[0].exit_code
     if error is not None:  # an exception that nobody caught
         code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     fails = code not in (0, 128 + signal.SIGTERM)
-    _watches[0].leave(code, waits=not fails)
-    if fails:
+    makes_sense = _watches[0].leave(code, waits=not fails)
+    if fails or not makes_sense:
         exit_now(code)
 
 

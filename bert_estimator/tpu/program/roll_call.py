@@ -173,19 +173,18 @@ class _Roll:
     def _enter(self, connection, message):
         number, addresses = message.get("host"), message.get("addresses")
         if addresses != self._addresses or number not in range(1, len(self._addresses)):
-            connection.send(
-                refused=f"the chief's TF_CONFIG has the hosts {self._addresses}, and this host's "
-                f"TF_CONFIG has {addresses}: all hosts need the same cluster"
+            self._refuse(
+                connection,
+                f"the chief's TF_CONFIG has the hosts {self._addresses}, and this host's TF_CONFIG "
+                f"has {addresses}: all hosts need the same cluster",
             )
-            self._forget(connection)
             return
         if message.get("master") != self._master:
-            connection.send(
-                refused=f"the chief's master is {self._master!r}, and this host's is "
-                f"{message.get('master')!r}: all hosts need the same (--tpu_name, or the "
-                "environment variable TPU_NAME)"
+            self._refuse(
+                connection,
+                f"the chief's master is {self._master!r}, and this host's is "
+                f"{message.get('master')!r}: all hosts need the same master, or TPU_NAME",
             )
-            self._forget(connection)
             return
         if number in self.hosts:  # It was started again, and the kernel has not noticed the end.
             self.hosts[number].send(
@@ -195,6 +194,12 @@ class _Roll:
             self._forget(self.hosts[number])
         self._strangers.pop(connection.socket, None)
         self.hosts[number] = connection
+
+    def _refuse(self, connection, reason):
+        """Ends a connection, and says why on both hosts; the chief goes on waiting."""
+        logging.getLogger("tensorflow").warning("A host was refused: %s.", reason)
+        connection.send(refused=reason)
+        self._forget(connection)
 
     def _forget(self, connection):
         self._strangers.pop(connection.socket, None)

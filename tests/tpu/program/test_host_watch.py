@@ -3,6 +3,7 @@
 import queue
 import socket
 import threading
+import time
 
 import pytest
 
@@ -148,6 +149,20 @@ def test_a_host_that_waits_for_the_others_end_does_not_wait_for_a_lost_one(watch
     watch.leave(code, waits=True)
     far[0].close()
     assert codes.get(timeout=LONG_SECS) == own_code
+
+
+def test_nobody_waits_for_a_host_that_ctrl_c_has_ended(watched):
+    """It does not come to jax's farewell, whether it leaves before this host or after."""
+    watch, far, codes = watched(0, [1])
+    assert watch.leave(0, waits=True)
+    far[1].send(leaving=130, host=1)
+    assert codes.get(timeout=LONG_SECS) == 0
+    watch, far, codes = watched(0, [1])
+    far[1].send(leaving=130, host=1)
+    end = time.monotonic() + LONG_SECS
+    while watch.leave(0, waits=True) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not watch.leave(0, waits=True)
 
 
 def test_a_process_that_leaves_says_so_and_does_not_mind_others(watched):
