@@ -25,6 +25,7 @@ from benchmarks import cores, data_speed
 
 _MOST_MEGABYTES = 1000  # of memory of a process
 _KILLS = 3
+_START_SECS = 1.5  # until the command has begun to work, on a fast machine
 _SHARDS = 8
 _BEAM = [
     "--runner=DirectRunner",
@@ -99,7 +100,7 @@ def kill_moments(secs: float, seed: int) -> list[float]:
     """Returns after how many seconds each start of the command is killed, if one takes `secs`."""
     rng = random.Random(seed)
     shares = sorted(rng.uniform(0.05, 0.75) for _ in range(_KILLS))
-    return [(b - a) * secs + 5 for a, b in zip([0, *shares], shares, strict=False)]
+    return [(b - a) * secs + _START_SECS for a, b in zip([0, *shares], shares, strict=False)]
 
 
 class Scale:
