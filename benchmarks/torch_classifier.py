@@ -77,7 +77,7 @@ def _parts(texts, batch):
 
 
 def _secs_of(function, batches, warmup):
-    """Returns the seconds of calls for all batches but the first, which are so many."""
+    """Returns the seconds of calls for all batches after the first `warmup`."""
     for number, batch in enumerate(batches):
         if number == warmup:
             start = time.perf_counter()

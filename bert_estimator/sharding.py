@@ -7,9 +7,9 @@ of an optimizer slot contains its variable's name, so a slot is split as its var
 the column statistics of Adafactor, which have another shape).
 """
 
-# Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`. A
-# vocabulary that the cores do not divide, such as BERT's 30522 tokens for 4, has its vectors split,
-# and each core has the whole bias.
+# Pairs of (pattern of variable names, axis that is split) for `tpu.TPUEstimator(sharding=...)`. If
+# the cores do not divide the size of the vocabulary (BERT's 30522 tokens for 4 cores), the
+# embeddings are split along the other axis, and each core has the whole bias.
 BERT = (
     (r"attention/self/(query|key|value)/kernel", 1),
     (r"attention/self/(query|key|value)/bias", 0),

@@ -112,7 +112,7 @@ def test_hosts_with_other_files(run, monkeypatch, number, flag):
     assert code == 2
     assert f"--{flag}" in line
     assert line.endswith(
-        "the hosts of TF_CONFIG have other files there; give all of them the same files"
+        "the hosts of TF_CONFIG have different files there; give all of them the same files"
     )
 
 

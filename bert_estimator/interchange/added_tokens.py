@@ -73,9 +73,9 @@ def _check_names(folder: str, vocab_file: str | None) -> None:
             allowed = _names_of(usual, vocab_file)
             if given is not None and _content(given, f"{path}: {key}") not in allowed:
                 raise ValueError(
-                    f"{path}: {key}={json_files.shown(given)} is not supported: here, this token "
-                    f"is {' or '.join(allowed)}, which the model would get instead. If the model "
-                    "was trained with it, write it there"
+                    f"{path}: {key}={json_files.shown(given)} is not supported: the model would "
+                    f"get {' or '.join(allowed)} instead. If the model was trained with "
+                    f"{' or '.join(allowed)}, write that in the file"
                 )
 
 

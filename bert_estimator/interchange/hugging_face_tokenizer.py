@@ -38,10 +38,10 @@ _FIXED = {
     "do_subword_tokenize": True,
     "word_tokenizer_type": "basic",
     "subword_tokenizer_type": "wordpiece",
+    "truncation_side": "right",
     # Of SentencePiece.
     "keep_accents": False,
     "remove_space": True,
-    "truncation_side": "right",
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
 
@@ -150,7 +150,11 @@ def _check_fixed(values, path):
         given = values.get(name)
         if given is not None and given != allowed:
             is_side = name == "truncation_side"
-            reason = "of long texts, the end would be cut off" if is_side else _OTHER_TOKENS
+            reason = (
+                "long texts would lose their end instead of their beginning"
+                if is_side
+                else _OTHER_TOKENS
+            )
             raise ValueError(
                 f"{path}: {name}={json_files.shown(given)} is not supported: {reason}. "
                 f"Allowed is {json_files.shown(allowed)}. To use it all the same, take {name} out "

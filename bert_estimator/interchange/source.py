@@ -69,7 +69,7 @@ class Source:
     architecture: str | None = None
 
     def check_network(self, config: BertConfig) -> None:
-        """Checks that a checkpoint of another project gets a network that computes what that does.
+        """Checks that a checkpoint of another project gets a network that computes the same.
 
         In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here "gelu"
         is the tanh form. Of google-research/albert, see `layer_groups`.

@@ -115,13 +115,15 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         given = given if isinstance(given, dict) else {"type": None}
         found = given.get(key, None if key == "type" else allowed[0])
         if found not in allowed:
-            reason = "text would be cut into other tokens than the model knows"
+            reason = (
+                f" with do_lower_case={json_files.shown(do_lower_case)}: text would be cut into "
+                "other tokens than the model knows"
+            )
             if part == "truncation":
-                reason = "of long texts, the end would be cut off"
+                reason = ": long texts would lose their end instead of their beginning"
             raise ValueError(
-                f"{path}: {part}: {key}={json_files.shown(found)} is not supported with "
-                f"do_lower_case={json_files.shown(do_lower_case)}: {reason}. Allowed is "
-                f"{_either(allowed)}. To use it all the same, write this there"
+                f"{path}: {part}: {key}={json_files.shown(found)} is not supported{reason}. "
+                f"Allowed is {_either(allowed)}. To use it all the same, write this there"
             )
     if not _adds_special_tokens(values.get("post_processor")):
         raise ValueError(

@@ -192,7 +192,7 @@ def check_hosts_have_same_files(config: JobConfig, contents: dict[str, Any]) -> 
             False,
             name,
             getattr(config, name),
-            "the hosts of TF_CONFIG have other files there; give all of them the same files",
+            "the hosts of TF_CONFIG have different files there; give all of them the same files",
         )
 
 

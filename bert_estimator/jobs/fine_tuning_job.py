@@ -169,7 +169,7 @@ class FineTuning(abc.ABC):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
         config, source = self._config, self._run.only_reads_elsewhere()
         flag = "output_dir" if source is None else "init_checkpoint"
-        if (source := source or self._run.of_another_program) is None:
+        if (source := source or self._run.network_of_another_program) is None:
             checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
             flags.check(
                 checkpoint,

@@ -14,8 +14,8 @@ An object is there as a whole or not at all, and is uploaded before the objects 
 2. The best checkpoint and then `best/best.json`. A resumed run forgets the evaluations of later
    steps, but it would not repeat the evaluations of steps before its checkpoint.
 3. A checkpoint's data, and then its index, by which a resumed run finds it.
-4. Only then files are removed that are gone here, such as old checkpoints, and then the state file
-   `checkpoint` follows. A resumed run keeps checkpoints that it does not list for good.
+4. Only then are files removed that are gone here, such as old checkpoints, and the state file
+   `checkpoint` is uploaded last: a resumed run would never remove a checkpoint that it lacks.
 
 So after a kill at any instant the remote directory holds what a local directory may hold after a
 kill. The upload is of a snapshot, made while training waits, so that it is of one instant: big

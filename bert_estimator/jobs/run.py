@@ -93,8 +93,8 @@ class Run:
       estimator: its `TPUEstimator`.
 
     Raises:
-      FlagError: training would go on from a checkpoint that another program wrote, and that has
-        other names or types of variables.
+      FlagError: training cannot go on from the checkpoint in the directory, which another program
+        wrote: it has no global step, or other names or types of variables.
     """
 
     def __init__(self, config: JobConfig, directory: RunDirectory, estimator: tpu.TPUEstimator):
@@ -104,13 +104,14 @@ class Run:
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
-        if config.do_train and (source := self.of_another_program) is not None:
+        if config.do_train and (source := self.network_of_another_program) is not None:
             flags.check(
                 fine_tuned.is_restorable(source),
                 "output_dir",
                 config.output_dir,
-                f"holds {source.checkpoint}, whose variables have other names or types than here; "
-                "start from it with --init_checkpoint, in another --output_dir",
+                f"holds {source.checkpoint}, which training cannot go on from: it lacks "
+                "global_step, or its variables have other names or types than here; start from it "
+                "with --init_checkpoint, in another --output_dir",
             )
 
     def train(
@@ -272,12 +273,12 @@ class Run:
     def _elsewhere(self):
         source = self.only_reads_elsewhere()
         if source is None and not self.config.do_train:
-            source = self.of_another_program
+            source = self.network_of_another_program
         return None if source is None else fine_tuned.checkpoint_of(source)
 
     @functools.cached_property
-    def of_another_program(self) -> interchange.Source | None:
-        """Returns the network in the run's directory, if another program wrote it, or None."""
+    def network_of_another_program(self) -> interchange.Source | None:
+        """The network in the run's directory if another program wrote it, else None."""
         if not self.directory.is_of_another_program():
             return None
         checkpoint = self.estimator.latest_checkpoint()

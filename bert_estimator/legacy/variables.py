@@ -12,8 +12,9 @@ def put_back() -> None:
     """Makes variables and optimizers do again what they did.
 
     1. Resource variables have `initialized_value`, as reference variables still have.
-    2. Optimizers find their variables, such as Adam's powers, by the default graph inside of the
-       functions that a step consists of on cores. There were no such functions.
+    2. Inside of the functions of which a step on cores consists, optimizers find their own
+       variables, such as Adam's powers, in the graphs around the function. TensorFlow 1 did not
+       have such functions.
 
     The whole process sees this.
     """

@@ -231,7 +231,7 @@ class GraphWordPiece:
 
 
 def _first_words(words, most):
-    """Returns the first words of each text, at most so many, without their sources."""
+    """Returns the first words of each text, at most `most`; their `sources` are of all words."""
     number = tf.range(tf.size(words.texts, out_type=tf.int64))
     first = graph_characters.lower_bound(words.texts, words.texts)
     kept = tf.where_v2(number - first < most)

@@ -57,9 +57,10 @@ class TPUEstimator(Estimator):
       export_saved_model_api_version: accepted without effect: it is about the graph for TPUs.
       units_per_example: dict such as {"tokens": 128}: further rates in the log lines.
       sharding: list of (pattern, axis). It says which variables are split over the cores of a
-        replica if `TPUConfig.num_cores_per_replica` is more than 1. Of the patterns found in a
-        variable's name, the first counts whose axis the cores divide. With the axis None, and of
-        all other variables, every core has a full copy.
+        replica if `TPUConfig.num_cores_per_replica` is more than 1. If several patterns are found
+        in a variable's name, the first one counts whose axis can be split evenly over the cores; if
+        none can, it is an error. An axis of None means that every core has a full copy, as of
+        variables for which no pattern is found.
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.

@@ -125,8 +125,8 @@ def test_special_tokens_under_other_names_are_refused(tmp_path, file, key, usual
     for given, shown in (("word1", '"word1"'), ({"content": "word1"}, '{"content": "word1"}')):
         (folder / file).write_text(json.dumps({key: given}))
         message = (
-            f"{folder}/{file}: {key}={shown} is not supported: here, this token is {usual}, which "
-            "the model would get instead. If the model was trained with it, write it there"
+            f"{folder}/{file}: {key}={shown} is not supported: the model would get {usual} "
+            f"instead. If the model was trained with {usual}, write that in the file"
         )
         with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
             open_source(str(folder))

@@ -58,8 +58,8 @@ def test_settings_that_cut_text_otherwise_are_refused(tmp_path, parts, shown, al
 
 def test_texts_that_lose_their_beginning_are_refused(tmp_path):
     folder = model(tmp_path, truncation={"direction": "Left", "max_length": 8})
-    message = 'truncation: direction="Left" is not supported with do_lower_case=true: of long texts'
-    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message}, the end would be"):
+    message = 'truncation: direction="Left" is not supported: long texts would lose their end'
+    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message} instead of"):
         open_source(str(folder))
 
 

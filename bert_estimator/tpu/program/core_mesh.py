@@ -19,9 +19,9 @@ class CoreMesh:
       cores: list of devices; the cores of a replica follow each other.
       cores_per_replica: how many cores share the model of one replica.
       sharding: list of (pattern, axis). If the regular expression is found in a variable's name,
-        the variable is split along that axis over the cores of a replica. The first pattern that
-        is found counts whose axis the cores divide. If its axis is None, or no pattern is found,
-        every core holds the whole variable.
+        the variable is split along that axis over the cores of a replica. If several are
+        found, the first one counts whose axis can be split evenly. If its axis is None, or no
+        pattern is found, every core holds the whole variable.
       num_shards: how many replicas, one after the other, share the update of the weights. If it is
         not 1, cores_per_replica is.
 

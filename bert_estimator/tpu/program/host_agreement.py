@@ -36,8 +36,8 @@ def check_settings(**settings: Any) -> None:
     if names:
         given = ", ".join(f"{name}={settings[name]!r}" for name in names)
         raise RuntimeError(
-            f"The hosts of TF_CONFIG were given other values of {', '.join(names)} (here {given}). "
-            "Start the same program with the same settings on all of them"
+            f"The hosts of TF_CONFIG were given different values of {', '.join(names)} (here "
+            f"{given}). Start the same program with the same settings on all of them"
         )
 
 
@@ -54,7 +54,7 @@ def check_variables(values: Mapping[str, np.ndarray]) -> None:
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise RuntimeError(
-            "The hosts of TF_CONFIG have other values of these variables than each other: "
+            "The hosts of TF_CONFIG have different values of these variables: "
             f"{', '.join(names[:_MOST_NAMES])}{more}. Set RunConfig(tf_random_seed=...), take "
             "initial values from TensorFlow's random operations or from the same file, and give "
             "all hosts the same checkpoint"

@@ -3,7 +3,8 @@
 A host that is killed, or whose machine vanishes, breaks its connection to the chief, and the chief
 tells the other hosts. The devices cannot go on without the lost host: the process says what
 happened, and exits with 1. A host that ends by itself says goodbye before, with its exit code. If
-it failed, or if this process still needs it, this process ends with that code.
+that host failed, or this process still needs it, this process ends too, with the same code (1 in
+place of 0).
 """
 
 import contextlib
@@ -27,7 +28,7 @@ _AGREED = (0, _CTRL_C, 128 + 15)
 _ERROR_SECS = 3
 # A machine that vanishes breaks a connection later than `roll_call` lets the kernel wait.
 _BROKEN_SECS = 30
-# When a host has left, what all hosts did together before ends within this time on the others.
+# Work that all hosts had finished when one left ends on the others within this time.
 _END_SECS = 10
 # Looking for the last checkpoint may hang on a file system of the lost host.
 _ADVICE_SECS = 5
@@ -145,7 +146,9 @@ class HostWatch:
     def _let_go(self, number, code):
         """Notes a goodbye. A host that failed by itself makes the others end with it.
 
-        A host that ended in another way does so, too, if this host is about to wait for it.
+        A host that ended with success, Ctrl-C or SIGTERM does so only if this host still needs it.
+        If this host only waits to say farewell, and the other one ended by Ctrl-C, this one ends
+        with its own code.
         """
         with self._lock:
             self._left[number] = code
@@ -163,7 +166,7 @@ class HostWatch:
                 self._lose_left()
 
     def _lose_left(self):
-        """Ends the process if a host has left as if all did, since this process needs it."""
+        """Ends the process, which needs all hosts, if one has left with a code of `_AGREED`."""
         for number, code in list(self._left.items()):
             if code in _AGREED:
                 why = f"it has ended with exit code {code} before the work of all hosts was done"

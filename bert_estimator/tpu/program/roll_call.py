@@ -175,15 +175,16 @@ class _Roll:
         if addresses != self._addresses or number not in range(1, len(self._addresses)):
             self._refuse(
                 connection,
-                f"the chief's TF_CONFIG has the hosts {self._addresses}, and this host's TF_CONFIG "
-                f"has {addresses}: all hosts need the same cluster",
+                f"the chief's TF_CONFIG has the hosts {self._addresses}, and the TF_CONFIG of the "
+                f"refused host has {addresses}: all hosts need the same cluster",
             )
             return
         if message.get("master") != self._master:
             self._refuse(
                 connection,
-                f"the chief's master is {self._master!r}, and this host's is "
-                f"{message.get('master')!r}: all hosts need the same master, or TPU_NAME",
+                f"the chief's master is {self._master!r}, and that of host {number} "
+                f"({addresses[number]}) is {message.get('master')!r}: all hosts need the same "
+                "master (or the same TPU_NAME)",
             )
             return
         if number in self.hosts:  # It was started again, and the kernel has not noticed the end.

@@ -28,8 +28,9 @@ from bert_estimator.tpu.step.summaries import StepSummaries
 # One chunk waits while the devices work on another, so that they can go on with it at once.
 _CHUNKS_WAITING = 1
 
-# After an error of the input, so long does a host of several wait for the chunks that it started:
-# an error of theirs came first. They do not end if another host never starts them.
+# If the input fails on one of several hosts, it waits this long for the chunks that it has started:
+# if one of them failed, that error came first. They may never end, since another host may never
+# start them.
 _CHUNKS_SECS = 10
 
 

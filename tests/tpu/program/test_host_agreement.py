@@ -42,10 +42,10 @@ def test_what_differs_is_named(other):
     other(1)
     assert host_agreement.differing({"a": 1, "b": 1}) == ["b"]
     with pytest.raises(
-        RuntimeError, match=r"other values of max_steps \(here max_steps=None\)\. S"
+        RuntimeError, match=r"different values of max_steps \(here max_steps=None\)\. S"
     ):
         host_agreement.check_settings(batch_size=8, max_steps=None)
-    with pytest.raises(RuntimeError, match=r"variables than each other: w\. Set RunConfig"):
+    with pytest.raises(RuntimeError, match=r"values of these variables: w\. Set RunConfig"):
         host_agreement.check_variables({"b": np.zeros([2]), "w": np.zeros([2])})
 
 
