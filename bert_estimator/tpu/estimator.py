@@ -59,8 +59,8 @@ class TPUEstimator(Estimator):
       sharding: list of (pattern, axis). It says which variables are split over the cores of a
         replica if `TPUConfig.num_cores_per_replica` is more than 1. If several patterns are found
         in a variable's name, the first one counts whose axis can be split evenly over the cores; if
-        none can, it is an error. An axis of None means that every core has a full copy, as of
-        variables for which no pattern is found.
+        none can, it is an error. If the axis is None, or no pattern is found, every core has a
+        full copy.
 
     Raises:
       ValueError, TypeError: for arguments that cannot work, before anything is built.

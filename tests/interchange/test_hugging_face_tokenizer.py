@@ -61,7 +61,8 @@ def test_other_classes_are_refused(tmp_path, file, name):
         (
             {"truncation_side": "left"},
             'truncation_side="left" is not supported: long texts would lose their end '
-            'instead of their beginning. Allowed is "right". To use it all the same, take truncation_side out of the file',
+            'instead of their beginning. Allowed is "right". To use it all the same, take '
+            "truncation_side out of the file",
         ),
     ],
 )

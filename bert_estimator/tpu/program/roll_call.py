@@ -182,9 +182,8 @@ class _Roll:
         if message.get("master") != self._master:
             self._refuse(
                 connection,
-                f"the chief's master is {self._master!r}, and that of host {number} "
-                f"({addresses[number]}) is {message.get('master')!r}: all hosts need the same "
-                "master (or the same TPU_NAME)",
+                f"the chief's master is {self._master!r}, and host {number} ({addresses[number]}) "
+                f"has {message.get('master')!r}: all hosts need the same master (or TPU_NAME)",
             )
             return
         if number in self.hosts:  # It was started again, and the kernel has not noticed the end.

@@ -105,7 +105,7 @@ def test_hosts_with_other_clusters_are_refused(address, hosts):
 def test_hosts_with_other_masters_are_refused(address, hosts):
     addresses = [address, "b:1"]
     chief = hosts(roll_call.hold, addresses, LONG_SECS, "rehearse:2")
-    message = "master is 'rehearse:2', and that of host 1 .* is 'rehearse:4': all hosts need the"
+    message = "master is 'rehearse:2', and host 1 .* has 'rehearse:4': all hosts need the same"
     with pytest.raises(roll_call.ClusterError, match=message):
         roll_call.answer(addresses, 1, LONG_SECS, "rehearse:4")
     result(hosts(roll_call.answer, addresses, 1, LONG_SECS, "rehearse:2")).close()
