@@ -125,6 +125,11 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
             raise ValueError(
                 f"{path}: {key}={values[key]!r}, but the network supports {allowed!r} only"
             )
+    if values.get("quantization_config") is not None:
+        raise ValueError(
+            f"{path}: quantization_config: quantized weights are not supported. Save the model "
+            "that they were made from, or take this out of the file if the weights are floats"
+        )
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
     known = _DEFAULTS[kind].to_dict()
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known

@@ -5,23 +5,17 @@ import os
 import shutil
 
 from bert_estimator import json_files, storage
-from bert_estimator.interchange import added_tokens, architectures, tokenizer_json
+from bert_estimator.interchange import added_tokens, architectures, special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face_config import CONFIG, write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
     SPECIAL_TOKENS,
-    UNK,
     SentencePieceTokenizer,
     Tokenizer,
     load_vocab,
 )
 
 VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
-TOKENIZER = "tokenizer_config.json"
 
 # Classes of transformers' tokenizers that cut text as google-research/bert or google-research/
 # albert does, and the classes that do what tokenizer.json says.
@@ -39,11 +33,17 @@ _FIXED = {
     "word_tokenizer_type": "basic",
     "subword_tokenizer_type": "wordpiece",
     "truncation_side": "right",
+    "padding_side": "right",
     # Of SentencePiece.
     "keep_accents": False,
     "remove_space": True,
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
+# What another setting would change, if not the tokens.
+_REASONS = {
+    "truncation_side": tokenizer_json.OTHER_END,
+    "padding_side": tokenizer_json.OTHER_POSITIONS,
+}
 
 
 def find_vocabulary(folder: str) -> str | None:
@@ -60,19 +60,28 @@ def find_vocabulary(folder: str) -> str | None:
     whole = tokenizer_json.read(folder)
     if vocab_file is not None:
         tokens = _tokens_of(vocab_file)
-        added_tokens.check(folder, vocab_file, tokens)
+        _check_tokens(folder, vocab_file, tokens)
         if whole is not None:
             _check_same(whole, path, vocab_file, tokens)
         return vocab_file
     if whole is None or not tokenizer_json.is_wordpiece(whole):
-        added_tokens.check(folder, None, None)
+        _check_tokens(folder, None, None)
         return None
     tokens = tokenizer_json.tokens(whole, path)
-    added_tokens.check(folder, path, tokens)
+    _check_tokens(folder, path, tokens)
     vocab_file = os.path.join(storage.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file
+
+
+def _check_tokens(folder, vocab_file, tokens):
+    """Raises ValueError if a directory names or adds tokens that the tokenizers here do not have.
+
+    `tokens` are the tokens of its vocabulary in the order of their ids; both None without one.
+    """
+    special_tokens.check(folder, vocab_file)
+    added_tokens.check(folder, vocab_file, tokens)
 
 
 def _tokens_of(vocab_file):
@@ -117,7 +126,7 @@ def read_settings(folder: str) -> tuple[bool | None, int | None]:
     Raises:
       ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
     """
-    path = os.path.join(folder, TOKENIZER)
+    path = os.path.join(folder, special_tokens.TOKENIZER)
     values = json_files.read(path) if os.path.exists(path) else {}
     lower, length = values.get("do_lower_case"), values.get("model_max_length")
     # By default BertTokenizer is google-research/bert's, which strips accents if it lower-cases.
@@ -149,16 +158,10 @@ def _check_fixed(values, path):
     for name, allowed in _FIXED.items():
         given = values.get(name)
         if given is not None and given != allowed:
-            is_side = name == "truncation_side"
-            reason = (
-                "long texts would lose their end instead of their beginning"
-                if is_side
-                else _OTHER_TOKENS
-            )
             raise ValueError(
-                f"{path}: {name}={json_files.shown(given)} is not supported: {reason}. "
-                f"Allowed is {json_files.shown(allowed)}. To use it all the same, take {name} out "
-                "of the file"
+                f"{path}: {name}={json_files.shown(given)} is not supported: "
+                f"{_REASONS.get(name, _OTHER_TOKENS)}. Allowed is {json_files.shown(allowed)}. "
+                f"To use it all the same, take {name} out of the file"
             )
     never = json_files.field(values, "never_split", list, path, default=[])
     words = [word for word in never if word not in SPECIAL_TOKENS]
@@ -207,8 +210,8 @@ def _lower_case(whole, folder, recorded, is_any):
     said = "lacks it, which means true" if recorded is None else f"says {str(recorded).lower()}"
     raise ValueError(
         f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: lowercase="
-        f"{str(lower).lower()}, but do_lower_case of {TOKENIZER} {said}. The two must agree. Write "
-        "there how the model's text was cased"
+        f"{str(lower).lower()}, but do_lower_case of {special_tokens.TOKENIZER} {said}. The two "
+        "must agree. Write there how the model's text was cased"
     )
 
 
@@ -242,10 +245,6 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
         "do_lower_case": lower,
         # Without it, transformers cuts no text, and fails at texts with more tokens than positions.
         "model_max_length": min(source.max_seq_length or longest, longest),
-        "unk_token": "<unk>" if is_pieces else UNK,
-        "sep_token": SEP,
-        "pad_token": "<pad>" if is_pieces else PAD,
-        "cls_token": CLS,
-        "mask_token": MASK,
+        **special_tokens.names(is_pieces),
     }
-    write_json(os.path.join(folder, TOKENIZER), values)
+    write_json(os.path.join(folder, special_tokens.TOKENIZER), values)

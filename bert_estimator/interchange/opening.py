@@ -9,6 +9,9 @@ from bert_estimator.interchange.source import Source
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
+# Lies beside the weights that PEFT trains, such as LoRA's. transformers adds them to the weights of
+# the model that it names, or of the model beside it.
+_ADAPTER = "adapter_config.json"
 
 
 def open_source(path: str, choice: str | None = None) -> Source:
@@ -46,6 +49,12 @@ def open_source(path: str, choice: str | None = None) -> Source:
         raise ValueError(
             f"{path}: there is no such checkpoint. Give the path of a checkpoint without .index or "
             ".data, such as uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive"
+        )
+    if os.path.isfile(os.path.join(folder, _ADAPTER)):
+        raise ValueError(
+            f"{path}: holds an adapter ({_ADAPTER}), which changes another model's weights. Have "
+            "PEFT merge the two (merge_and_unload), save the model that it returns, and give its "
+            "directory"
         )
     if hugging_face.is_model(folder):
         return hugging_face.open_directory(folder, path)

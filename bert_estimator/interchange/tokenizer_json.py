@@ -19,6 +19,10 @@ _NORMALIZER = "BertNormalizer"
 _SINGLE = [(CLS, 0), ("A", 0), (SEP, 0)]
 _PAIR = [*_SINGLE, ("B", 1), (SEP, 1)]
 
+# What would be otherwise if the other side of a text were cut off or padded.
+OTHER_END = "long texts would lose their end instead of their beginning"
+OTHER_POSITIONS = "words would have other positions: padding comes after a text here"
+
 
 def read(folder: str) -> dict[str, Any] | None:
     """Returns the object in a directory's tokenizer.json; None if there is no such file.
@@ -110,6 +114,7 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         # Of words between 100 and 200 characters, docs/fine_tuning.md tells.
         ("model", "max_input_chars_per_word", [100, 200]),
         ("truncation", "direction", ["Right"]),
+        ("padding", "direction", ["Right"]),
     ):
         given = values.get(part)
         given = given if isinstance(given, dict) else {"type": None}
@@ -119,8 +124,8 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
                 f" with do_lower_case={json_files.shown(do_lower_case)}: text would be cut into "
                 "other tokens than the model knows"
             )
-            if part == "truncation":
-                reason = ": long texts would lose their end instead of their beginning"
+            if key == "direction":
+                reason = f": {OTHER_END if part == 'truncation' else OTHER_POSITIONS}"
             raise ValueError(
                 f"{path}: {part}: {key}={json_files.shown(found)} is not supported{reason}. "
                 f"Allowed is {_either(allowed)}. To use it all the same, write this there"

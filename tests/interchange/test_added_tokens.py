@@ -108,36 +108,6 @@ def test_special_tokens_with_other_ids_are_refused(tmp_path, files, place, messa
         open_source(str(folder))
 
 
-@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize(
-    ("key", "usual"),
-    [
-        ("pad_token", "[PAD]"),
-        ("unk_token", "[UNK]"),
-        ("cls_token", "[CLS]"),
-        ("sep_token", "[SEP]"),
-        ("mask_token", "[MASK]"),
-    ],
-)
-def test_special_tokens_under_other_names_are_refused(tmp_path, file, key, usual):
-    folder = model(tmp_path, {file: {key: {"content": usual, "lstrip": False}}})
-    assert open_source(str(folder)).vocab_file == str(folder / "vocab.txt")
-    for given, shown in (("word1", '"word1"'), ({"content": "word1"}, '{"content": "word1"}')):
-        (folder / file).write_text(json.dumps({key: given}))
-        message = (
-            f"{folder}/{file}: {key}={shown} is not supported: the model would get {usual} "
-            f"instead. If the model was trained with {usual}, write that in the file"
-        )
-        with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
-            open_source(str(folder))
-
-
-def test_the_name_of_a_special_token_must_be_a_string(tmp_path):
-    folder = model(tmp_path, {"special_tokens_map.json": {"cls_token": 3}})
-    with pytest.raises(ValueError, match=r"map.json: cls_token: must be a string, not 3$"):
-        open_source(str(folder))
-
-
 def test_special_tokens_with_their_ids_are_not_refused(tmp_path):
     files = {
         "added_tokens.json": {"[MASK]": 4},

@@ -90,6 +90,7 @@ def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key', b"),
         ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert', 'alb"),
         ({"is_decoder": True}, "is_decoder=True, but the network supports False only"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: quantized weights are not s"),
         ({"hidden_size": 15}, "hidden_size=15 is not a multiple of num_attention_heads=2"),
     ],
 )

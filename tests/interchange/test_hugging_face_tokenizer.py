@@ -64,6 +64,12 @@ def test_other_classes_are_refused(tmp_path, file, name):
             'instead of their beginning. Allowed is "right". To use it all the same, take '
             "truncation_side out of the file",
         ),
+        (
+            {"padding_side": "left"},
+            'padding_side="left" is not supported: words would have other positions: padding '
+            'comes after a text here. Allowed is "right". To use it all the same, take '
+            "padding_side out of the file",
+        ),
     ],
 )
 def test_settings_that_cut_text_otherwise_are_refused(tmp_path, settings, message):
@@ -82,6 +88,7 @@ def test_settings_of_bert_are_not_refused(tmp_path):
         subword_tokenizer_type="wordpiece",
         never_split=["[UNK]"],
         truncation_side="right",
+        padding_side="right",
     )
     assert open_source(str(folder)).do_lower_case is None
 

@@ -53,6 +53,15 @@ def test_nothing_is_there(tmp_path):
         open_source(str(tmp_path))
 
 
+@pytest.mark.parametrize("has_model", [True, False])
+def test_an_adapter_is_not_left_out(tmp_path, has_model):
+    folder = fixtures.changed(tmp_path, "hf_encoder") if has_model else tmp_path
+    (folder / "adapter_config.json").write_text("{}")
+    message = rf"^{folder}: holds an adapter \(adapter_config.json\), .* \(merge_and_unload\), save"
+    with pytest.raises(ValueError, match=message):
+        open_source(str(folder))
+
+
 def test_a_pickled_model_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(ValueError, match="save the model with safe_serialization=True, not as"):

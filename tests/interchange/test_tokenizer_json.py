@@ -56,10 +56,17 @@ def test_settings_that_cut_text_otherwise_are_refused(tmp_path, parts, shown, al
         open_source(str(folder))
 
 
-def test_texts_that_lose_their_beginning_are_refused(tmp_path):
-    folder = model(tmp_path, truncation={"direction": "Left", "max_length": 8})
-    message = 'truncation: direction="Left" is not supported: long texts would lose their end'
-    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message} instead of"):
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("truncation", "long texts would lose their end instead of their beginning"),
+        ("padding", "words would have other positions: padding comes after a text here"),
+    ],
+)
+def test_the_other_side_is_refused(tmp_path, part, reason):
+    folder = model(tmp_path, **{part: {"direction": "Left", "max_length": 8}})
+    message = f'{part}: direction="Left" is not supported: {reason}. Allowed is "Right"'
+    with pytest.raises(ValueError, match=f"^{folder}/tokenizer.json: {message}"):
         open_source(str(folder))
 
 
