@@ -35,7 +35,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source, network_variables, open_source, tf1_checkpoint
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs import classification_config, fine_tuning_job
+from bert_estimator.jobs import classification_config, seeds
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines import embedded_corpus
@@ -540,14 +540,14 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
 
 def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
     """As Pearson's correlation of predictions that are all equal."""
-    monkeypatch.setattr(fine_tuning_job, "locked", lambda configs: contextlib.nullcontext())
+    monkeypatch.setattr(seeds, "locked", lambda configs: contextlib.nullcontext())
     for scores, said in (
         ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
         ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
     ):
         configs = [types.SimpleNamespace(compile_only=False, score=score) for score in scores]
         run = lambda config: types.SimpleNamespace(run=lambda: {"pearson": config.score})  # noqa: E731
-        fine_tuning_job.run_all(run, configs)
+        seeds.run_all(run, configs)
         assert said in capsys.readouterr().out
 
 

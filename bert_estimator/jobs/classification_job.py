@@ -23,7 +23,7 @@ from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.jobs import (
     classification_data,
     classification_export,
-    fine_tuning_job,
+    seeds,
     vocabulary,
 )
 from bert_estimator.jobs.classification_config import ClassificationConfig
@@ -33,8 +33,8 @@ from bert_estimator.jobs.text_export import TextParts
 
 
 def run(configs: Sequence[ClassificationConfig]) -> None:
-    """Runs the configurations of `classification_config.resolve`; see `fine_tuning_job.run_all`."""
-    fine_tuning_job.run_all(Classification, configs)
+    """Runs the configurations of `classification_config.resolve`; see `seeds.run_all`."""
+    seeds.run_all(Classification, configs)
 
 
 class Classification(FineTuning):

@@ -5,10 +5,8 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import os
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -20,11 +18,12 @@ from bert_estimator.errors import GREATEST
 from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
-from bert_estimator.jobs.run import Run, evaluation_line, locked
+from bert_estimator.jobs.run import Run, evaluation_line
 from bert_estimator.jobs.text_export import TextParts
 from bert_estimator.layers import primitives
 from input_pipelines import features_input
 from input_pipelines.features_input import Batches
+from input_pipelines.sorted_batches import SortedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -256,9 +255,10 @@ class FineTuning(abc.ABC):
         self, batches: Batches, checkpoint: str | None, name: str | None = None
     ) -> dict[str, Any]:
         """Evaluates the set of examples of a name; returns what `TPUEstimator.evaluate` does."""
+        batch_size = self._config.eval_batch_size
         return self._run.evaluate(
-            self._reading_once(batches),
-            -(-len(batches) // self._config.eval_batch_size),
+            self._reading_once(self._sorted(batches, batch_size)),
+            -(-len(batches) // batch_size),
             checkpoint,
             name,
         )
@@ -274,6 +274,12 @@ class FineTuning(abc.ABC):
         pads_to_longest = self._pads_to_longest(self._config)
         return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
 
+    def _sorted(self, batches, batch_size):
+        """Returns the examples sorted by length, or as they are if this does not save time."""
+        if self._pads_to_longest(self._config):
+            return SortedBatches(batches, batch_size)
+        return batches
+
     @classmethod
     def _pads_to_longest(cls, config):
         """Returns whether batches are as long as their longest examples, and so take less time.
@@ -287,12 +293,14 @@ class FineTuning(abc.ABC):
 
         All of them must be read: only then the session is closed.
         """
+        read = self._sorted(batches, self._config.predict_batch_size)
         predictions = self._run.estimator.predict(
-            self._reading_once(batches), checkpoint_path=self._run.best()
+            self._reading_once(read), checkpoint_path=self._run.best()
         )
         with contextlib.closing(predictions):
             # The last batch is padded with rows that are not examples.
-            yield from itertools.islice(predictions, len(batches))
+            rows = itertools.islice(predictions, len(batches))
+            yield from read.restored(rows) if isinstance(read, SortedBatches) else rows
 
     def export(self) -> None:
         """Writes a SavedModel whose `serving_default` takes text, or ids and gives predictions.
@@ -313,34 +321,6 @@ class FineTuning(abc.ABC):
             other = self._estimator(self._config, self._data, self._master, wrap)
         with primitives.portable():
             self._run.export(receiver, assets_extra, other)
-
-
-def run_all(job: type[FineTuning], configs: Sequence[FineTuningConfig]) -> None:
-    """Runs one seed after the other, and prints how far the results of several seeds spread.
-
-    Args:
-      job: the script's `FineTuning`.
-      configs: list of its configurations.
-
-    Raises:
-      FlagError: a configuration does not fit its data, its cores, or the run in its directory.
-      lock.InUseError: another process trains in a directory of these.
-      SystemExit: --compile_only, and the step does not fit the TPU's memory.
-    """
-    with locked(configs):
-        if configs[0].compile_only:
-            if not job.compile_step(configs[0]):
-                raise SystemExit(1)
-            return
-        results = [job(config).run() for config in configs]
-    for name in results[0] if len(results) > 1 else ():
-        known = [result[name] for result in results if not math.isnan(result[name])]
-        lost = f", {len(results) - len(known)} not a number" if len(known) < len(results) else ""
-        known = known or [math.nan]
-        print(
-            f"{name} of {len(results)} seeds{lost}: median {statistics.median(known):.4f} "
-            f"({min(known):.4f} to {max(known):.4f})"
-        )
 
 
 def num_train_steps(config: FineTuningConfig, train: Batches) -> int:

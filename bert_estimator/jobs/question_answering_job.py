@@ -9,9 +9,9 @@ import numpy as np
 from bert_estimator import fine_tuning, question_answering, storage, tpu, update
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.jobs import (
-    fine_tuning_job,
     question_answering_data,
     question_answering_export,
+    seeds,
     vocabulary,
 )
 from bert_estimator.jobs.fine_tuning_job import FineTuning
@@ -24,8 +24,8 @@ from input_pipelines.windows import Windows
 
 
 def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
-    """Runs the configurations of `question_answering_config.resolve`; see `run_all`."""
-    fine_tuning_job.run_all(QuestionAnswering, configs)
+    """Runs the configurations of `question_answering_config.resolve`; see `seeds.run_all`."""
+    seeds.run_all(QuestionAnswering, configs)
 
 
 class QuestionAnswering(FineTuning):
