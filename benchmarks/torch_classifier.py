@@ -15,6 +15,7 @@ import sys
 import time
 
 PRECISIONS = ["float32", "bfloat16"]  # bfloat16 is autocast, whose weights are float32
+WARMUP = 2  # batches of predictions that are not timed
 
 
 def measure(directory: str, precision: str, warmup: int, batch: int) -> dict[str, float]:
@@ -23,7 +24,7 @@ def measure(directory: str, precision: str, warmup: int, batch: int) -> dict[str
     Args:
       directory: see the top of this module.
       precision: one of `PRECISIONS`.
-      warmup: how many steps, and batches of predictions, are not timed.
+      warmup: how many steps are not timed.
       batch: examples of a batch.
 
     Returns:
@@ -65,10 +66,10 @@ def measure(directory: str, precision: str, warmup: int, batch: int) -> dict[str
     texts = arrays["predict_ids"]
     model.eval()
     with torch.inference_mode():
-        predict_secs = _secs_of(lambda ids: logits_of(ids).numpy(), _parts(texts, batch), warmup)
+        predict_secs = _secs_of(lambda ids: logits_of(ids).numpy(), _parts(texts, batch), WARMUP)
     return {
         "train_secs": train_secs,
-        "predict_rate": (len(texts) - warmup * batch) / predict_secs,
+        "predict_rate": (len(texts) - WARMUP * batch) / predict_secs,
     }
 
 
