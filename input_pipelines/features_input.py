@@ -10,8 +10,8 @@ from input_pipelines.order import BatchOrder
 from input_pipelines.pretraining_input import deployment, prefetched
 
 _LEAST_LENGTH = 2  # [CLS] [SEP]
-# In training, lengths are multiples of at least 16, and there are at most 8 of them.
-_LEAST_MULTIPLE, _MOST_LENGTHS = 16, 8
+# In training, lengths are multiples of at least 8, and there are at most 16 of them.
+_LEAST_MULTIPLE, _MOST_LENGTHS = 8, 16
 
 
 class Batches(Protocol):

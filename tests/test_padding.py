@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from scripts import CLASSIFIER, TAGGER
 
-# The lengths of training are 16, 32 and so on.
+# The lengths of training are 8, 16 and so on.
 MAX_SEQ_LENGTH = 48
 OPTIONS = {
     "plain": {},

@@ -100,7 +100,7 @@ def test_batches_may_be_as_long_as_their_longest_example(kind):
 
 
 @pytest.mark.parametrize(
-    ("max_seq_length", "lengths"), [(12, {12}), (40, {16, 32, 40}), (400, {50, 350})]
+    ("max_seq_length", "lengths"), [(8, {8}), (12, {12}), (40, {16, 24, 40}), (400, {25, 325, 350})]
 )
 def test_batches_of_training_have_few_lengths(max_seq_length, lengths):
     tokens = [7, 10, 20, 300, 330]
