@@ -95,25 +95,21 @@ def neighbours() -> EmbeddedTask:
 
 def summary() -> EmbeddedTask:
     """Makes the task to tell a function's own summary from another function's summary."""
-    train: list[Example] = []
-    held_out: list[Example] = []
     root = embedded_corpus.directory_of_sources()
+    train, held_out = {}, {}  # module -> its functions
     for path in embedded_corpus.sources(root):
-        functions = list(_functions(embedded_corpus.parse(path)))
         module = path.relative_to(root).as_posix()
         is_held_out = _generator(module).random() < _HELD_OUT_MODULES
-        order = list(range(len(functions)))
-        _generator(module + " order").shuffle(order)
-        for place, index in enumerate(order):
-            signature, text = functions[index]
-            other = functions[order[place - 1]][
-                1
-            ]  # the summary of the previous function, in a circle
-            if other != text:
-                side = held_out if is_held_out else train
-                side += [Example(signature, text, 1), Example(signature, other, 0)]
+        side = held_out if is_held_out else train
+        side[module] = list(_functions(embedded_corpus.parse(path)))
+    # Some functions have the same name, arguments and summary in two modules.
+    trained = set(itertools.chain.from_iterable(train.values()))
+    for module, functions in held_out.items():
+        held_out[module] = [function for function in functions if function not in trained]
     return EmbeddedTask(
-        "does the summary belong to the function?", ("another's", "its own"), train, held_out
+        "does the summary belong to the function?",
+        ("another's", "its own"),
+        *(list(_with_summaries_exchanged(side)) for side in (train, held_out)),
     )
 
 
@@ -134,6 +130,19 @@ def _with_parts_exchanged(words: list[str], generator: random.Random) -> list[st
     """Splits at a random place, with two words or more on each side, and puts the end first."""
     place = generator.randrange(2, len(words) - 1)
     return words[place:] + words[:place]
+
+
+def _with_summaries_exchanged(modules: dict[str, list[tuple[str, str]]]) -> Iterator[Example]:
+    """Yields each function with its own summary, and with another one of its module."""
+    for module, functions in modules.items():
+        order = list(range(len(functions)))
+        _generator(module + " order").shuffle(order)
+        for place, index in enumerate(order):
+            signature, text = functions[index]
+            other = functions[order[place - 1]][1]  # of the function before it, in a circle
+            if other != text:
+                yield Example(signature, text, 1)
+                yield Example(signature, other, 0)
 
 
 def _functions(module: ast.Module) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,9 @@ def checked(kind: type) -> type:
 
     @functools.wraps(replace)
     def checked_replace(self, **kwargs):
+        unknown = sorted(set(kwargs) - set(kind._fields))
+        if unknown:  # Python's own error is a ValueError, and from 3.13 on a TypeError
+            raise ValueError(f"Got unexpected field names: {unknown!r}")
         given = replace(self, **kwargs)
         return replace(given, **given._settled(self))
 
