@@ -2,11 +2,11 @@
 
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
-import tomllib
 
 import bert_estimator
 import run_classifier
@@ -16,9 +16,10 @@ from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.legacy import __main__ as legacy
 from bert_estimator.serving import embed, predictor
 from input_pipelines import create_pretraining_data, create_vocabulary
+from tests.support import project
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = project.read()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,19 @@ def test_every_console_command_is_a_function():
     for target in PROJECT["scripts"].values():
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function)), target
+
+
+def test_the_oldest_python_has_all_that_is_used(tmp_path):
+    """vermin knows which names and syntax came with which Python; `# novm` is for its eyes."""
+    (tmp_path / "new.py").write_text("from typing import Self")
+    oldest = re.match(r">=(3\.\d+),", PROJECT["requires-python"])[1]
+    command = [sys.executable, "-c", "import vermin; vermin.main()", f"-t={oldest}-", "--no-tips"]
+    parts = ["bert_estimator", "input_pipelines", "benchmarks", "tests", *ROOT.glob("*.py")]
+    done = subprocess.run(
+        [*command, "--violations", tmp_path, *parts], cwd=ROOT, capture_output=True, text=True
+    )
+    found = re.findall(r"^ *(.*) requires !2, 3\.\d+$", done.stdout, re.MULTILINE)
+    assert found == ["'typing.Self' member"], done.stdout
 
 
 @pytest.mark.slow

@@ -2,15 +2,14 @@
 
 import importlib
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
-import tomllib
 
 import bert_estimator
 from bert_estimator import tensorflow_import
+from tests.support import project
 
 ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 
@@ -34,6 +33,7 @@ def test_keras_is_imported_when_it_is_used():
     code = f"""
 import sys
 from bert_estimator import tensorflow_import
+from tests.support import project
 tensorflow_import.prepare()
 import tensorflow.compat.v1 as tf1
 import tensorflow as tf2
@@ -48,6 +48,7 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
 from bert_estimator import tensorflow_import
+from tests.support import project
 tensorflow_import.prepare()
 import keras, tensorflow
 print(keras.optimizers.SGD().name)
@@ -61,8 +62,7 @@ class Prepared(Exception):
 
 def commands():
     """Returns the console commands, but for the legacy runner: old scripts import Keras early."""
-    text = pathlib.Path(ROOT, "pyproject.toml").read_text(encoding="utf-8")
-    scripts = tomllib.loads(text)["project"]["scripts"]
+    scripts = project.read()["scripts"]
     return sorted(set(scripts.values()) - {"bert_estimator.legacy.__main__:command"})
 
 
@@ -86,6 +86,7 @@ def test_a_broken_tensorflow(tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from bert_estimator import tensorflow_import
+from tests.support import project
 tensorflow_import.prepare()
 for _ in range(2):
     try:

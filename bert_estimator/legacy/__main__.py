@@ -52,7 +52,11 @@ def _program(script, module):
     finder = pkgutil.get_importer(script)
     if finder is None:
         with open(script, "rb") as file:
-            program = compile(file.read(), script, "exec")
+            source = file.read()
+        try:
+            program = compile(source, script, "exec")
+        except ValueError as error:  # a zero byte, before Python 3.12
+            raise SyntaxError(str(error)) from None
         module.__file__ = script
         return os.path.dirname(os.path.abspath(script)), program
     found = finder.find_spec("__main__")

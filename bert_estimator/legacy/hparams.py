@@ -3,7 +3,7 @@
 import json
 import numbers
 import re
-from typing import Any, Self
+from typing import Any
 
 from bert_estimator import json_files
 
@@ -72,7 +72,7 @@ class HParams:
             del self._types[name]
             delattr(self, name)
 
-    def parse(self, values: str) -> Self:
+    def parse(self, values: str) -> "HParams":
         """Changes the hyperparameters in a text such as "rate=0.1,units=[8,16]"; returns self.
 
         Raises:
@@ -102,13 +102,13 @@ class HParams:
             position = match.end()
         return self
 
-    def override_from_dict(self, values_dict: dict[str, Any]) -> Self:
+    def override_from_dict(self, values_dict: dict[str, Any]) -> "HParams":
         """Changes the hyperparameters in a dict; returns self."""
         for name, value in values_dict.items():
             self.set_hparam(name, value)
         return self
 
-    def parse_json(self, values_json: str) -> Self:
+    def parse_json(self, values_json: str) -> "HParams":
         """Changes the hyperparameters in a JSON object; returns self."""
         return self.override_from_dict(json_files.parse(values_json, "values_json"))
 

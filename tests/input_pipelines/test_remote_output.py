@@ -361,9 +361,9 @@ def test_a_change_of_what_is_read_is_noticed(
 
 @pytest.mark.parametrize("kind", COMMANDS)
 @pytest.mark.usefixtures("url")
-def test_an_output_that_is_only_a_bucket_is_refused(command, kind, tmp_path, capsys):
-    with contextlib.chdir(tmp_path):
-        assert command(kind, "gs:/", name="bucket") == 2
+def test_an_output_that_is_only_a_bucket_is_refused(command, kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(kind, "gs:/", name="bucket") == 2
     flag = COMMANDS[kind][1]
     assert capsys.readouterr().err.endswith(
         f": --{flag}: gs://bucket: is not a file's name; give gs://bucket/name\n"

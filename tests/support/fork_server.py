@@ -29,6 +29,9 @@ import types
 os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "1"
 os.environ["GCS_RETRY_CONFIG_INIT_DELAY_TIME_US"] = "1000"
 
+# scikit-learn loads pyarrow on Python 3.10, whose memory allocator would start a thread.
+os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+
 import quick_graphs
 
 
