@@ -289,10 +289,8 @@ def _mend(operation):
         for old, new in zip(operation.results, call.results, strict=True):
             old.replace_all_uses_with(new)
         operation.erase()
-    elif operation.name == "stablehlo.all_reduce":
-        # Without this attribute the compiler rejects groups that span partitions.
-        operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
-    elif operation.name == "stablehlo.reduce_scatter":
+    elif operation.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
+        # Without these attributes the compiler rejects groups that span partitions.
         operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
         operation.attributes["channel_handle"] = _channel()
     elif operation.name == "stablehlo.custom_call" and ALL_GATHER in str(
