@@ -52,7 +52,7 @@ def test_every_console_command_is_a_function():
 
 
 def test_the_oldest_python_has_all_that_is_used(tmp_path):
-    """vermin knows which names and syntax came with which Python; `# novm` is for its eyes."""
+    """vermin knows which names and syntax came with which Python; `# novm` skips a line."""
     (tmp_path / "new.py").write_text("from typing import Self")
     oldest = re.match(r">=(3\.\d+),", PROJECT["requires-python"])[1]
     command = [sys.executable, "-c", "import vermin; vermin.main()", f"-t={oldest}-", "--no-tips"]

@@ -33,7 +33,6 @@ def test_keras_is_imported_when_it_is_used():
     code = f"""
 import sys
 from bert_estimator import tensorflow_import
-from tests.support import project
 tensorflow_import.prepare()
 import tensorflow.compat.v1 as tf1
 import tensorflow as tf2
@@ -48,7 +47,6 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
 from bert_estimator import tensorflow_import
-from tests.support import project
 tensorflow_import.prepare()
 import keras, tensorflow
 print(keras.optimizers.SGD().name)
@@ -86,7 +84,6 @@ def test_a_broken_tensorflow(tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from bert_estimator import tensorflow_import
-from tests.support import project
 tensorflow_import.prepare()
 for _ in range(2):
     try:

@@ -127,8 +127,9 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
             )
     if values.get("quantization_config") is not None:
         raise ValueError(
-            f"{path}: quantization_config: quantized weights are not supported. Save the model "
-            "that they were made from, or take this out of the file if the weights are floats"
+            f"{path}: quantization_config: quantized weights are not supported. Give the model "
+            "before its quantization, or delete quantization_config from the file if the weights "
+            "are floats"
         )
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
     known = _DEFAULTS[kind].to_dict()

@@ -53,8 +53,9 @@ def open_source(path: str, choice: str | None = None) -> Source:
     if os.path.isfile(os.path.join(folder, _ADAPTER)):
         raise ValueError(
             f"{path}: holds an adapter ({_ADAPTER}), which changes another model's weights. Have "
-            "PEFT merge the two (merge_and_unload), save the model that it returns, and give its "
-            "directory"
+            "PEFT merge it into that model (merge_and_unload), save the model that this returns "
+            "in another directory, and give that directory. If the weights here are merged "
+            f"already, delete {_ADAPTER}"
         )
     if hugging_face.is_model(folder):
         return hugging_face.open_directory(folder, path)

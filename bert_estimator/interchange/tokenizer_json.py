@@ -19,9 +19,9 @@ _NORMALIZER = "BertNormalizer"
 _SINGLE = [(CLS, 0), ("A", 0), (SEP, 0)]
 _PAIR = [*_SINGLE, ("B", 1), (SEP, 1)]
 
-# What would be otherwise if the other side of a text were cut off or padded.
+# Why tokenizers that truncate or pad on the left are refused.
 OTHER_END = "long texts would lose their end instead of their beginning"
-OTHER_POSITIONS = "words would have other positions: padding comes after a text here"
+OTHER_POSITIONS = "tokens would have other position ids: this project pads after the text"
 
 
 def read(folder: str) -> dict[str, Any] | None:

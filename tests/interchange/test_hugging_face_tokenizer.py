@@ -66,8 +66,8 @@ def test_other_classes_are_refused(tmp_path, file, name):
         ),
         (
             {"padding_side": "left"},
-            'padding_side="left" is not supported: words would have other positions: padding '
-            'comes after a text here. Allowed is "right". To use it all the same, take '
+            'padding_side="left" is not supported: tokens would have other position ids: this '
+            'project pads after the text. Allowed is "right". To use it all the same, take '
             "padding_side out of the file",
         ),
     ],

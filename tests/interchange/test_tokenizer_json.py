@@ -60,7 +60,7 @@ def test_settings_that_cut_text_otherwise_are_refused(tmp_path, parts, shown, al
     ("part", "reason"),
     [
         ("truncation", "long texts would lose their end instead of their beginning"),
-        ("padding", "words would have other positions: padding comes after a text here"),
+        ("padding", "tokens would have other position ids: this project pads after the text"),
     ],
 )
 def test_the_other_side_is_refused(tmp_path, part, reason):

@@ -186,8 +186,9 @@ class HeldPart:
 
 def summed(tensor: tf.Tensor, groups: list[list[int]]) -> tf.Tensor:
     """Returns the sum of the tensors of each group of cores."""
-    # The groups span partitions, too, which `program/stablehlo.py` adds: in the mode that says so,
-    # TensorFlow 2.19 cannot write a program in which a sum depends on another one.
+    # The mode should be CrossReplicaAndPartition, since the groups span partitions, too. But with
+    # it TensorFlow 2.19 cannot write a program in which one sum depends on another. So `_mend` of
+    # `program/stablehlo.py` adds the attributes that make the groups span partitions.
     return gen_xla_ops.xla_all_reduce(
         tensor, tf.constant(groups, tf.int32), reduce_op="Add", mode="CrossReplica"
     )
