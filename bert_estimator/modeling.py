@@ -216,18 +216,21 @@ def self_attention(
         return tf.transpose(values, [0, 2, 1, 3])
 
     # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]; with columns D comes before F and T.
-    # In a session, the factor 1 / sqrt(D) of the scores is applied to the query's weights, which
-    # takes H * H products instead of B * N * F * T. With columns, `attend` applies it: in a program
-    # for XLA its products cost nothing there, and weights that are only cast are gathered from the
-    # cores in the compute dtype.
-    query = heads("query", scale=1.0 / math.sqrt(head_size))
+    # Training in a session applies the factor 1 / sqrt(D) of the scores to the query's weights,
+    # which takes H * H products instead of B * N * F * T. Elsewhere `attend` applies it: in a
+    # program for XLA its products cost nothing there, and weights that are only cast are gathered
+    # from the cores in the compute dtype; and a request of few texts has fewer scores than weights.
+    scale, scale_of_scores = 1.0 / math.sqrt(head_size), None
+    if columns or primitives.is_portable():
+        scale, scale_of_scores = None, scale
+    query = heads("query", scale)
     key = heads("key")
     value = heads("value")
 
     def drop(probs):
         return dropout(probs, attention_rate) if attention_rate else probs
 
-    context = attend(query, key, value, input_mask, drop, columns)
+    context = attend(query, key, value, input_mask, drop, columns, scale_of_scores)
     return tf.reshape(context, [-1, config.hidden_size])
 
 

@@ -13,12 +13,30 @@ variable is float32.
 """
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.choices import PRECISIONS
+
+_STORES_AS_READ = contextvars.ContextVar("stores_as_read", default=False)
+
+
+@contextlib.contextmanager
+def stored_as_read() -> Iterator[None]:
+    """Builds graphs whose variables are stored as they are read: a `scope` of bfloat16 does not
+    store them in float32.
+
+    Such a graph cannot be trained; it computes what it would compute if it rounded the float32
+    values each time that it reads them, and takes half the memory.
+    """
+    token = _STORES_AS_READ.set(True)
+    try:
+        yield
+    finally:
+        _STORES_AS_READ.reset(token)
 
 
 @contextlib.contextmanager
@@ -52,7 +70,7 @@ def scope(precision: str) -> Iterator[tf.VariableScope]:
     with tf.variable_scope(
         current,
         dtype=tf.bfloat16,
-        custom_getter=_store_as_float32,
+        custom_getter=None if _STORES_AS_READ.get() else _store_as_float32,
         auxiliary_name_scope=False,
     ) as inner:
         yield inner

@@ -62,6 +62,24 @@ def test_initializer_is_evaluated_in_float32():
             assert float(session.run(read)[0]) == 0.10009765625  # 0.1 in bfloat16
 
 
+def test_variables_that_are_stored_as_they_are_read():
+    with tf.Graph().as_default() as graph:
+        with precision.stored_as_read(), precision.scope("bfloat16"):
+            tf.get_variable("by_default", [2])
+            tf.get_variable("stays", [2], tf.float32)
+        with precision.stored_as_read(), precision.scope("float32"):
+            tf.get_variable("float32", [2])
+        with precision.scope("bfloat16"):
+            assert tf.get_variable("after", [2]).dtype == tf.bfloat16
+        assert {v.op.name: v.dtype.base_dtype for v in tf.global_variables()} == {
+            "by_default": tf.bfloat16,
+            "stays": tf.float32,
+            "float32": tf.float32,
+            "after": tf.float32,
+        }
+        assert [op.name for op in graph.get_operations() if op.type == "Cast"] == ["after_bfloat16"]
+
+
 def test_reuse_finds_the_stored_variable():
     with tf.Graph().as_default():
         for _ in range(2):

@@ -18,6 +18,7 @@ from bert_estimator.errors import GREATEST
 from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning_config import FineTuningConfig
+from bert_estimator.jobs.rounded_weights import rounded
 from bert_estimator.jobs.run import Run, evaluation_line
 from bert_estimator.jobs.text_export import TextParts
 from bert_estimator.layers import primitives
@@ -315,12 +316,16 @@ class FineTuning(abc.ABC):
         task_file = os.path.join(self._config.output_dir, "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
         assets_extra = {task["vocab_file"]: self._data.vocab_file, "task.json": task_file}
-        receiver, other = _receive_ids, None
+        receiver, wrap = _receive_ids, rounded
         if self._export_takes_text:
-            receiver, wrap = self.text_parts()
-            other = self._estimator(self._config, self._data, self._master, wrap)
+            receiver, with_text = self.text_parts()
+
+            def wrap(model_fn):
+                return rounded(with_text(model_fn))
+
+        exported = self._estimator(self._config, self._data, self._master, wrap)
         with primitives.portable():
-            self._run.export(receiver, assets_extra, other)
+            self._run.export(exported, receiver, assets_extra)
 
 
 def num_train_steps(config: FineTuningConfig, train: Batches) -> int:

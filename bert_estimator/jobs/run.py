@@ -289,18 +289,17 @@ class Run:
 
     def export(
         self,
+        estimator: tpu.TPUEstimator,
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str],
-        estimator: tpu.TPUEstimator | None = None,
     ) -> None:
         """Writes a SavedModel of the best checkpoint, or else of the newest, below `export/`.
 
         Args:
+          estimator: an estimator for the run's directory, whose model is exported.
           serving_input_receiver_fn, assets_extra: see `TPUEstimator.export_saved_model`.
-          estimator: an estimator for the same directory whose model is exported; by default the
-            run's own.
         """
-        path = (estimator or self.estimator).export_saved_model(
+        path = estimator.export_saved_model(
             os.path.join(self.config.output_dir, "export"),
             serving_input_receiver_fn,
             assets_extra=assets_extra,

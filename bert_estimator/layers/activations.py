@@ -18,6 +18,9 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
       A tensor of x's shape and dtype.
     """
     x = tf.convert_to_tensor(x)
+    if primitives.is_portable():  # these operations read and write whole tensors; so, few of them
+        v = tf.cast(x, tf.float32)
+        return tf.cast(v * tf.sigmoid(v * (_LINEAR + _CUBIC * v * v)), x.dtype)
     return primitives.with_gradient("BertEstimatorGelu", primitives.fused(_gelu, x), x)
 
 

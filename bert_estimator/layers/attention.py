@@ -3,7 +3,6 @@
 Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head.
 """
 
-import math
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -22,16 +21,18 @@ def attend(
     input_mask: tf.Tensor,
     drop: Callable[[tf.Tensor], tf.Tensor],
     columns: bool,
+    scale: float | None,
 ) -> tf.Tensor:
-    """Returns the means of the values, with softmax(query key^T / sqrt(D)) as weights.
+    """Returns the means of the values, with softmax(query key^T * scale) as weights.
 
     Args:
-      query: [B, N, F, D], divided by sqrt(D); with `columns` [B, N, D, F], not divided.
+      query: [B, N, F, D]; with `columns` [B, N, D, F].
       key, value: [B, N, T, D]; with `columns` [B, N, D, T].
       input_mask: int32 [B, T], 1 for positions that may be attended to.
       drop: function of the weights, float32 [B, N, F, T], that returns a tensor like them. It must
         multiply each weight by a factor that does not depend on the weights, as dropout does.
       columns: whether positions come last in the first three, as is best in a program for XLA.
+      scale: the factor of the scores, 1 / sqrt(D), in float32; None if the query has it already.
 
     Returns:
       [B, F, N, D] in the values' dtype.
@@ -39,8 +40,8 @@ def attend(
     # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
     scores = tf.matmul(query, key, transpose_a=columns, transpose_b=not columns)
     scores = tf.cast(scores, tf.float32)
-    if columns:
-        scores *= 1.0 / math.sqrt(query.shape.as_list()[2])
+    if scale is not None:
+        scores *= scale
     adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
     logits = scores + adder
     probs = tf.nn.softmax(logits)

@@ -39,6 +39,11 @@ def portable() -> Iterator[None]:
         _IS_PORTABLE.reset(token)
 
 
+def is_portable() -> bool:
+    """Returns whether graphs are built of TensorFlow's own operations alone; see `portable`."""
+    return _IS_PORTABLE.get()
+
+
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
     """Gives a tensor the gradient function that is registered under a name.
 
@@ -54,7 +59,7 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
     Returns:
       A tensor equal to `value`.
     """
-    if _IS_PORTABLE.get():
+    if is_portable():
         return value
     with tf.get_default_graph().gradient_override_map({"IdentityN": name}):
         return tf.identity_n([value, *inputs])[0]
@@ -86,7 +91,7 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
     Returns:
       What the function returns.
     """
-    if _IS_PORTABLE.get():
+    if is_portable():
         return function(*tensors)
     specs = tuple((tuple(tensor.shape.as_list()), tensor.dtype) for tensor in tensors)
     return _compiled(function, specs)(*tensors)
@@ -105,7 +110,7 @@ def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> 
     Returns:
       What the function returns.
     """
-    if _IS_PORTABLE.get():
+    if is_portable():
         return function(*tensors)
     value = with_gradient("BertEstimatorFused", fused(function, *tensors), *tensors)
     value.op.fused_function = function

@@ -1,5 +1,6 @@
 """Activations and their gradients against float64 numpy."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import bert_config
-from bert_estimator.layers import activations
+from bert_estimator.layers import activations, primitives
 
 
 @np.vectorize
@@ -21,11 +22,12 @@ def test_every_configuration_has_its_activation():
     assert set(activations.ACTIVATIONS) == set(bert_config.HIDDEN_ACTS)
 
 
+@pytest.mark.parametrize("way", [contextlib.nullcontext, primitives.portable])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize(("name", "twin"), [("gelu", numpy_bert.gelu), ("gelu_erf", gelu_erf)])
-def test_gelu_and_its_gradient(name, twin, dtype):
+def test_gelu_and_its_gradient(name, twin, dtype, way):
     x = np.linspace(-12, 12, 4001).astype(dtype.as_numpy_dtype)
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), way():
         x_tensor = tf.constant(x)
         y = activations.ACTIVATIONS[name](x_tensor)
         (slope,) = tf.gradients(y, x_tensor)

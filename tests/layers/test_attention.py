@@ -34,30 +34,35 @@ def twin(factors):
     return np.swapaxes(context, 1, 2), *slopes, np.swapaxes(probs * factors, 2, 3) @ gradient
 
 
-def run(factors, columns, dtype):
+# Positions last; scores that `attend` scales; a query that is scaled.
+LAYOUTS = {"positions last": (True, 0.5), "scores": (False, 0.5), "query": (False, None)}
+
+
+def run(factors, layout, dtype):
+    columns, scale = LAYOUTS[layout]
     with tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(values, tf.float32) for values in (QUERY, KEY, VALUE)]
         query, key, value = (tf.cast(tensor, dtype) for tensor in inputs)
-        laid_out = [query / 2, key, value]
+        laid_out = [query if scale else query / 2, key, value]
         if columns:
-            laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in (query, key, value)]
+            laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in laid_out]
         drop = tf.constant(factors, tf.float32).__mul__
-        context = attend(*laid_out, tf.constant(MASK), drop, columns)
+        context = attend(*laid_out, tf.constant(MASK), drop, columns, scale)
         assert context.dtype == dtype
         slopes = tf.gradients(context, inputs, tf.constant(OUT_GRADIENT, dtype))
         return session.run([tf.cast(context, tf.float32), *slopes])
 
 
-@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
 @pytest.mark.parametrize("factors", list(ALL_FACTORS))
-def test_values_and_gradients_equal_the_twins(factors, columns):
-    actual = run(ALL_FACTORS[factors], columns, tf.float32)
+def test_values_and_gradients_equal_the_twins(factors, layout):
+    actual = run(ALL_FACTORS[factors], layout, tf.float32)
     for value, expected in zip(actual, twin(ALL_FACTORS[factors]), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("columns", [False, True])
-def test_in_bfloat16_they_are_as_near_as_its_digits(columns):
-    for value, expected in zip(run(FACTORS, columns, tf.bfloat16), twin(FACTORS), strict=True):
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_in_bfloat16_they_are_as_near_as_its_digits(layout):
+    for value, expected in zip(run(FACTORS, layout, tf.bfloat16), twin(FACTORS), strict=True):
         error = np.sqrt(np.mean((value - expected) ** 2) / np.mean(expected**2))
         assert 1e-5 < error < 2**-5

@@ -169,8 +169,13 @@ def global_step_of(prefix: str | None) -> int:
     return int(reader.get_tensor(name)) if reader.has_tensor(name) else 0
 
 
-def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
+def check_restorable(prefix: str, variables: list[tf.Variable], rounds: bool = False) -> None:
     """Checks, before restoring, that a checkpoint holds all variables, in their shapes and types.
+
+    Args:
+      prefix: the checkpoint.
+      variables: the variables.
+      rounds: whether the checkpoint may have float32 for variables of bfloat16.
 
     Raises:
       ValueError: variables are missing, or have another shape or type; the text names all of them.
@@ -184,7 +189,9 @@ def check_restorable(prefix: str, variables: list[tf.Variable]) -> None:
             problems.append(f"{name}: not in the checkpoint")
         elif not tf.TensorShape(shape).is_compatible_with(shapes[name]):
             problems.append(f"{name}: {shape} in the model, {shapes[name]} in the checkpoint")
-        elif variable.dtype.base_dtype != types[name]:
+        elif variable.dtype.base_dtype != types[name] and not (
+            rounds and (variable.dtype.base_dtype, types[name]) == (tf.bfloat16, tf.float32)
+        ):
             found = f"{types[name].name} in the checkpoint"
             problems.append(f"{name}: {variable.dtype.base_dtype.name} in the model, {found}")
     if problems:

@@ -1,5 +1,6 @@
 """Which checkpoint training starts from, and which one is never replaced by a worse one."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -380,6 +381,14 @@ def test_another_type_does_not_fit(folder):
         variables = [tf.get_variable("w", [], tf.bfloat16), tf.train.create_global_step()]
         checkpoints.check_restorable(f"{folder}/model.ckpt-4", variables)
     assert "\n  w: bfloat16 in the model, float32 in the checkpoint\n" in str(raised.value)
+
+
+@pytest.mark.parametrize(("dtype", "fits"), [(tf.bfloat16, True), (tf.float16, False)])
+def test_only_bfloat16_may_be_rounded(folder, dtype, fits):
+    with tf.Graph().as_default():
+        variables = [tf.get_variable("w", [], dtype), tf.train.create_global_step()]
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="w: float16 in"):
+            checkpoints.check_restorable(f"{folder}/model.ckpt-4", variables, rounds=True)
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate"])
