@@ -116,7 +116,11 @@ ARROWS = {
     "bert_estimator.bert_config": [],
     "bert_estimator.layers.primitives": [],
     "bert_estimator.sharding": [],
-    "bert_estimator.layers.dropout": ["bert_estimator.layers.primitives"],
+    "bert_estimator.layers.philox": [],
+    "bert_estimator.layers.dropout": [
+        "bert_estimator.layers.philox",
+        "bert_estimator.layers.primitives",
+    ],
     "bert_estimator.layers.activations": ["bert_estimator.layers.primitives"],
     "bert_estimator.layers.initializers": [],
     "bert_estimator.layers.embeddings": [

@@ -8,18 +8,22 @@ the number of cores, on micro-batches, or on how often a graph was built, and a 
 the masks that an uninterrupted run would draw.
 """
 
+import functools
 import math
 import zlib
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import primitives
+from bert_estimator.layers import philox, primitives
 
 _PHILOX = 1  # `alg` of the stateless operations. The default varies by device.
 _BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
 _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
 _LEVELS = 1 << _HALF_BITS
+
+# Masks of fewer elements save less time in a whole training than it takes to compile them.
+_LEAST_ELEMENTS = 1 << 20
 
 
 class Dropout:
@@ -136,24 +140,18 @@ class Dropout:
         # A row takes a whole number of blocks, so that it begins with a block in every batch.
         first_block = self._first_row * tf.constant(row_blocks, tf.uint64)
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
-        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[rows, *block_shape, _BLOCK_WORDS],
-            key=key,
-            counter=tf.stack([first_block, self._step]),
-            alg=_PHILOX,
-            dtype=tf.uint32,
-        )
-        # A row's elements are decided by the low halves of all blocks' first words, then of their
-        # second words, and so on; then by the high halves. In this order, the masks of a word are
-        # next to each other, and a TPU writes each of them to its place as soon as it has the
-        # words. Elements in the order of the blocks took several times as long, and minutes to
-        # compile. The blocks have x's last dimensions since a TPU would move every mask from a flat
-        # layout into x's.
-        words = tf.unstack(words, axis=-1)
-        half_bits = tf.constant(_HALF_BITS, tf.uint32)
-        low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
-        threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
-        keep = tf.concat([half >= threshold for half in low_halves + words], axis=1)
+        counter = tf.stack([first_block, self._step])
+        shape = (rows, *block_shape)
+        if _is_compiled(shape):
+            parts = primitives.fused(_compiled_parts(shape, threshold), key, counter)
+        else:
+            words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+                shape=[*shape, _BLOCK_WORDS], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
+            )
+            parts = _parts(tf.unstack(words, axis=-1), threshold)
+        # The blocks have x's last dimensions since a TPU would move every mask from a flat layout
+        # into x's.
+        keep = tf.concat(parts, axis=1)
         row_elements = math.prod(row_shape)
         if row_elements % _BLOCK_ELEMENTS:
             keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]
@@ -165,6 +163,46 @@ class Dropout:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         return zlib.crc32(f"{name}:{call}".encode())
+
+
+def _parts(words, threshold):
+    """Returns the eight parts of a mask, which follow each other in each row, bool tensors.
+
+    A row's elements are decided by the low halves of all blocks' first words, then of their second
+    words, and so on; then by the high halves. In this order, the masks of a word are next to each
+    other, and a TPU writes each of them to its place as soon as it has the words. Elements in the
+    order of the blocks took several times as long, and minutes to compile.
+
+    Args:
+      words: a block's four words, uint32 tensors with an element for each block.
+      threshold: in 1 / 2^16.
+    """
+    half_bits = tf.constant(_HALF_BITS, tf.uint32)
+    low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
+    threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
+    return [half >= threshold for half in low_halves + words]
+
+
+def _is_compiled(shape):
+    """Returns whether the masks of blocks of this shape are one computation by themselves.
+
+    That takes half the time on a CPU. It is not for a step that is compiled as a whole: for a TPU
+    the operation for random words is better.
+    """
+    if primitives.in_xla_program() or primitives.is_portable() or tf.is_tensor(shape[0]):
+        return False
+    return math.prod(shape) * _BLOCK_ELEMENTS >= _LEAST_ELEMENTS
+
+
+@functools.cache
+def _compiled_parts(shape, threshold):
+    """Returns a function of (key, counter) for `primitives.fused`: `_parts` of blocks [*shape]."""
+
+    def parts(key, counter):
+        words = philox.blocks(key, counter, math.prod(shape))
+        return _parts([tf.reshape(word, shape) for word in words], threshold)
+
+    return parts
 
 
 @tf.RegisterGradient("BertEstimatorDropout")

@@ -5,10 +5,21 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_ops
 
+from bert_estimator.layers import dropout as dropout_module
+from bert_estimator.layers import philox as philox_module
+from bert_estimator.layers import primitives
 from bert_estimator.layers.dropout import Dropout
 
 SHAPE = (6, 5, 7)  # 35 elements per row, which is not a multiple of the 8 of a block
+
+
+@pytest.fixture(params=["operation", "compiled"], autouse=True)
+def masks(request, monkeypatch):
+    """Draws all masks in both ways, in which large and small masks are drawn."""
+    least = 0 if request.param == "compiled" else 1 << 62
+    monkeypatch.setattr(dropout_module, "_LEAST_ELEMENTS", least)
 
 
 def philox(key, counter):
@@ -38,6 +49,12 @@ def numpy_mask(seed, step, first_row, site, shape, threshold):
         bits = np.concatenate([half.T.ravel() for half in (words & 0xFFFF, words >> 16)])
         rows.append(bits[:elements].reshape(shape[1:]) >= threshold)
     return np.array(rows)
+
+
+def draws_of(graph):
+    """Returns for each draw of random words in a graph whether it is "compiled" or an operation."""
+    names = {"PartitionedCall": "compiled", "StatelessRandomUniformFullIntV2": "operation"}
+    return [names[op.type] for op in graph.get_operations() if op.type in names]
 
 
 def run(rate=0.25, seed=3, step=7, first_row=0, shape=SHAPE, scope="net", dtype=tf.float32):
@@ -171,8 +188,7 @@ def test_gradient_reuses_the_mask(dtype):
         x = tf.ones([4, 32], dtype)
         y = Dropout(1, 2)(x, 0.5)
         (gradient,) = tf.gradients(y, x, grad_ys=3 * x)
-        draws = [op for op in graph.get_operations() if "StatelessRandom" in op.type]
-        assert len(draws) == 1
+        assert len(draws_of(graph)) == 1
         with tf.Session() as session:
             y, gradient = session.run([y, gradient])
     assert gradient.dtype == dtype.as_numpy_dtype
@@ -215,3 +231,34 @@ def test_bad_shape(shape):
         x = tf.placeholder(tf.float32, shape, name="x")
         with pytest.raises(ValueError, match=r"Dropout of x:0: shape .* must be \[batch, \.\.\.\]"):
             Dropout(1, 2)(x, 0.5)
+
+
+@pytest.mark.parametrize("first", [0, 2**32 - 3, 2**63 + 5])
+def test_words_are_those_of_the_operation(masks, first):
+    with tf.Graph().as_default(), tf.Session() as session:
+        key = tf.constant([0xFEDCBA9876543210], tf.uint64)
+        counter = tf.constant([first, 2**40 + 1], tf.uint64)
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[1000, 4], key=key, counter=counter, alg=1, dtype=tf.uint32
+        )
+        mine, words = session.run([philox_module.blocks(key, counter, 1000), words])
+    np.testing.assert_array_equal(np.stack(mine, axis=1), words)
+
+
+@pytest.mark.parametrize(("rows", "way"), [(8, "compiled"), (7, "operation")])
+def test_large_masks_are_compiled_and_small_ones_are_not(monkeypatch, rows, way):
+    monkeypatch.undo()
+    with tf.Graph().as_default() as graph:
+        Dropout(1, 2)(tf.ones([rows, 1 << 17]), 0.1)
+        assert draws_of(graph) == [way]
+
+
+def test_a_program_for_xla_and_a_portable_graph_have_the_operation():
+    with tf.Graph().as_default() as graph:
+        with primitives.portable():
+            Dropout(1, 2)(tf.ones(SHAPE), 0.1)
+        context = control_flow_ops.XLAControlFlowContext()
+        context.Enter()
+        Dropout(1, 2)(tf.ones(SHAPE), 0.1)
+        context.Exit()
+        assert draws_of(graph) == ["operation"] * 2
