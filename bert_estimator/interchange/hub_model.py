@@ -176,7 +176,7 @@ class _Encoder(tf.Module):
             return tf.reshape(by_name[name], shape)
 
         scope = tf.variable_scope(tf.get_variable_scope(), custom_getter=stored)
-        with scope, primitives.portable():
+        with scope, primitives.portable(is_trained=True):
             yield
 
 

@@ -18,7 +18,9 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
       A tensor of x's shape and dtype.
     """
     x = tf.convert_to_tensor(x)
-    if primitives.is_portable():  # these operations read and write whole tensors; so, few of them
+    if not primitives.is_trained():
+        # Each of these operations reads and writes a whole tensor, and there are fewer than in
+        # `_gelu`. But where the sigmoid is almost 1, its gradient is less exact.
         v = tf.cast(x, tf.float32)
         return tf.cast(v * tf.sigmoid(v * (_LINEAR + _CUBIC * v * v)), x.dtype)
     return primitives.with_gradient("BertEstimatorGelu", primitives.fused(_gelu, x), x)

@@ -23,25 +23,36 @@ def in_xla_program() -> bool:
 
 
 _IS_PORTABLE = contextvars.ContextVar("is_portable", default=False)
+_IS_TRAINED = contextvars.ContextVar("is_trained", default=True)
 
 
 @contextlib.contextmanager
-def portable() -> Iterator[None]:
+def portable(is_trained: bool = False) -> Iterator[None]:
     """Builds graphs of TensorFlow's own operations with their own gradients.
 
     They are slower. A program that does not have this project can differentiate them, and shapes
     that are not known when the graph is built are not compiled when they are first seen.
+
+    Args:
+      is_trained: whether somebody may train the graph, so that its gradients have to be as exact as
+        its values.
     """
-    token = _IS_PORTABLE.set(True)
+    tokens = _IS_PORTABLE.set(True), _IS_TRAINED.set(is_trained)
     try:
         yield
     finally:
-        _IS_PORTABLE.reset(token)
+        _IS_PORTABLE.reset(tokens[0])
+        _IS_TRAINED.reset(tokens[1])
 
 
 def is_portable() -> bool:
     """Returns whether graphs are built of TensorFlow's own operations alone; see `portable`."""
     return _IS_PORTABLE.get()
+
+
+def is_trained() -> bool:
+    """Returns whether gradients have to be exact; they need not in some graphs of `portable`."""
+    return _IS_TRAINED.get()
 
 
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
