@@ -26,7 +26,7 @@ from input_pipelines import embedded_corpus
 BATCHES = (1, 32)
 SIDES = ("tensorflow", "transformers", "onnxruntime")
 _TEXTS = 640
-# Others are slower, and their rates do not need as many passes over the texts.
+# The memory of the others is not measured, and their rates need fewer passes over the texts.
 _SHARE_OF_OTHERS = 8
 
 _COMMON = """

@@ -216,10 +216,10 @@ def self_attention(
         return tf.transpose(values, [0, 2, 1, 3])
 
     # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]; with columns D comes before F and T.
-    # Training in a session applies the factor 1 / sqrt(D) of the scores to the query's weights,
-    # which takes H * H products instead of B * N * F * T. Elsewhere `attend` applies it: in a
-    # program for XLA its products cost nothing there, and weights that are only cast are gathered
-    # from the cores in the compute dtype; and a request of few texts has fewer scores than weights.
+    # In a session, the factor 1 / sqrt(D) of the scores is applied to the query's weights, which
+    # takes H * H products instead of B * N * F * T. `attend` applies it in a program for XLA, where
+    # its products cost nothing and weights that are only cast are gathered from the cores in the
+    # compute dtype; and in a portable graph, whose requests may have fewer scores than weights.
     scale, scale_of_scores = 1.0 / math.sqrt(head_size), None
     if columns or primitives.is_portable():
         scale, scale_of_scores = None, scale

@@ -30,7 +30,7 @@ def stored_as_read() -> Iterator[None]:
     store them in float32.
 
     Such a graph cannot be trained; it computes what it would compute if it rounded the float32
-    values each time that it reads them, and takes half the memory.
+    values each time that it reads them, and its bfloat16 variables take half the memory.
     """
     token = _STORES_AS_READ.set(True)
     try:
@@ -46,7 +46,7 @@ def scope(precision: str) -> Iterator[tf.VariableScope]:
     Under "bfloat16" the scope's dtype is bfloat16. A variable that is requested as bfloat16, or
     without a dtype, is stored and initialised as float32 and read as bfloat16. A variable that is
     requested with another dtype keeps that dtype. Under "float32" nothing changes. Variables have
-    the same names in both, so one checkpoint serves both.
+    the same names in both, so one checkpoint serves both. `stored_as_read` changes this.
 
     Args:
       precision: one of PRECISIONS.

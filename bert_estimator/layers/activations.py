@@ -18,7 +18,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
       A tensor of x's shape and dtype.
     """
     x = tf.convert_to_tensor(x)
-    if not primitives.is_trained():
+    if not primitives.needs_exact_gradients():
         # Each of these operations reads and writes a whole tensor, and there are fewer than in
         # `_gelu`. But where the sigmoid is almost 1, its gradient is less exact.
         v = tf.cast(x, tf.float32)

@@ -16,7 +16,6 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import philox, primitives
 
-_PHILOX = 1  # `alg` of the stateless operations. The default varies by device.
 _BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
 _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
@@ -146,7 +145,11 @@ class Dropout:
             parts = primitives.fused(_compiled_parts(shape, threshold), key, counter)
         else:
             words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-                shape=[*shape, _BLOCK_WORDS], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
+                shape=[*shape, _BLOCK_WORDS],
+                key=key,
+                counter=counter,
+                alg=philox.ALGORITHM,
+                dtype=tf.uint32,
             )
             parts = _parts(tf.unstack(words, axis=-1), threshold)
         # The blocks have x's last dimensions since a TPU would move every mask from a flat layout
@@ -184,10 +187,11 @@ def _parts(words, threshold):
 
 
 def _is_compiled(shape):
-    """Returns whether the masks of blocks of this shape are one computation by themselves.
+    """Returns whether to draw a mask of blocks of this shape as one XLA computation of its own.
 
-    That takes half the time on a CPU. It is not for a step that is compiled as a whole: for a TPU
-    the operation for random words is better.
+    On a CPU that takes half the time. A step that XLA compiles as a whole keeps the operation for
+    random words, which is better on a TPU. So do graphs in which XLA is to compile nothing, masks
+    of unknown size, and small masks.
     """
     if primitives.in_xla_program() or primitives.is_portable() or tf.is_tensor(shape[0]):
         return False

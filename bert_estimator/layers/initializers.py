@@ -5,7 +5,7 @@ import zlib
 
 import tensorflow.compat.v1 as tf
 
-_PHILOX = 1  # `alg` of the stateless operations
+from bert_estimator.layers import philox
 
 
 def weight(
@@ -46,7 +46,7 @@ def _truncated_normal(full_name, shape):
         shape=shape,
         key=tf.constant([seed[0]], tf.uint64),
         counter=tf.constant([0, seed[1]], tf.uint64),
-        alg=_PHILOX,
+        alg=philox.ALGORITHM,
         dtype=tf.uint32,
     )
     # float32 holds 24 bits exactly: odd multiples of 1/2 within (-2^23, 2^23).

@@ -1,12 +1,16 @@
 """Philox 4x32-10, a counter-based random generator, made of elementwise operations.
 
 From Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. TensorFlow's operation
-`StatelessRandomUniformFullIntV2` gives the same words. On a CPU it writes them to memory, and XLA
-computes them by another, slower program; of these operations XLA makes one loop with what is
-computed of the words.
+`StatelessRandomUniformFullIntV2` gives the same words, but on a CPU it writes them to memory, and
+XLA's own version of it is slower still. XLA fuses the operations of this module, and what is
+computed from the words, into one loop.
 """
 
 import tensorflow.compat.v1 as tf
+
+ALGORITHM = (
+    1  # Philox, as `alg` of TensorFlow's stateless operations. Their default varies by device.
+)
 
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -16,7 +20,7 @@ _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 def blocks(key: tf.Tensor, counter: tf.Tensor, number: int) -> list[tf.Tensor]:
     """Returns the words of consecutive blocks: four tensors, uint32 [number], of a word each.
 
-    They are what `StatelessRandomUniformFullIntV2` with alg=1 gives as uint32 [number, 4].
+    `StatelessRandomUniformFullIntV2` with alg=ALGORITHM gives them as uint32 [number, 4].
 
     Args:
       key: uint64 [1].

@@ -22,8 +22,8 @@ def in_xla_program() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 
 
-_IS_PORTABLE = contextvars.ContextVar("is_portable", default=False)
-_IS_TRAINED = contextvars.ContextVar("is_trained", default=True)
+# Whether somebody may train the graphs of `portable`; None outside of it.
+_PORTABLE = contextvars.ContextVar("portable", default=None)
 
 
 @contextlib.contextmanager
@@ -37,22 +37,21 @@ def portable(is_trained: bool = False) -> Iterator[None]:
       is_trained: whether somebody may train the graph, so that its gradients have to be as exact as
         its values.
     """
-    tokens = _IS_PORTABLE.set(True), _IS_TRAINED.set(is_trained)
+    token = _PORTABLE.set(is_trained)
     try:
         yield
     finally:
-        _IS_PORTABLE.reset(tokens[0])
-        _IS_TRAINED.reset(tokens[1])
+        _PORTABLE.reset(token)
 
 
 def is_portable() -> bool:
     """Returns whether graphs are built of TensorFlow's own operations alone; see `portable`."""
-    return _IS_PORTABLE.get()
+    return _PORTABLE.get() is not None
 
 
-def is_trained() -> bool:
-    """Returns whether gradients have to be exact; they need not in some graphs of `portable`."""
-    return _IS_TRAINED.get()
+def needs_exact_gradients() -> bool:
+    """Returns False within `portable()`, unless the graph may be trained; else True."""
+    return _PORTABLE.get() is not False
 
 
 def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
