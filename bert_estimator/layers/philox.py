@@ -8,9 +8,8 @@ computed from the words, into one loop.
 
 import tensorflow.compat.v1 as tf
 
-ALGORITHM = (
-    1  # Philox, as `alg` of TensorFlow's stateless operations. Their default varies by device.
-)
+# Philox, as `alg` of TensorFlow's stateless operations, whose default varies by device.
+ALGORITHM = 1
 
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
