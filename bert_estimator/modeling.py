@@ -25,6 +25,7 @@ from bert_estimator.bert_config import BertConfig as BertConfig  # models use mo
 from bert_estimator.layers import activations, embeddings, primitives
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.attention import attend
+from bert_estimator.layers.bias import bias_add
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
@@ -251,7 +252,7 @@ def dense(
     """
     with tf.variable_scope(name):
         kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        return bias_add(tf.matmul(x, kernel), bias)
 
 
 def _dense_columns(x, units, initializer_range, name):

@@ -122,6 +122,7 @@ ARROWS = {
         "bert_estimator.layers.primitives",
     ],
     "bert_estimator.layers.activations": ["bert_estimator.layers.primitives"],
+    "bert_estimator.layers.bias": ["bert_estimator.layers.primitives"],
     "bert_estimator.layers.initializers": ["bert_estimator.layers.philox"],
     "bert_estimator.layers.embeddings": [
         "bert_estimator.bert_config",

@@ -1,0 +1,58 @@
+"""Compares the bias's gradient with float64 numpy."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import bias, primitives
+
+# With these, TensorFlow's own gradient is wrong by a tenth of its largest element.
+ROWS, COLUMNS = 4096, 64
+
+
+def evaluate(dtype, values, shape, addition=bias.bias_add):
+    """Returns the outputs, the two gradients, and the kinds of the graph's operations."""
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(dtype, shape)
+        b = tf.constant(np.linspace(-1.0, 1.0, COLUMNS), dtype)
+        y = addition(x, b)
+        assert y.dtype == dtype
+        gradients = tf.gradients(y, [x, b], tf.reshape(x, tf.shape(y)) * 2.0)
+        outputs = [tf.cast(tensor, tf.float32) for tensor in (y, *gradients)]
+        with tf.Session() as session:
+            kinds = [op.type for op in graph.get_operations()]
+            return *session.run(outputs, {x: values.astype(dtype.as_numpy_dtype)}), kinds
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(
+    "shape", [[ROWS, COLUMNS], [None, COLUMNS], [None, 32, COLUMNS]], ids=["known", "rows", "3d"]
+)
+def test_the_gradient_is_a_float32_sum(dtype, shape):
+    values = np.random.RandomState(0).normal(size=[ROWS, COLUMNS]).astype(dtype.as_numpy_dtype)
+    values = np.float64(values)
+    given = values.reshape([-1, 32, COLUMNS]) if len(shape) == 3 else values
+    y, x_gradient, b_gradient, _ = evaluate(dtype, given, shape)
+    added = np.linspace(-1.0, 1.0, COLUMNS).astype(dtype.as_numpy_dtype)
+    rounding = 2.0**-8 if dtype == tf.bfloat16 else 1e-6
+    np.testing.assert_allclose(y, given + np.float64(added), rtol=rounding, atol=rounding)
+    np.testing.assert_array_equal(x_gradient, given * 2.0)
+    expected = values.sum(0) * 2.0
+    smallest = 2e-6 * np.abs(expected).max()  # what a sum in float32 may lose
+    np.testing.assert_allclose(b_gradient, expected, rtol=rounding, atol=smallest)
+
+
+def test_tensorflows_own_gradient_is_not():
+    """If this fails, TensorFlow has mended its gradient, and `bias_add` can go."""
+    values = np.random.RandomState(0).normal(size=[ROWS, COLUMNS])
+    *_, gradient, _ = evaluate(tf.bfloat16, values, [ROWS, COLUMNS], tf.nn.bias_add)
+    expected = values.sum(0) * 2.0
+    assert np.abs(gradient - expected).max() > 0.05 * np.abs(expected).max()
+
+
+def test_portable_graphs_have_tensorflows_gradient():
+    values = np.ones([ROWS, COLUMNS])
+    with primitives.portable():
+        *_, kinds = evaluate(tf.bfloat16, values, [ROWS, COLUMNS])
+    assert "BiasAddGrad" in kinds
+    assert "BiasAddGrad" not in evaluate(tf.bfloat16, values, [ROWS, COLUMNS])[-1]
