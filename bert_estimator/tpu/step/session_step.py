@@ -9,6 +9,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator import bias_gradient
 from bert_estimator.tpu import replica
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
@@ -33,13 +34,14 @@ class SessionStep:
         self._inputs = static_inputs(job, input_fn, start_step)
         features, labels, self._placeholders = self._inputs.placeholders()
         input_partition.parts_of_inputs(job, features, labels)  # checks it, as on cores
-        on_host = []
+        on_host, is_training = [], job.mode == ModeKeys.TRAIN
         with (
             replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),
             # As on a TPU: reads of other variables than resources may see any update.
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
             ),
+            bias_gradient.summed_in_float32() if is_training else contextlib.nullcontext(),
         ):
             spec = job.call_model_fn(features, labels)
         variables = [*tf.global_variables(), *tf.local_variables()]
@@ -50,13 +52,13 @@ class SessionStep:
         self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)
         self._fetches = [
             # The mode decides what a step does, whatever the spec carries.
-            self.spec.train_op if job.mode == ModeKeys.TRAIN else [],
+            self.spec.train_op if is_training else [],
             self.spec.loss,
             self._host.scalars,
             self._host.tensors,
             outside_compilation.effects(on_host),
         ]
-        if job.mode == ModeKeys.TRAIN:
+        if is_training:
             variable_versions.order(self._fetches)
         self._summaries = None  # once `add_summaries` was called
         self._summarized = []  # what every step computes for the summaries

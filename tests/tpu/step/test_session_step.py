@@ -584,3 +584,36 @@ def test_training_hooks_of_the_spec_take_part(tmp_path):
     model_fn = make_model_fn(lambda features, loss: {"training_hooks": [visits]})
     make_estimator(tmp_path, model_fn).train(input_fn, steps=4)
     assert visits.steps == [2, 4]
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_gradients_of_biases_in_bfloat16_are_summed_in_float32(tmp_path, data_format):
+    channels_last = data_format == "NHWC"
+    slopes = np.random.RandomState(0).normal(size=[4, 32, 32, 8]).astype(np.float32)
+    slopes = slopes if channels_last else slopes.transpose([0, 3, 1, 2])
+
+    def input_fn(params):
+        return (
+            tf.data.Dataset.from_tensors({"x": slopes})
+            .unbatch()
+            .batch(params["batch_size"], drop_remainder=True)
+        )
+
+    def model_fn(features, mode, params):
+        with tf.tpu.bfloat16_scope():
+            bias = tf.get_variable("bias", [8], tf.bfloat16, tf.zeros_initializer())
+            x = tf.cast(features["x"], tf.bfloat16)
+            y = tf.nn.bias_add(x, bias, data_format=data_format)
+        # The gradient of y is x.
+        loss = tf.reduce_sum(tf.cast(y, tf.float32) * tf.cast(x, tf.float32))
+        optimizer = tpu.CrossShardOptimizer(
+            tf.train.GradientDescentOptimizer(1.0), tf.losses.Reduction.SUM
+        )
+        train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = make_estimator(tmp_path, model_fn)
+    estimator.train(input_fn, steps=1)
+    expected = -slopes.sum((0, 1, 2) if channels_last else (0, 2, 3))
+    actual = estimator.get_variable_value("bias")
+    np.testing.assert_allclose(actual, expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
