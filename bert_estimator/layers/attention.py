@@ -3,6 +3,7 @@
 Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head.
 """
 
+import functools
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -12,6 +13,9 @@ from bert_estimator.layers import primitives
 # Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
 # then all scores shift by the same amount, and attention is over all positions, as in BERT.
 _MASK_ADDER = -10000.0
+
+# One computation for fewer scores saves less in a whole training than the time to compile it.
+_LEAST_SCORES = 1 << 20
 
 
 def attend(
@@ -29,8 +33,9 @@ def attend(
       query: [B, N, F, D]; with `columns` [B, N, D, F].
       key, value: [B, N, T, D]; with `columns` [B, N, D, T].
       input_mask: int32 [B, T], 1 for positions that may be attended to.
-      drop: function of the weights, float32 [B, N, F, T], that returns a tensor like them. It must
-        multiply each weight by a factor that does not depend on the weights, as dropout does.
+      drop: function of the weights, float32 [B, N, F, T], that returns a tensor like them, of any
+        dtype. It must multiply each weight by a factor that does not depend on the weights, as
+        dropout does.
       columns: whether positions come last in the first three, as is best in a program for XLA.
       scale: the factor of the scores, 1 / sqrt(D), in float32; None if the query has it already.
 
@@ -39,14 +44,15 @@ def attend(
     """
     # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
     scores = tf.matmul(query, key, transpose_a=columns, transpose_b=not columns)
-    scores = tf.cast(scores, tf.float32)
-    if scale is not None:
-        scores *= scale
     adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
-    logits = scores + adder
+    logits = primitives.fused_if_large(_LEAST_SCORES, _scale_and_add(scale), scores, adder)
     probs = tf.nn.softmax(logits)
     if not columns:
-        context = tf.matmul(tf.cast(drop(probs), value.dtype), value)
+        weights = tf.cast(drop(probs), value.dtype)
+        context = tf.matmul(weights, value)
+        factor = tf.constant(1.0 if scale is None else scale, tf.float32)
+        inputs = (scores, probs, weights, value, context, factor)
+        context = primitives.with_gradient("BertEstimatorAttention", context, *inputs)
         return tf.transpose(context, [0, 2, 1, 3])
     probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
     # `context` = [B, N, D, F]
@@ -55,11 +61,47 @@ def attend(
     return tf.transpose(context, [0, 3, 1, 2])
 
 
+@functools.cache
+def _scale_and_add(scale):
+    """Returns a function of (scores, adder) that returns the logits, in float32."""
+
+    def scale_and_add(scores, adder):
+        scores = tf.cast(scores, tf.float32)
+        return (scores if scale is None else scores * scale) + adder
+
+    return scale_and_add
+
+
 # The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of the weights and
 # a sum over T. The sum needs all of g, so g, which is as large as the weights, would be written
 # once and read twice. But it equals the sum over D of the context times its gradient: dropout's
-# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2). So the softmax gives the
-# first term and the context the second, and XLA computes both terms in the product that gives g.
+# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2). In a program for XLA, the
+# softmax gives the first term and the context the second, and XLA computes both terms in the
+# product that gives g. In a session, one pass over the weights computes both.
+
+
+@tf.RegisterGradient("BertEstimatorAttention")
+def _attention_gradient(op, gradient, *_):
+    _, scores, probs, weights, value, context, factor = op.inputs
+    weights_gradient = tf.matmul(gradient, value, transpose_b=True)
+    (probs_gradient,) = tf.gradients(weights, probs, weights_gradient)
+    function = _scores_gradient_in(scores.dtype)
+    tensors = (probs, probs_gradient, context, gradient, factor)
+    scores_gradient = primitives.fused_if_large(_LEAST_SCORES, function, *tensors)
+    value_gradient = tf.matmul(weights, gradient, transpose_a=True)
+    return None, scores_gradient, None, None, value_gradient, None, None
+
+
+@functools.cache
+def _scores_gradient_in(dtype):
+    """Returns a function that computes the gradient of the scores in float32, and casts it."""
+
+    def scores_gradient(probs, probs_gradient, context, context_gradient, factor):
+        products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
+        sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
+        return tf.cast(probs * (probs_gradient - sums) * factor, dtype)
+
+    return scores_gradient
 
 
 @tf.RegisterGradient("BertEstimatorSoftmax")

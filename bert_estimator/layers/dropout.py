@@ -21,7 +21,7 @@ _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
 _LEVELS = 1 << _HALF_BITS
 
-# Masks of fewer elements save less time in a whole training than it takes to compile them.
+# Fewer elements save less time in a whole training than it takes to compile what is done to them.
 _LEAST_ELEMENTS = 1 << 20
 
 
@@ -71,7 +71,7 @@ class Dropout:
         self._unknown_zero = tf.bitwise.right_shift(self._step, tf.constant(63, tf.uint64))
         self._calls = {}
 
-    def __call__(self, x: tf.Tensor, rate: float) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, rate: float, dtype: tf.DType | None = None) -> tf.Tensor:
         """Zeroes elements of x with probability `rate`, and scales the others by 1 / (1 - rate).
 
         The rate is rounded to a multiple of 2^-16 whose scale x's dtype can represent, so that the
@@ -82,10 +82,11 @@ class Dropout:
           x: float tensor [B, ...], with every dimension static but the first one and, if `longest`
             is given, sequence lengths. Row b of x is row first_row + b of the global batch.
           rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
+          dtype: a dtype to cast the result to, in the same pass over memory; None keeps x's.
 
         Returns:
-          A tensor of x's shape and dtype. Its gradient uses the same mask, which is kept as one
-          byte per element.
+          A tensor of x's shape. Its gradient uses the same mask, which is kept as one byte per
+          element.
 
         Raises:
           ValueError: the rate is out of range, or x does not have a static row shape.
@@ -95,11 +96,12 @@ class Dropout:
                 f"Dropout of {x.name}: rate {rate} is outside 0 <= rate < 1; 0 turns dropout off."
             )
         threshold, scale = _quantise(rate, x.dtype)
+        dtype = x.dtype if dtype is None else dtype
         if threshold == 0:
-            return x
+            return tf.cast(x, dtype)
         keep = self._kept(x, threshold)
         scale = tf.constant(scale, x.dtype)
-        value = _mask_and_scale(x, keep, scale)
+        value = _masked_and_scaled(x, keep, scale, dtype)
         return primitives.with_gradient("BertEstimatorDropout", value, x, keep, scale)
 
     @property
@@ -211,12 +213,24 @@ def _compiled_parts(shape, threshold):
 
 @tf.RegisterGradient("BertEstimatorDropout")
 def _dropout_gradient(op, gradient, *_):
-    _, _, keep, scale = op.inputs
-    return None, _mask_and_scale(gradient, keep, scale), None, None
+    _, x, keep, scale = op.inputs
+    return None, _masked_and_scaled(gradient, keep, scale, x.dtype), None, None
 
 
-def _mask_and_scale(values, keep, scale):
-    return tf.where(keep, values * scale, tf.zeros_like(values))
+def _masked_and_scaled(values, keep, scale, dtype):
+    function = _mask_and_scale_to(dtype)
+    return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, keep, scale)
+
+
+@functools.cache
+def _mask_and_scale_to(dtype):
+    """Returns a function of (values, keep, scale), which computes in the dtype of the scale."""
+
+    def mask_and_scale(values, keep, scale):
+        values = tf.cast(values, scale.dtype)
+        return tf.cast(tf.where(keep, values * scale, tf.zeros_like(values)), dtype)
+
+    return mask_and_scale
 
 
 def _block_shape(row_shape):

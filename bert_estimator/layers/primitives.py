@@ -107,6 +107,24 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
     return _compiled(function, specs)(*tensors)
 
 
+def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+    """Calls a function: as one XLA computation if it is worth its compilation, else as it is.
+
+    Args:
+      least_elements: the size of a first tensor that is worth it. If its size is not known when the
+        graph is built, it is not. Nor is it within a program that XLA compiles as a whole.
+      function: as for `fused`.
+      *tensors: as for `fused`.
+
+    Returns:
+      What the function returns.
+    """
+    elements = tensors[0].shape.num_elements() or 0
+    if elements < least_elements or in_xla_program():
+        return function(*tensors)
+    return fused(function, *tensors)
+
+
 def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     """Calls a function as one XLA computation, whose gradient is one XLA computation, too.
 

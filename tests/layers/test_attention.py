@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.layers import attention, primitives
 from bert_estimator.layers.attention import attend
 
 BATCH, HEADS, LENGTH, SIZE = 3, 2, 5, 4
@@ -53,6 +54,14 @@ def run(factors, layout, dtype):
         return session.run([tf.cast(context, tf.float32), *slopes])
 
 
+@pytest.fixture(params=["operations", "compiled"], autouse=True)
+def least_scores(request, monkeypatch):
+    """Runs each test with all passes over the scores compiled, and with none."""
+    least = 0 if request.param == "compiled" else 1 << 62
+    monkeypatch.setattr(attention, "_LEAST_SCORES", least)
+    return least
+
+
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 @pytest.mark.parametrize("factors", list(ALL_FACTORS))
 def test_values_and_gradients_equal_the_twins(factors, layout):
@@ -66,3 +75,22 @@ def test_in_bfloat16_they_are_as_near_as_its_digits(layout):
     for value, expected in zip(run(FACTORS, layout, tf.bfloat16), twin(FACTORS), strict=True):
         error = np.sqrt(np.mean((value - expected) ** 2) / np.mean(expected**2))
         assert 1e-5 < error < 2**-5
+
+
+@pytest.mark.parametrize("layout", ["scores", "query"])
+def test_portable_graphs_have_the_same_values_and_gradients(layout, least_scores):
+    for dtype, tolerance in ((tf.float32, 2e-6), (tf.bfloat16, 0.05)):
+        expected = run(FACTORS, layout, dtype)
+        with primitives.portable(is_trained=True):
+            actual = run(FACTORS, layout, dtype)
+        for value, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(value, other, rtol=0, atol=tolerance)
+
+
+def test_a_graph_of_large_scores_has_two_compiled_passes(least_scores):
+    with tf.Graph().as_default() as graph:
+        query = tf.ones([BATCH, HEADS, LENGTH, SIZE])
+        context = attend(query, query, query, tf.constant(MASK), lambda x: 0.5 * x, False, None)
+        tf.gradients(context, query)
+        calls = [op for op in graph.get_operations() if op.type == "PartitionedCall"]
+        assert len(calls) == (2 if least_scores == 0 else 0)

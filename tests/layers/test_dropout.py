@@ -52,8 +52,13 @@ def numpy_mask(seed, step, first_row, site, shape, threshold):
 
 def draws_of(graph):
     """Returns for each draw of random words in a graph whether it is "compiled" or an operation."""
-    names = {"PartitionedCall": "compiled", "StatelessRandomUniformFullIntV2": "operation"}
-    return [names[op.type] for op in graph.get_operations() if op.type in names]
+    found = []
+    for op in graph.get_operations():
+        if op.type == "PartitionedCall" and "_parts_" in op.get_attr("f").name:
+            found.append("compiled")
+        elif op.type == "StatelessRandomUniformFullIntV2":
+            found.append("operation")
+    return found
 
 
 def run(rate=0.25, seed=3, step=7, first_row=0, shape=SHAPE, scope="net", dtype=tf.float32):
@@ -192,6 +197,22 @@ def test_gradient_reuses_the_mask(dtype):
             y, gradient = session.run([y, gradient])
     assert gradient.dtype == dtype.as_numpy_dtype
     np.testing.assert_array_equal(gradient.astype(np.float32), 3 * y.astype(np.float32))
+
+
+@pytest.mark.parametrize("to", [tf.float32, tf.bfloat16])
+def test_the_result_can_have_another_dtype(to):
+    values = np.random.RandomState(0).normal(size=[4, 32]).astype(np.float32)
+    with tf.Graph().as_default():
+        x = tf.constant(values)
+        one_pass, two_passes = Dropout(1, 2)(x, 0.1, to), tf.cast(Dropout(1, 2)(x, 0.1), to)
+        slopes = tf.cast(tf.constant(values[::-1]), to)
+        results = [(y, *tf.gradients(y, x, slopes)) for y in (one_pass, two_passes)]
+        unchanged = Dropout(1, 2)(x, 0.0, to)
+        assert (one_pass.dtype, unchanged.dtype, results[0][1].dtype) == (to, to, tf.float32)
+        with tf.Session() as session:
+            mine, expected = session.run(results)
+    for value, other in zip(mine, expected, strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 def test_step_of_a_variable():
