@@ -143,8 +143,9 @@ class Dropout:
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         counter = tf.stack([first_block, self._step])
         shape = (rows, *block_shape)
+        threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
         if _is_compiled(shape):
-            parts = primitives.fused(_compiled_parts(shape, threshold), key, counter)
+            parts = primitives.fused(_compiled_parts(shape), key, counter, threshold)
         else:
             words = tf.raw_ops.StatelessRandomUniformFullIntV2(
                 shape=[*shape, _BLOCK_WORDS],
@@ -180,11 +181,10 @@ def _parts(words, threshold):
 
     Args:
       words: a block's four words, uint32 tensors with an element for each block.
-      threshold: in 1 / 2^16.
+      threshold: uint32 scalar tensor, in 1 / 2^32; the lower half of its bits is 0.
     """
     half_bits = tf.constant(_HALF_BITS, tf.uint32)
     low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
-    threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
     return [half >= threshold for half in low_halves + words]
 
 
@@ -201,10 +201,10 @@ def _is_compiled(shape):
 
 
 @functools.cache
-def _compiled_parts(shape, threshold):
-    """Returns a function of (key, counter) for `primitives.fused`: `_parts` of blocks [*shape]."""
+def _compiled_parts(shape):
+    """Returns a function of (key, counter, threshold) that gives `_parts` of blocks [*shape]."""
 
-    def parts(key, counter):
+    def parts(key, counter, threshold):
         words = philox.blocks(key, counter, math.prod(shape))
         return _parts([tf.reshape(word, shape) for word in words], threshold)
 
