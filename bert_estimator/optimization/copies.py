@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.optimization.compiled_start import CompiledStart
 from bert_estimator.optimization.parameter import Parameter, Piece
 
 # Stateful operations that make and read slots. Any other has to run for each parameter: it draws
@@ -18,7 +19,8 @@ _OF_SLOTS = ("VarHandleOp", "VarIsInitializedOp", "AssignVariableOp", "ReadVaria
 class FirstUpdate:
     """Has the pieces compute the first update of a kind, and copies it for other parameters.
 
-    If copies would not do what the pieces do, the pieces are called for each parameter.
+    If copies would not do what the pieces do, the pieces are called for each parameter. Where it is
+    worth it, all of these parameters have a `CompiledStart`.
     """
 
     def __init__(self, pieces: Sequence[Piece], gradient: tf.Tensor, parameter: Parameter):
@@ -50,9 +52,17 @@ class FirstUpdate:
         outputs = [value for _, value in self._assignments]
         ratio = self._parameter.trust_ratio
         outputs += [] if ratio is None else [ratio]
-        inputs = [each for _, each in self._others]
-        copies = copy(self._operations, outputs, self._inputs, inputs, "copies")
-        for (parameter, _), values in zip(self._others, copies, strict=True):
+        updates, operations, inputs = self._others, self._operations, self._inputs
+        others = [each for _, each in updates]
+        start = CompiledStart(operations if self._can_be_copied else [], inputs, outputs)
+        if start.operations:
+            # The first update becomes a copy, too, so that its start is compiled.
+            updates = [(self._parameter, inputs), *updates]
+            others = [[*each, *start(each)] for _, each in updates]
+            operations = [each for each in operations if each not in start.operations]
+            inputs = [*inputs, *start.results]
+        copies = copy(operations, outputs, inputs, others, "copies")
+        for (parameter, _), values in zip(updates, copies, strict=True):
             if ratio is not None:
                 parameter.trust_ratio = values.pop()
             found[parameter] = parameter.assignments_like(self._parameter, values)

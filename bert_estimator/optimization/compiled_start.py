@@ -1,0 +1,123 @@
+"""The start of an update, up to its first sum over the weights, as one XLA computation.
+
+Each operation of an update reads and writes memory for every weight. Of LAMB's 14 operations on
+tensors of a weight's shape, 11 come before its two norms: as one computation they read the
+gradient, the weight and its two moments once, and write two moments and the update.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_util
+
+# One computation for fewer weights saves less in a whole training than it takes to compile it.
+_LEAST_ELEMENTS = 1 << 18
+
+# fmt: off
+_ELEMENTWISE = {
+    "AddV2", "Cast", "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Rsqrt", "Select", "SelectV2",
+    "Sqrt", "Square", "Sub",
+}
+# fmt: on
+
+
+class CompiledStart:
+    """Computes what the first operations of an update compute, from any parameter's tensors.
+
+    Attributes:
+      operations: the operations that it stands for; none if it is not worth compiling.
+      results: their tensors that the rest of the update needs.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[tf.Operation],
+        inputs: Sequence[tf.Tensor],
+        outputs: Sequence[tf.Tensor],
+    ):
+        """Compiles the first operations.
+
+        Args:
+          operations: all operations of an update, in the order of their creation.
+          inputs: the gradient, and what the update reads of the parameter.
+          outputs: what the operations compute.
+        """
+        is_worth_it = _is_worth_compiling(inputs[0])
+        self.operations = _first_elementwise(operations, inputs) if is_worth_it else []
+        made = [tensor for operation in self.operations for tensor in operation.outputs]
+        rest = [each for each in operations if each not in self.operations]
+        needed = {tensor.ref() for operation in rest for tensor in operation.inputs}
+        needed |= {tensor.ref() for tensor in outputs}
+        self.results = [tensor for tensor in made if tensor.ref() in needed]
+        own = {tensor.ref() for tensor in made}
+        read = [tensor.ref() for operation in self.operations for tensor in operation.inputs]
+        self._arguments = [ref.deref() for ref in dict.fromkeys(read) if ref not in own]
+        self._positions = {tensor.ref(): place for place, tensor in enumerate(inputs)}
+        if self.operations:
+            self._function = _compiled(self.operations, self._arguments, self.results)
+
+    def __call__(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns what `results` are, computed from tensors like `inputs`."""
+        places = [self._positions.get(tensor.ref()) for tensor in self._arguments]
+        return self._function(
+            *(
+                shared if place is None else inputs[place]
+                for shared, place in zip(self._arguments, places, strict=True)
+            )
+        )
+
+
+def _is_worth_compiling(gradient):
+    """Tells whether to compile the start of the update that has this gradient.
+
+    A step that XLA compiles as a whole does not need it.
+    """
+    if control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()):
+        return False
+    return (gradient.shape.num_elements() or 0) >= _LEAST_ELEMENTS
+
+
+def _first_elementwise(operations, inputs):
+    """Returns the elementwise operations that depend on the inputs, but not on a sum of them.
+
+    Operations that wait for others are not among them.
+    """
+    known, found, others = {tensor.ref() for tensor in inputs}, {}, set()
+    for operation in operations:
+        before = {tensor.op for tensor in operation.inputs if tensor.ref() not in known}
+        reads = any(tensor.ref() in known for tensor in operation.inputs)
+        if not reads and before.isdisjoint(found) and before.isdisjoint(others):
+            continue  # All variables share it.
+        shapes = {tuple(tensor.shape.as_list()) for tensor in operation.outputs}
+        if (
+            operation.type in _ELEMENTWISE
+            and not operation.control_inputs
+            and before.isdisjoint(others)
+            and shapes == {tuple(inputs[0].shape.as_list())}
+        ):
+            found[operation] = None
+        else:
+            others.add(operation)
+    return list(found)
+
+
+def _compiled(operations, arguments, results):
+    definition = tf.GraphDef(versions=tf.get_default_graph().graph_def_versions)
+    names = {tensor.ref(): f"argument_{place}:0" for place, tensor in enumerate(arguments)}
+    for operation in operations:
+        node = definition.node.add()
+        node.CopyFrom(operation.node_def)
+        node.device = ""
+        for attribute in [name for name in node.attr if name.startswith("_")]:
+            node.attr.pop(attribute)
+        node.input[:] = [names.get(tensor.ref(), tensor.name) for tensor in operation.inputs]
+
+    def start(*tensors):
+        input_map = dict(zip(names.values(), tensors, strict=True))
+        return tf.import_graph_def(definition, input_map, [x.name for x in results], name="")
+
+    # Traced in a graph of its own, as in `layers/primitives.py`.
+    with tf.Graph().as_default():
+        function = tf.function(start, jit_compile=True, autograph=False)
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments]
+        return function.get_concrete_function(*specs)
