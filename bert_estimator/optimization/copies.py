@@ -19,8 +19,8 @@ _OF_SLOTS = ("VarHandleOp", "VarIsInitializedOp", "AssignVariableOp", "ReadVaria
 class FirstUpdate:
     """Has the pieces compute the first update of a kind, and copies it for other parameters.
 
-    If copies would not do what the pieces do, the pieces are called for each parameter. Where it is
-    worth it, all of these parameters have a `CompiledStart`.
+    If copies would not do what the pieces do, the pieces are called for each parameter. If it is
+    worth it, the first operations of all these updates are a `CompiledStart`.
     """
 
     def __init__(self, pieces: Sequence[Piece], gradient: tf.Tensor, parameter: Parameter):

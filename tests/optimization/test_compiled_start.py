@@ -91,7 +91,7 @@ def test_an_update_sees_what_it_waits_for(monkeypatch, least_elements):
 
 
 def test_clipped_gradients_of_large_variables(monkeypatch):
-    """The default size: a variable of 2^18 weights, whose gradients are clipped before."""
+    """Updates a variable of 2^18 weights, which is the least, with a gradient that is clipped."""
     value = RNG.normal(size=[512, 512]).astype(np.float32)
 
     def after(least_elements):
