@@ -26,7 +26,6 @@ from bert_estimator.layers import activations, embeddings, primitives
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.attention import attend
 from bert_estimator.layers.bias import bias_add
-from bert_estimator.layers.dropout import Dropout
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
@@ -229,14 +228,9 @@ def self_attention(
     key = heads("key")
     value = heads("value")
 
-    def drop(probs):
-        if not attention_rate:
-            return probs
-        if isinstance(dropout, Dropout):
-            return dropout(probs, attention_rate, value.dtype)
-        return dropout(probs, attention_rate)
-
-    context = attend(query, key, value, input_mask, drop, columns, scale_of_scores)
+    context = attend(
+        query, key, value, input_mask, dropout, attention_rate, columns, scale_of_scores
+    )
     return tf.reshape(context, [-1, config.hidden_size])
 
 

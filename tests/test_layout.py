@@ -123,6 +123,10 @@ ARROWS = {
         "bert_estimator.layers.primitives",
     ],
     "bert_estimator.layers.activations": ["bert_estimator.layers.primitives"],
+    "bert_estimator.layers.attention": [
+        "bert_estimator.layers.dropout",
+        "bert_estimator.layers.primitives",
+    ],
     "bert_estimator.layers.bias": ["bert_estimator.layers.primitives"],
     "bert_estimator.layers.initializers": ["bert_estimator.layers.philox"],
     "bert_estimator.layers.embeddings": [

@@ -171,8 +171,8 @@ def test_precision_of_the_complete_training_graph(kind, optimizer, micro_batch_s
         # Older TensorFlows have one for a loss's second derivative in a loop, which nothing uses.
         products = [n for n in products if "WithLogits_grad/" not in n.name]
         # Forward: 6 matrix and 2 batch products a layer, the pooler, 3 in the heads; backward: one
-        # for each of the two operands, and in bfloat16 one for each of 8 biases.
-        assert len(products) == 3 * (8 + 1 + 3) + 8 * (kind == "bfloat16")
+        # for each of the two operands.
+        assert len(products) == 3 * (8 + 1 + 3)
         assert {tf.as_dtype(node.attr["T"].type) for node in products} == {compute}
         losses = [n for n in nodes(graph) if n.op == "SparseSoftmaxCrossEntropyWithLogits"]
         assert len(losses) == 2

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
+from bert_estimator.layers.dropout import Dropout
 
 # Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
 # then all scores shift by the same amount, and attention is over all positions, as in BERT.
@@ -23,19 +24,25 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     input_mask: tf.Tensor,
-    drop: Callable[[tf.Tensor], tf.Tensor],
+    dropout: Callable[[tf.Tensor, float], tf.Tensor] | None,
+    rate: float,
     columns: bool,
     scale: float | None,
 ) -> tf.Tensor:
     """Returns the means of the values, with softmax(query key^T * scale) as weights.
 
+    With `columns` the result can be differentiated once. Unless a function other than a `Dropout`
+    is given, the weights are not differentiated by themselves: gradients go from the result to the
+    query, the key and the value.
+
     Args:
       query: [B, N, F, D]; with `columns` [B, N, D, F].
       key, value: [B, N, T, D]; with `columns` [B, N, D, T].
       input_mask: int32 [B, T], 1 for positions that may be attended to.
-      drop: function of the weights, float32 [B, N, F, T], that returns a tensor like them, of any
-        dtype. It must multiply each weight by a factor that does not depend on the weights, as
-        dropout does.
+      dropout: a `Dropout`, or another function of the weights, float32 [B, N, F, T], and the rate,
+        which returns a tensor like the weights. With `columns`, it must multiply each weight by a
+        factor that does not depend on the weights, as dropout does.
+      rate: the dropout rate; for 0, `dropout` is not called.
       columns: whether positions come last in the first three, as is best in a program for XLA.
       scale: the factor of the scores, 1 / sqrt(D), in float32; None if the query has it already.
 
@@ -47,18 +54,23 @@ def attend(
     adder = (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
     logits = primitives.fused_if_large(_LEAST_SCORES, _scale_and_add(scale), scores, adder)
     probs = tf.nn.softmax(logits)
-    if not columns:
-        weights = tf.cast(drop(probs), value.dtype)
+    if columns:
+        probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
+        weights = tf.cast(dropout(probs, rate) if rate else probs, value.dtype)
+        # `context` = [B, N, D, F]
+        context = tf.matmul(value, weights, transpose_b=True)
+        context = primitives.with_gradient("BertEstimatorContext", context, context, logits, probs)
+        return tf.transpose(context, [0, 3, 1, 2])
+    if rate and type(dropout) is not Dropout:
+        context = tf.matmul(tf.cast(dropout(probs, rate), value.dtype), value)
+    else:
+        mask = dropout.mask(probs, rate) if rate else None
+        weights = mask.apply(probs, value.dtype) if mask else tf.cast(probs, value.dtype)
         context = tf.matmul(weights, value)
         factor = tf.constant(1.0 if scale is None else scale, tf.float32)
-        inputs = (scores, probs, weights, value, context, factor)
+        inputs = (scores, value, weights, context, probs, factor, *(mask or ()))
         context = primitives.with_gradient("BertEstimatorAttention", context, *inputs)
-        return tf.transpose(context, [0, 2, 1, 3])
-    probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
-    # `context` = [B, N, D, F]
-    context = tf.matmul(value, tf.cast(drop(probs), value.dtype), transpose_b=True)
-    context = primitives.with_gradient("BertEstimatorContext", context, context, logits, probs)
-    return tf.transpose(context, [0, 3, 1, 2])
+    return tf.transpose(context, [0, 2, 1, 3])
 
 
 @functools.cache
@@ -82,21 +94,25 @@ def _scale_and_add(scale):
 
 @tf.RegisterGradient("BertEstimatorAttention")
 def _attention_gradient(op, gradient, *_):
-    _, scores, probs, weights, value, context, factor = op.inputs
+    _, scores, value, weights, context, probs, factor, *mask = op.inputs
     weights_gradient = tf.matmul(gradient, value, transpose_b=True)
-    (probs_gradient,) = tf.gradients(weights, probs, weights_gradient)
-    function = _scores_gradient_in(scores.dtype)
-    tensors = (probs, probs_gradient, context, gradient, factor)
-    scores_gradient = primitives.fused_if_large(_LEAST_SCORES, function, *tensors)
     value_gradient = tf.matmul(weights, gradient, transpose_a=True)
-    return None, scores_gradient, None, None, value_gradient, None, None
+    function = _scores_gradient_in(scores.dtype)
+    tensors = (probs, weights_gradient, context, gradient, factor, *mask)
+    scores_gradient = primitives.fused_if_large(_LEAST_SCORES, function, *tensors)
+    return None, scores_gradient, value_gradient, *[None] * (len(op.inputs) - 3)
 
 
 @functools.cache
 def _scores_gradient_in(dtype):
     """Returns a function that computes the gradient of the scores in float32, and casts it."""
 
-    def scores_gradient(probs, probs_gradient, context, context_gradient, factor):
+    def scores_gradient(probs, weights_gradient, context, context_gradient, factor, *mask):
+        probs_gradient = tf.cast(weights_gradient, tf.float32)
+        if mask:
+            keep, scale = mask
+            zeros = tf.zeros_like(probs_gradient)
+            probs_gradient = tf.where(keep, probs_gradient * scale, zeros)
         products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
         sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
         return tf.cast(probs * (probs_gradient - sums) * factor, dtype)
@@ -107,7 +123,7 @@ def _scores_gradient_in(dtype):
 @tf.RegisterGradient("BertEstimatorSoftmax")
 def _softmax_gradient(op, gradient, *_):
     probs = op.inputs[0]
-    return None, probs * gradient
+    return None, _last(probs * gradient)
 
 
 @tf.RegisterGradient("BertEstimatorContext")
@@ -115,4 +131,11 @@ def _context_gradient(op, gradient, *_):
     _, context, _, probs = op.inputs
     products = tf.cast(context, tf.float32) * tf.cast(gradient, tf.float32)
     sums = tf.reduce_sum(products, axis=2)[..., tf.newaxis]  # [B, N, F, 1]
-    return None, gradient, -probs * sums, None
+    return None, gradient, _last(-probs * sums), None
+
+
+def _last(gradient):
+    """Returns the gradient, which cannot be differentiated: one term would lack the other."""
+    return tf.raw_ops.PreventGradient(
+        input=gradient, message="attention in a program for XLA has no second derivative"
+    )

@@ -11,6 +11,7 @@ the masks that an uninterrupted run would draw.
 import functools
 import math
 import zlib
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -23,6 +24,23 @@ _LEVELS = 1 << _HALF_BITS
 
 # Fewer elements save less time in a whole training than it takes to compile what is done to them.
 _LEAST_ELEMENTS = 1 << 20
+
+
+class Mask(NamedTuple):
+    """Holds which elements of a tensor are kept, and what they are multiplied by.
+
+    Attributes:
+      keep: bool tensor of the tensor's shape.
+      scale: scalar tensor.
+    """
+
+    keep: tf.Tensor
+    scale: tf.Tensor
+
+    def apply(self, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Computes in the dtype of the scale; returns a tensor of another dtype, in one pass."""
+        function = _mask_and_scale_to(dtype)
+        return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, *self)
 
 
 class Dropout:
@@ -71,7 +89,7 @@ class Dropout:
         self._unknown_zero = tf.bitwise.right_shift(self._step, tf.constant(63, tf.uint64))
         self._calls = {}
 
-    def __call__(self, x: tf.Tensor, rate: float, dtype: tf.DType | None = None) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes elements of x with probability `rate`, and scales the others by 1 / (1 - rate).
 
         The rate is rounded to a multiple of 2^-16 whose scale x's dtype can represent, so that the
@@ -82,27 +100,33 @@ class Dropout:
           x: float tensor [B, ...], with every dimension static but the first one and, if `longest`
             is given, sequence lengths. Row b of x is row first_row + b of the global batch.
           rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
-          dtype: a dtype to cast the result to, in the same pass over memory; None keeps x's.
 
         Returns:
-          A tensor of x's shape. Its gradient uses the same mask, which is kept as one byte per
-          element.
+          A tensor of x's shape and dtype. Its gradient uses the same mask, which is kept as one
+          byte per element.
 
         Raises:
           ValueError: the rate is out of range, or x does not have a static row shape.
+        """
+        mask = self.mask(x, rate)
+        if mask is None:
+            return x
+        value = mask.apply(x, x.dtype)
+        return primitives.with_gradient("BertEstimatorDropout", value, x, *mask)
+
+    def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
+        """Returns the mask that a call would apply to x, in place of the call; None for rate 0.
+
+        It has the same arguments and errors as a call.
         """
         if not 0.0 <= rate < 1.0:
             raise ValueError(
                 f"Dropout of {x.name}: rate {rate} is outside 0 <= rate < 1; 0 turns dropout off."
             )
         threshold, scale = _quantise(rate, x.dtype)
-        dtype = x.dtype if dtype is None else dtype
         if threshold == 0:
-            return tf.cast(x, dtype)
-        keep = self._kept(x, threshold)
-        scale = tf.constant(scale, x.dtype)
-        value = _masked_and_scaled(x, keep, scale, dtype)
-        return primitives.with_gradient("BertEstimatorDropout", value, x, keep, scale)
+            return None
+        return Mask(self._kept(x, threshold), tf.constant(scale, x.dtype))
 
     @property
     def state(self) -> list[tf.Tensor]:
@@ -214,12 +238,7 @@ def _compiled_parts(shape):
 @tf.RegisterGradient("BertEstimatorDropout")
 def _dropout_gradient(op, gradient, *_):
     _, x, keep, scale = op.inputs
-    return None, _masked_and_scaled(gradient, keep, scale, x.dtype), None, None
-
-
-def _masked_and_scaled(values, keep, scale, dtype):
-    function = _mask_and_scale_to(dtype)
-    return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, keep, scale)
+    return None, Mask(keep, scale).apply(gradient, x.dtype), None, None
 
 
 @functools.cache

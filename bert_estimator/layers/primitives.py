@@ -94,8 +94,8 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
 
     Args:
       function: a function of as many tensors as are given, which returns a tensor or a list of
-        tensors. It must be defined in a module: a lambda that is made anew for each call would be
-        compiled anew for each call.
+        tensors. Give the same object in each call: a lambda that is made anew for each call would
+        be compiled anew for each call.
       *tensors: tensors of a known rank. Each shape is compiled by itself.
 
     Returns:
@@ -111,8 +111,9 @@ def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: 
     """Calls a function: as one XLA computation if it is worth its compilation, else as it is.
 
     Args:
-      least_elements: the size of a first tensor that is worth it. If its size is not known when the
-        graph is built, it is not. Nor is it within a program that XLA compiles as a whole.
+      least_elements: the size of a first tensor that is worth it. If its size, or the rank of any
+        tensor, is not known when the graph is built, it is not. Nor is it within a program that XLA
+        compiles as a whole.
       function: as for `fused`.
       *tensors: as for `fused`.
 
@@ -120,7 +121,8 @@ def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: 
       What the function returns.
     """
     elements = tensors[0].shape.num_elements() or 0
-    if elements < least_elements or in_xla_program():
+    is_known = all(tensor.shape.rank is not None for tensor in tensors)
+    if elements < least_elements or not is_known or in_xla_program():
         return function(*tensors)
     return fused(function, *tensors)
 

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_ops
 
+from bert_estimator import bias_gradient
 from bert_estimator.layers import bias, primitives
 
-# With these, TensorFlow's own gradient is wrong by a tenth of its largest element.
+# With these, the error of TensorFlow's own gradient is a tenth of its largest element.
 ROWS, COLUMNS = 4096, 64
 
 
@@ -48,6 +50,31 @@ def test_tensorflows_own_gradient_is_not():
     *_, gradient, _ = evaluate(tf.bfloat16, values, [ROWS, COLUMNS], tf.nn.bias_add)
     expected = values.sum(0) * 2.0
     assert np.abs(gradient - expected).max() > 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_shapes_and_formats_of_scripts(data_format, known):
+    values = np.random.RandomState(0).normal(1.0, size=[4096, 2, 2, 8]).astype(np.float32)
+    values = values if data_format == "NHWC" else values.transpose([0, 3, 1, 2])
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.bfloat16, values.shape if known else None)
+        b = tf.placeholder_with_default(tf.zeros([8], tf.bfloat16), [8] if known else None)
+        with bias_gradient.summed_in_float32():
+            y = tf.nn.bias_add(x, b, data_format)
+        (gradient,) = tf.gradients(y, b, x)
+        found = session.run(tf.cast(gradient, tf.float32), {x: values})
+    rounded = np.float64(values.astype(tf.bfloat16.as_numpy_dtype))
+    expected = rounded.sum((0, 1, 2) if data_format == "NHWC" else (0, 2, 3))
+    np.testing.assert_allclose(found, expected, rtol=2.0**-8)
+
+
+def test_programs_for_xla_have_tensorflows_gradient():
+    with tf.Graph().as_default() as graph:
+        control_flow_ops.XLAControlFlowContext().Enter()
+        x, b = tf.ones([4, 8], tf.bfloat16), tf.ones([8], tf.bfloat16)
+        tf.gradients(bias.bias_add(x, b), b)
+        assert "BiasAddGrad" in {op.type for op in graph.get_operations()}
 
 
 def test_portable_graphs_have_tensorflows_gradient():
