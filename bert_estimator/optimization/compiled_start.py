@@ -88,17 +88,26 @@ def _first_elementwise(operations, inputs):
         reads = any(tensor.ref() in known for tensor in operation.inputs)
         if not reads and before.isdisjoint(found) and before.isdisjoint(others):
             continue  # All variables share it.
-        shapes = {tuple(tensor.shape.as_list()) for tensor in operation.outputs}
         if (
-            operation.type in _ELEMENTWISE
+            _is_elementwise(operation, inputs[0].shape)
             and not operation.control_inputs
             and before.isdisjoint(others)
-            and shapes == {tuple(inputs[0].shape.as_list())}
         ):
             found[operation] = None
         else:
             others.add(operation)
     return list(found)
+
+
+def _is_elementwise(operation, shape):
+    """Tells whether an operation computes a tensor of this shape, which is known, elementwise."""
+    if operation.type not in _ELEMENTWISE or operation.outputs[0].shape.rank is None:
+        return False
+    # XLA and TensorFlow differ in what a float beyond the integers becomes.
+    is_float = all(x.dtype.is_floating for x in [*operation.inputs, *operation.outputs])
+    if operation.type == "Cast" and not is_float:
+        return False
+    return operation.outputs[0].shape.as_list() == shape.as_list()
 
 
 def _compiled(operations, arguments, results):
@@ -107,14 +116,16 @@ def _compiled(operations, arguments, results):
     for operation in operations:
         node = definition.node.add()
         node.CopyFrom(operation.node_def)
+        node.name = f"start/{operation.name}"  # unlike all names of arguments
         node.device = ""
         for attribute in [name for name in node.attr if name.startswith("_")]:
             node.attr.pop(attribute)
-        node.input[:] = [names.get(tensor.ref(), tensor.name) for tensor in operation.inputs]
+        node.input[:] = [names.get(x.ref(), f"start/{x.name}") for x in operation.inputs]
 
     def start(*tensors):
         input_map = dict(zip(names.values(), tensors, strict=True))
-        return tf.import_graph_def(definition, input_map, [x.name for x in results], name="")
+        wanted = [f"start/{tensor.name}" for tensor in results]
+        return tf.import_graph_def(definition, input_map, wanted, name="")
 
     # Traced in a graph of its own, as in `layers/primitives.py`.
     with tf.Graph().as_default():

@@ -7,7 +7,9 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.optimization import clip_by_global_norm, compiled_start
+from bert_estimator.optimization.chain import ChainOptimizer
 from bert_estimator.optimization.optimizers import OPTIMIZERS, create_optimizer
+from bert_estimator.optimization.parameter import alike
 
 RNG = np.random.RandomState(0)
 SHAPES = {"a/kernel": [4, 8], "b/kernel": [4, 8], "c/kernel": [8, 4], "a/bias": [8], "b/bias": [8]}
@@ -88,6 +90,41 @@ def test_an_update_sees_what_it_waits_for(monkeypatch, least_elements):
         for _ in range(2):
             session.run(train_op)
             np.testing.assert_allclose(session.run(weights), np.full([2, 4, 8], 2.25), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "lars"])
+def test_a_rate_of_unknown_shape(monkeypatch, name):
+    monkeypatch.setattr(compiled_start, "_LEAST_ELEMENTS", 32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        rate = tf.placeholder(tf.float32)
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("w", [4, 8], use_resource=True)
+        train_op = create_optimizer(name, rate).apply_gradients([(tf.ones([4, 8]), weight)], step)
+        session.run(tf.global_variables_initializer())
+        before = session.run(weight)
+        session.run(train_op, {rate: 0.1})
+        assert (session.run(weight) < before).any()
+
+
+def test_pieces_of_others(monkeypatch):
+    """Has an operation with an argument's name, and a cast to integers that overflows."""
+
+    def piece(update, parameter):
+        with tf.name_scope(None):
+            doubled = tf.multiply(update, 2.0, name="argument_0")
+        whole = tf.cast(tf.cast(update * 1e20, tf.int32), tf.float32)
+        return doubled + parameter.value * 0.1 + whole
+
+    piece.kind = alike
+
+    def after(least_elements):
+        monkeypatch.setattr(compiled_start, "_LEAST_ELEMENTS", least_elements)
+        make = lambda rate: ChainOptimizer([piece], "Other")  # noqa: E731
+        return optimizer_steps.run(make, INITIAL, GRADIENTS[:2], [0.1, 0.1])[-1]["param"]
+
+    found, expected = after(32), after(1 << 62)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5)
 
 
 def test_clipped_gradients_of_large_variables(monkeypatch):
