@@ -4,22 +4,23 @@ import contextlib
 from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.ops import control_flow_util
+
+from bert_estimator.xla_context import in_xla_program
 
 _NAME = "BertEstimatorBiasAdd"
 
 
 @contextlib.contextmanager
 def summed_in_float32() -> Iterator[None]:
-    """Gives each `tf.nn.bias_add` that is called inside a gradient that is summed in float32.
+    """Sums the gradients of all `tf.nn.bias_add`s that are called in this context in float32.
 
     On a CPU TensorFlow's gradient adds rows of bfloat16 in bfloat16, one after the other: soon the
     sum is so much larger than a row that rounding drops most of the row. For 4096 rows of
     independent numbers, the error is 7 % of the sum's standard deviation; for rows that are alike
     it is worse. XLA's sums are float32.
 
-    The graphs of functions (`tf.function`) are not covered. To differentiate a graph that was built
-    inside and then imported, a program has to import this module.
+    It has no effect on calls within a `tf.function`, which has a graph of its own. A program that
+    imports a graph which was built in this context has to import this module to differentiate it.
     """
     with tf.get_default_graph().gradient_override_map({"BiasAdd": _NAME}):
         yield
@@ -28,8 +29,7 @@ def summed_in_float32() -> Iterator[None]:
 @tf.RegisterGradient(_NAME)
 def _gradient(op, gradient):
     data_format = op.get_attr("data_format").decode()
-    in_xla_program = control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
-    if gradient.dtype != tf.bfloat16 or in_xla_program:
+    if gradient.dtype != tf.bfloat16 or in_xla_program():
         return gradient, tf.raw_ops.BiasAddGrad(out_backprop=gradient, data_format=data_format)
     rank = gradient.shape.rank or tf.rank(gradient)
     if data_format == "NCHW":

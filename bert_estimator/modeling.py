@@ -25,11 +25,11 @@ from bert_estimator.bert_config import BertConfig as BertConfig  # models use mo
 from bert_estimator.layers import activations, embeddings, primitives
 from bert_estimator.layers import recompute as recompute_lib
 from bert_estimator.layers.attention import attend
-from bert_estimator.layers.bias import bias_add
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
 from bert_estimator.layers.normalization import layer_norm as layer_norm
+from bert_estimator.xla_context import in_xla_program
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
 DropoutFn = Callable[[tf.Tensor, float], tf.Tensor]
@@ -205,7 +205,7 @@ def self_attention(
     # 64, would be half empty, and to avoid them the compiler moves whole tensors to and fro. So in
     # programs for XLA the positions come last, where the product itself puts them. In a session,
     # a product with [B * F, H] is fastest.
-    columns = primitives.in_xla_program()
+    columns = in_xla_program()
 
     def heads(name, scale=None):
         arguments = (config.hidden_size, config.initializer_range, name)
@@ -251,7 +251,7 @@ def dense(
     """
     with tf.variable_scope(name):
         kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
-        return bias_add(tf.matmul(x, kernel), bias)
+        return primitives.bias_add(tf.matmul(x, kernel), bias)
 
 
 def _dense_columns(x, units, initializer_range, name):
@@ -294,7 +294,7 @@ def _layer_fn(config, input_mask, hidden_rate, attention_rate):
 
 def _pooled(config, sequence_output):
     """Returns tanh of a dense layer on the first token of a layer [B, F, H]: [B, H]."""
-    if primitives.in_xla_program():
+    if in_xla_program():
         # The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in
         # another layout than sequence_output's, and moves it. The gradient of a gather is added in
         # place.

@@ -1,5 +1,4 @@
 """The parts that modeling.py is made of.
 
-They are initializers, embeddings, biases, activations, dropout, recomputation, and fused
-operations.
+They are initializers, embeddings, activations, dropout, recomputation, and fused operations.
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
-from bert_estimator.layers.dropout import Dropout
+from bert_estimator.layers.dropout import Dropout, Mask
 
 # Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
 # then all scores shift by the same amount, and attention is over all positions, as in BERT.
@@ -108,11 +108,10 @@ def _scores_gradient_in(dtype):
     """Returns a function that computes the gradient of the scores in float32, and casts it."""
 
     def scores_gradient(probs, weights_gradient, context, context_gradient, factor, *mask):
-        probs_gradient = tf.cast(weights_gradient, tf.float32)
         if mask:
-            keep, scale = mask
-            zeros = tf.zeros_like(probs_gradient)
-            probs_gradient = tf.where(keep, probs_gradient * scale, zeros)
+            probs_gradient = Mask(*mask).apply(weights_gradient, tf.float32)
+        else:
+            probs_gradient = tf.cast(weights_gradient, tf.float32)
         products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
         sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
         return tf.cast(probs * (probs_gradient - sums) * factor, dtype)

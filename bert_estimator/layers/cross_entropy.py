@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import primitives
+from bert_estimator.xla_context import in_xla_program
 
 # TensorFlow's own operation takes 4 nanoseconds for an element, and the compiled one takes 1. For
 # fewer elements that saves less than the time to compile it.
@@ -24,7 +25,7 @@ def sparse_softmax_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Ten
       float32 [rows].
     """
     elements = logits.shape.num_elements() or 0
-    if elements < _LEAST_ELEMENTS or primitives.in_xla_program():
+    if elements < _LEAST_ELEMENTS or in_xla_program():
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     loss, log_sum = primitives.fused(_loss_and_log_sum, labels, logits)
     name = "BertEstimatorCrossEntropy"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import philox, primitives
+from bert_estimator.xla_context import in_xla_program
 
 _BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
 _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
@@ -219,7 +220,7 @@ def _is_compiled(shape):
     random words, which is better on a TPU. So do graphs in which XLA is to compile nothing, masks
     of unknown size, and small masks.
     """
-    if primitives.in_xla_program() or primitives.is_portable() or tf.is_tensor(shape[0]):
+    if in_xla_program() or primitives.is_portable() or tf.is_tensor(shape[0]):
         return False
     return math.prod(shape) * _BLOCK_ELEMENTS >= _LEAST_ELEMENTS
 

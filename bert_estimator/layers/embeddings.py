@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.layers import initializers, primitives
+from bert_estimator.xla_context import in_xla_program
 
 # A table with at most so many rows is small enough for `select_lookup`.
 _FEW_ROWS = 4
@@ -41,7 +42,7 @@ def embed(
     lookup = one_hot_lookup if use_one_hot_embeddings else gather_lookup
     words = lookup(word_table, input_ids)
     gathers = lookup is gather_lookup
-    if gathers and primitives.in_xla_program() and 1 < config.type_vocab_size <= _FEW_ROWS:
+    if gathers and in_xla_program() and 1 < config.type_vocab_size <= _FEW_ROWS:
         lookup = select_lookup
     words += lookup(type_table, token_type_ids)
     return words + position_table[: length_of(input_ids)], word_table

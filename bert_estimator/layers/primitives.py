@@ -11,16 +11,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.python.ops import control_flow_util
 
-
-def in_xla_program() -> bool:
-    """Returns whether the current graph becomes a program for XLA as a whole, as a TPU's step does.
-
-    Such a graph is built within an `XLAControlFlowContext`.
-    """
-    return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
-
+from bert_estimator import bias_gradient
+from bert_estimator.xla_context import in_xla_program
 
 # Whether somebody may train the graphs of `portable`; None outside of it.
 _PORTABLE = contextvars.ContextVar("portable", default=None)
@@ -75,8 +68,24 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
         return tf.identity_n([value, *inputs])[0]
 
 
+def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Adds a bias to each row; in bfloat16 its gradient is summed in float32.
+
+    Args:
+      x: float tensor [..., n].
+      bias: [n], of x's dtype.
+
+    Returns:
+      A tensor of x's shape and dtype.
+    """
+    if x.dtype != tf.bfloat16 or is_portable():
+        return tf.nn.bias_add(x, bias)
+    with bias_gradient.summed_in_float32():
+        return tf.nn.bias_add(x, bias)
+
+
 def barrier(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, in a layout of its own; only for programs for XLA (`in_xla_program`).
+    """Returns the tensor, in a layout of its own; only for programs for XLA (`xla_context`).
 
     XLA does not move operations over a barrier, nor does it give both sides one layout.
     """

@@ -1,14 +1,15 @@
 """The start of an update, up to its first sum over the weights, as one XLA computation.
 
-Each operation of an update reads and writes memory for every weight. Of LAMB's 14 operations on
-tensors of a weight's shape, 11 come before its two norms: as one computation they read the
-gradient, the weight and its two moments once, and write two moments and the update.
+Each operation of an update reads and writes memory for every weight. Of LAMB's 15 operations on
+tensors of a variable's shape, 12 come before its second norm: as one computation they read the
+gradient, the variable and its two moments once, and write two moments and the update.
 """
 
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.ops import control_flow_util
+
+from bert_estimator.xla_context import in_xla_program
 
 # One computation for fewer weights saves less in a whole training than it takes to compile it.
 _LEAST_ELEMENTS = 1 << 18
@@ -72,9 +73,7 @@ def _is_worth_compiling(gradient):
 
     A step that XLA compiles as a whole does not need it.
     """
-    if control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()):
-        return False
-    return (gradient.shape.num_elements() or 0) >= _LEAST_ELEMENTS
+    return not in_xla_program() and (gradient.shape.num_elements() or 0) >= _LEAST_ELEMENTS
 
 
 def _first_elementwise(operations, inputs):
