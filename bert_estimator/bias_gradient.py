@@ -1,4 +1,4 @@
-"""The gradient of a bias: TensorFlow's own, but summed in float32 if it is bfloat16."""
+"""A gradient of `tf.nn.bias_add` that sums bfloat16 in float32, as TensorFlow's own does not."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,8 +19,9 @@ def summed_in_float32() -> Iterator[None]:
     independent numbers, the error is 7 % of the sum's standard deviation; for rows that are alike
     it is worse. XLA's sums are float32.
 
-    It has no effect on calls within a `tf.function`, which has a graph of its own. A program that
-    imports a graph which was built in this context has to import this module to differentiate it.
+    The context has no effect on calls within a `tf.function`, which has a graph of its own. A
+    program that imports a graph which was built in this context has to import this module to
+    differentiate it.
     """
     with tf.get_default_graph().gradient_override_map({"BiasAdd": _NAME}):
         yield
@@ -36,4 +37,5 @@ def _gradient(op, gradient):
         axes = tf.concat([[0], tf.range(2, rank)], axis=0)
     else:
         axes = tf.range(rank - 1)
+    # On a CPU, this sum of bfloat16 is computed in float32.
     return gradient, tf.reduce_sum(gradient, axes)

@@ -8,7 +8,7 @@ from tensorflow.python.ops import control_flow_ops
 from bert_estimator import bias_gradient
 from bert_estimator.layers import primitives
 
-# With these, the error of TensorFlow's own gradient is a tenth of its largest element.
+# With these, the error of TensorFlow's own gradient is a tenth of the gradient's largest element.
 ROWS, COLUMNS = 4096, 64
 
 
@@ -45,7 +45,7 @@ def test_the_gradient_is_a_float32_sum(dtype, shape):
 
 
 def test_tensorflows_own_gradient_is_not():
-    """If this fails, TensorFlow has mended its gradient, and `bias_add` can go."""
+    """If this fails, TensorFlow has fixed its gradient, and `bias_gradient` can be removed."""
     values = np.random.RandomState(0).normal(size=[ROWS, COLUMNS])
     *_, gradient, _ = evaluate(tf.bfloat16, values, [ROWS, COLUMNS], tf.nn.bias_add)
     expected = values.sum(0) * 2.0

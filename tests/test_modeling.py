@@ -247,7 +247,7 @@ def test_bfloat16_is_near_float32():
     np.testing.assert_allclose(results[1], results[0], rtol=0.03)
 
 
-def test_gradients_of_many_rows_in_bfloat16_are_near_those_in_float32():
+def test_bfloat16_gradients_of_many_rows_are_near_float32():
     rng = np.random.RandomState(3)
     input_ids = rng.randint(0, CONFIG.vocab_size, [256, 16]).astype(np.int32)
     slopes = rng.normal(size=[256, 16, CONFIG.hidden_size]).astype(np.float32)

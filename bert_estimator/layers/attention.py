@@ -31,17 +31,18 @@ def attend(
 ) -> tf.Tensor:
     """Returns the means of the values, with softmax(query key^T * scale) as weights.
 
-    With `columns` the result can be differentiated once. Unless a function other than a `Dropout`
-    is given, the weights are not differentiated by themselves: gradients go from the result to the
-    query, the key and the value.
+    With `columns`, the result can be differentiated only once. Without it, if `dropout` is a
+    `Dropout` or the rate is 0, gradients reach the query, the key and the value, but `tf.gradients`
+    with respect to the weights returns None.
 
     Args:
       query: [B, N, F, D]; with `columns` [B, N, D, F].
       key, value: [B, N, T, D]; with `columns` [B, N, D, T].
       input_mask: int32 [B, T], 1 for positions that may be attended to.
-      dropout: a `Dropout`, or another function of the weights, float32 [B, N, F, T], and the rate,
-        which returns a tensor like the weights. With `columns`, it must multiply each weight by a
-        factor that does not depend on the weights, as dropout does.
+      dropout: a `Dropout`, or any function (weights, rate) that returns a tensor of the weights'
+        shape; the weights are float32 [B, N, F, T]. A subclass of `Dropout` counts as any function.
+        With `columns`, it must multiply each weight by a factor that does not depend on the
+        weights, as dropout does. It may be None if the rate is 0.
       rate: the dropout rate; for 0, `dropout` is not called.
       columns: whether positions come last in the first three, as is best in a program for XLA.
       scale: the factor of the scores, 1 / sqrt(D), in float32; None if the query has it already.
@@ -89,7 +90,8 @@ def _scale_and_add(scale):
 # once and read twice. But it equals the sum over D of the context times its gradient: dropout's
 # factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2). In a program for XLA, the
 # softmax gives the first term and the context the second, and XLA computes both terms in the
-# product that gives g. In a session, one pass over the weights computes both.
+# product that gives g. In a session, `_attention_gradient` computes both, for large scores in one
+# compiled pass.
 
 
 @tf.RegisterGradient("BertEstimatorAttention")
@@ -122,7 +124,7 @@ def _scores_gradient_in(dtype):
 @tf.RegisterGradient("BertEstimatorSoftmax")
 def _softmax_gradient(op, gradient, *_):
     probs = op.inputs[0]
-    return None, _last(probs * gradient)
+    return None, _not_differentiable(probs * gradient)
 
 
 @tf.RegisterGradient("BertEstimatorContext")
@@ -130,11 +132,11 @@ def _context_gradient(op, gradient, *_):
     _, context, _, probs = op.inputs
     products = tf.cast(context, tf.float32) * tf.cast(gradient, tf.float32)
     sums = tf.reduce_sum(products, axis=2)[..., tf.newaxis]  # [B, N, F, 1]
-    return None, gradient, _last(-probs * sums), None
+    return None, gradient, _not_differentiable(-probs * sums), None
 
 
-def _last(gradient):
-    """Returns the gradient, which cannot be differentiated: one term would lack the other."""
+def _not_differentiable(gradient):
+    """Makes differentiating the gradient an error: the second derivative would lack terms."""
     return tf.raw_ops.PreventGradient(
         input=gradient, message="attention in a program for XLA has no second derivative"
     )

@@ -23,12 +23,12 @@ _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
 _LEVELS = 1 << _HALF_BITS
 
-# Fewer elements save less time in a whole training than it takes to compile what is done to them.
+# For fewer elements, compiling takes longer than it saves in a whole training.
 _LEAST_ELEMENTS = 1 << 20
 
 
 class Mask(NamedTuple):
-    """Holds which elements of a tensor are kept, and what they are multiplied by.
+    """Tells which elements of a tensor dropout keeps, and the factor of the kept ones.
 
     Attributes:
       keep: bool tensor of the tensor's shape.
@@ -39,7 +39,7 @@ class Mask(NamedTuple):
     scale: tf.Tensor
 
     def apply(self, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Computes in the dtype of the scale; returns a tensor of another dtype, in one pass."""
+        """Applies the mask to values, in the scale's dtype; returns the result, cast to `dtype`."""
         function = _mask_and_scale_to(dtype)
         return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, *self)
 
@@ -116,9 +116,9 @@ class Dropout:
         return primitives.with_gradient("BertEstimatorDropout", value, x, *mask)
 
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
-        """Returns the mask that a call would apply to x, in place of the call; None for rate 0.
+        """Returns the mask that a call would apply to x; None if it would drop nothing.
 
-        It has the same arguments and errors as a call.
+        Use it instead of a call: it counts as one, with the same arguments and errors.
         """
         if not 0.0 <= rate < 1.0:
             raise ValueError(

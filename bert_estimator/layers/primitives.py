@@ -117,12 +117,13 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
 
 
 def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-    """Calls a function: as one XLA computation if it is worth its compilation, else as it is.
+    """Calls a function, as one XLA computation if the first tensor is large, and else directly.
+
+    It is called directly, too, if the first tensor's size or any tensor's rank is unknown when the
+    graph is built, and within a program that XLA compiles as a whole.
 
     Args:
-      least_elements: the size of a first tensor that is worth it. If its size, or the rank of any
-        tensor, is not known when the graph is built, it is not. Nor is it within a program that XLA
-        compiles as a whole.
+      least_elements: the number of elements from which the first tensor counts as large.
       function: as for `fused`.
       *tensors: as for `fused`.
 

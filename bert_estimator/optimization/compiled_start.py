@@ -1,7 +1,7 @@
-"""The start of an update, up to its first sum over the weights, as one XLA computation.
+"""The operations of an update that need no sum over the weights, as one XLA computation.
 
 Each operation of an update reads and writes memory for every weight. Of LAMB's 15 operations on
-tensors of a variable's shape, 12 come before its second norm: as one computation they read the
+tensors of a variable's shape, 12 need neither norm: as one computation they read the
 gradient, the variable and its two moments once, and write two moments and the update.
 """
 
@@ -23,11 +23,11 @@ _ELEMENTWISE = {
 
 
 class CompiledStart:
-    """Computes what the first operations of an update compute, from any parameter's tensors.
+    """Computes the first operations of an update, for any parameter of the same kind.
 
     Attributes:
-      operations: the operations that it stands for; none if it is not worth compiling.
-      results: their tensors that the rest of the update needs.
+      operations: the operations that it replaces; empty if compiling them is not worth it.
+      results: the outputs of these operations that the rest of the update reads.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ def _is_worth_compiling(gradient):
 
 
 def _first_elementwise(operations, inputs):
-    """Returns the elementwise operations that depend on the inputs, but not on a sum of them.
+    """Returns the operations that depend on the inputs through elementwise operations only.
 
-    Operations that wait for others are not among them.
+    Operations with control inputs are left out, and so is what depends on them.
     """
     known, found, others = {tensor.ref() for tensor in inputs}, {}, set()
     for operation in operations:
@@ -99,10 +99,10 @@ def _first_elementwise(operations, inputs):
 
 
 def _is_elementwise(operation, shape):
-    """Tells whether an operation computes a tensor of this shape, which is known, elementwise."""
+    """Tells whether an operation is elementwise, and its output has this fully known shape."""
     if operation.type not in _ELEMENTWISE or operation.outputs[0].shape.rank is None:
         return False
-    # XLA and TensorFlow differ in what a float beyond the integers becomes.
+    # XLA and TensorFlow convert floats outside the range of integers differently.
     is_float = all(x.dtype.is_floating for x in [*operation.inputs, *operation.outputs])
     if operation.type == "Cast" and not is_float:
         return False

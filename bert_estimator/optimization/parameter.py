@@ -186,8 +186,8 @@ it is called for the first of them only, and the operations are copied for the o
 called for each variable all the same if its operations are stateful (random numbers, assertions,
 Python), wait for other operations, or have a loop of TF1's control flow. So is a piece without
 `kind`, or with the kind None. A subclass with another `__call__` does not inherit the two, nor does
-a function by `functools.wraps`. The operations before the first sum over a large variable are
-compiled by XLA, which may regroup products and quotients: let none of them overflow by itself.
+a function by `functools.wraps`. In sessions, XLA compiles the operations on a large variable that
+need no sum over it, and may regroup products and quotients: no grouping of them should overflow.
 """
 
 

@@ -42,7 +42,7 @@ LAYOUTS = {"positions last": (True, 0.5), "scores": (False, 0.5), "query": (Fals
 
 
 class Fixed(Dropout):
-    """Keeps what a constant says. `attend` takes a subclass for any other function."""
+    """Drops fixed elements. Tests put it in the place of `Dropout`, whose subclasses are others."""
 
     def __init__(self, factors):
         super().__init__(seed=1, step=0)
@@ -122,7 +122,7 @@ def second_derivatives(dropout, layout):
 
 
 @pytest.mark.parametrize("layout", ["scores", "query"])
-def test_second_derivatives_are_those_of_tensorflows_operations(layout, dropout_of):
+def test_second_derivatives_equal_tensorflows(layout, dropout_of):
     found = second_derivatives(dropout_of(FACTORS), layout)
     with primitives.portable(is_trained=True):
         expected = second_derivatives(dropout_of(FACTORS), layout)

@@ -200,7 +200,7 @@ def test_gradient_reuses_the_mask(dtype):
 
 
 @pytest.mark.parametrize("to", [tf.float32, tf.bfloat16])
-def test_a_mask_alone_is_that_of_a_call(to):
+def test_a_mask_alone_equals_a_calls_mask(to):
     values = np.random.RandomState(0).normal(size=[4, 32]).astype(np.float32)
     with tf.Graph().as_default():
         x = tf.constant(values)

@@ -23,7 +23,7 @@ CASES = [(name, {}) for name in OPTIMIZERS] + [
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_updates_are_those_of_single_operations(monkeypatch, name, options):
+def test_compiled_updates_equal_single_operations(monkeypatch, name, options):
     def history(least_elements):
         monkeypatch.setattr(compiled_start, "_LEAST_ELEMENTS", least_elements)
         make = lambda rate: create_optimizer(name, rate, **options)  # noqa: E731
