@@ -13,6 +13,7 @@ import math
 import zlib
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.layers import philox, primitives
@@ -22,6 +23,7 @@ _BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
 _BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
 _HALF_BITS = 16
 _LEVELS = 1 << _HALF_BITS
+_BITS = np.left_shift(1, np.arange(_BLOCK_ELEMENTS)).astype(np.uint8)  # 1, 2, 4 to 128
 
 # For fewer elements, compiling takes longer than it saves in a whole training.
 _LEAST_ELEMENTS = 1 << 20
@@ -31,7 +33,9 @@ class Mask(NamedTuple):
     """Tells which elements of a tensor dropout keeps, and the factor of the kept ones.
 
     Attributes:
-      keep: bool tensor of the tensor's shape.
+      keep: bool tensor of the tensor's shape. A large mask is packed into bytes for a CPU, which
+        writes and reads less memory then: uint8, [B, *shape of a row's blocks], where the bits of a
+        byte, from the lowest, belong to the eight parts of a row (see `_parts`).
       scale: scalar tensor.
     """
 
@@ -103,8 +107,8 @@ class Dropout:
           rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
 
         Returns:
-          A tensor of x's shape and dtype. Its gradient uses the same mask, which is kept as one
-          byte per element.
+          A tensor of x's shape and dtype. Its gradient uses the same mask, of which one byte per
+          element is kept, or one bit.
 
         Raises:
           ValueError: the rate is out of range, or x does not have a static row shape.
@@ -145,7 +149,7 @@ class Dropout:
         return fork
 
     def _kept(self, x, threshold):
-        """Returns a bool tensor of x's shape: whether 16 random bits reach the threshold.
+        """Returns `Mask.keep` for x: whether 16 random bits reach the threshold.
 
         Row b depends only on (seed, site, step, first_row + b).
         """
@@ -168,9 +172,13 @@ class Dropout:
         key = tf.constant([self._next_site() << 32 | self._seed], tf.uint64) + self._unknown_zero
         counter = tf.stack([first_block, self._step])
         shape = (rows, *block_shape)
+        row_elements = math.prod(row_shape)
         threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
         if _is_compiled(shape):
-            parts = primitives.fused(_compiled_parts(shape), key, counter, threshold)
+            packed = primitives.fused(_compiled_packed(shape), key, counter, threshold)
+            if not is_cut and row_elements % _BLOCK_ELEMENTS == 0:
+                return packed
+            keep = primitives.fused(_unpacked, packed)
         else:
             words = tf.raw_ops.StatelessRandomUniformFullIntV2(
                 shape=[*shape, _BLOCK_WORDS],
@@ -179,11 +187,9 @@ class Dropout:
                 alg=philox.ALGORITHM,
                 dtype=tf.uint32,
             )
-            parts = _parts(tf.unstack(words, axis=-1), threshold)
-        # The blocks have x's last dimensions since a TPU would move every mask from a flat layout
-        # into x's.
-        keep = tf.concat(parts, axis=1)
-        row_elements = math.prod(row_shape)
+            # The blocks have x's last dimensions since a TPU would move every mask from a flat
+            # layout into x's.
+            keep = tf.concat(_parts(tf.unstack(words, axis=-1), threshold), axis=1)
         if row_elements % _BLOCK_ELEMENTS:
             keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]
         keep = tf.reshape(keep, [rows, *row_shape])
@@ -226,14 +232,24 @@ def _is_compiled(shape):
 
 
 @functools.cache
-def _compiled_parts(shape):
-    """Returns a function of (key, counter, threshold) that gives `_parts` of blocks [*shape]."""
+def _compiled_packed(shape):
+    """Returns a function of (key, counter, threshold) that gives a packed mask, uint8 [*shape].
 
-    def parts(key, counter, threshold):
-        words = philox.blocks(key, counter, math.prod(shape))
-        return _parts([tf.reshape(word, shape) for word in words], threshold)
+    The result is a single tensor: XLA would compute the words of a block again for each of several.
+    """
 
-    return parts
+    def packed(key, counter, threshold):
+        parts = _parts(philox.blocks(key, counter, math.prod(shape)), threshold)
+        bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, _BITS, strict=True)]
+        return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
+
+    return packed
+
+
+def _unpacked(packed):
+    """Returns bool [rows, 8, ...], a row's parts, from a packed mask, uint8 [rows, ...]."""
+    bits = tf.reshape(_BITS, [1, _BLOCK_ELEMENTS] + [1] * (packed.shape.rank - 1))
+    return tf.not_equal(tf.bitwise.bitwise_and(packed[:, tf.newaxis], bits), np.uint8(0))
 
 
 @tf.RegisterGradient("BertEstimatorDropout")
@@ -247,6 +263,8 @@ def _mask_and_scale_to(dtype):
     """Returns a function of (values, keep, scale), which computes in the dtype of the scale."""
 
     def mask_and_scale(values, keep, scale):
+        if keep.dtype == tf.uint8:
+            keep = tf.reshape(_unpacked(keep), tf.shape(values))
         values = tf.cast(values, scale.dtype)
         return tf.cast(tf.where(keep, values * scale, tf.zeros_like(values)), dtype)
 

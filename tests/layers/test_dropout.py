@@ -54,7 +54,7 @@ def draws_of(graph):
     """Returns for each draw of random words in a graph whether it is "compiled" or an operation."""
     found = []
     for op in graph.get_operations():
-        if op.type == "PartitionedCall" and "_parts_" in op.get_attr("f").name:
+        if op.type == "PartitionedCall" and "_packed_" in op.get_attr("f").name:
             found.append("compiled")
         elif op.type == "StatelessRandomUniformFullIntV2":
             found.append("operation")
