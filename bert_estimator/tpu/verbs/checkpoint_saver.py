@@ -80,6 +80,12 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._meta_graph = None  # serialized, once there is a session
         self._write = None  # the last `PendingWrite`
 
+    def begin(self):
+        # An event writer starts with the default graph, which would be written twice.
+        with tf.Graph().as_default():
+            tf.summary.FileWriterCache.get(self._model_dir)
+        super().begin()
+
     def after_create_session(self, session, coord):
         """Writes the graph, and saves.
 

@@ -217,13 +217,13 @@ def test_python_looks_for_garbage_again_when_a_graph_is_built(tmp_path):
 
 
 def test_only_sessions_that_train_have_their_settings(tmp_path, monkeypatch):
-    given, creator = [], tf.train.ChiefSessionCreator
+    given, prepare_session = [], tf.train.SessionManager.prepare_session
 
     def noting(*args, **keywords):
         given.append(keywords["config"].intra_op_parallelism_threads)
-        return creator(*args, **keywords)
+        return prepare_session(*args, **keywords)
 
-    monkeypatch.setattr(tf.train, "ChiefSessionCreator", noting)
+    monkeypatch.setattr(tf.train.SessionManager, "prepare_session", noting)
     one, other = (tf.ConfigProto(intra_op_parallelism_threads=n) for n in (1, 2))
     estimator = make_estimator(tmp_path, session_config=one, train_session_config=other)
     estimator.train(input_fn, steps=2)
