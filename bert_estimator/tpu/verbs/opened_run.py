@@ -319,8 +319,8 @@ def opened_session(
       is_ready: whether all variables have values then, so that it need not be checked.
     """
     scaffold.finalize()
-    # This is what `tf.train.ChiefSessionCreator` does, but it runs each operation, even one that
-    # does nothing. In the graph of a large network, each run takes a tenth of a second.
+    # `tf.train.ChiefSessionCreator` does the same, but it also runs operations that do nothing. In
+    # the graph of a large network, each run takes a tenth of a second.
     manager = tf.train.SessionManager(
         local_init_op=scaffold.local_init_op if not is_ready or _has_local_state() else None,
         ready_op=None if is_ready else scaffold.ready_op,
