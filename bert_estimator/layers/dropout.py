@@ -43,7 +43,12 @@ class Mask(NamedTuple):
     scale: tf.Tensor
 
     def apply(self, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Applies the mask to values, in the scale's dtype; returns the result, cast to `dtype`."""
+        """Applies the mask to values, in the scale's dtype; returns the result, cast to `dtype`.
+
+        Args:
+          values: float tensor of the shape of the tensor that the mask was drawn for.
+          dtype: the dtype of the result.
+        """
         function = _mask_and_scale_to(dtype)
         return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, *self)
 
@@ -162,6 +167,8 @@ class Dropout:
                 f"Dropout of {x.name}: shape {x.shape} must be [batch, ...] with every dimension "
                 "after the first one static; set the shape, or batch with drop_remainder=True."
             )
+        # The blocks have x's last dimensions since a TPU would move every mask from a flat layout
+        # into x's.
         block_shape = _block_shape(row_shape)
         row_blocks = math.prod(block_shape)
         rows = x.shape.as_list()[0]
@@ -187,8 +194,6 @@ class Dropout:
                 alg=philox.ALGORITHM,
                 dtype=tf.uint32,
             )
-            # The blocks have x's last dimensions since a TPU would move every mask from a flat
-            # layout into x's.
             keep = tf.concat(_parts(tf.unstack(words, axis=-1), threshold), axis=1)
         if row_elements % _BLOCK_ELEMENTS:
             keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]

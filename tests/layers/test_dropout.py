@@ -19,6 +19,7 @@ def masks(request, monkeypatch):
     """Runs each test with all masks compiled, and with none."""
     least = 0 if request.param == "compiled" else 1 << 62
     monkeypatch.setattr(dropout_module, "_LEAST_ELEMENTS", least)
+    return request.param
 
 
 def philox(key, counter):
@@ -108,18 +109,20 @@ def test_unknown_batch_size():
             np.testing.assert_array_equal(session.run(y, {x: np.ones(SHAPE)}), run())
 
 
-@pytest.mark.parametrize("lengths", [(5, None), (None, 7), (None, None)])
-def test_a_shorter_batch_has_the_first_part_of_the_mask(lengths):
+@pytest.mark.parametrize("rows", [None, 6])
+@pytest.mark.parametrize("lengths", [(5, None), (None, 7), (None, None), (None, 8)])
+def test_a_shorter_batch_has_the_first_part_of_the_mask(lengths, rows, masks):
     """Sequence lengths that are not static are cut from the mask of the longest sequence."""
     longest, short = 12, 4
     whole = [6, *(longest if size is None else size for size in lengths)]
     cut = [6, *(short if size is None else size for size in lengths)]
-    with tf.Graph().as_default(), tf.variable_scope("net"):
-        x = tf.placeholder(tf.float32, [None, *lengths])
+    with tf.Graph().as_default() as graph, tf.variable_scope("net"):
+        x = tf.placeholder(tf.float32, [rows, *lengths])
         dropout = Dropout(3, 7, longest=longest)
         fork = dropout.fork(dropout.state)
         y = dropout(x, 0.25)
         again, gradient = fork(x, 0.25), tf.gradients(y, x)[0]
+        assert draws_of(graph) == [masks if rows else "operation"] * 2
         with tf.Session() as session:
             found = session.run([y, again, gradient], {x: np.ones(cut)})
     expected = run(shape=whole)[:, : cut[1], : cut[2]]

@@ -79,12 +79,9 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         self._finite, self._snapshot = finite, snapshot
         self._meta_graph = None  # serialized, once there is a session
         self._write = None  # the last `PendingWrite`
-
-    def begin(self):
         # An event writer starts with the default graph, which would be written twice.
         with tf.Graph().as_default():
-            tf.summary.FileWriterCache.get(self._model_dir)
-        super().begin()
+            tf.summary.FileWriterCache.get(config.model_dir)
 
     def after_create_session(self, session, coord):
         """Writes the graph, and saves.

@@ -70,13 +70,10 @@ class OpenedRun:
       driver: the `HookDriver`.
     """
 
-    def __init__(self, job, built, session, driver, flush_ops):
+    def __init__(self, job, built, session, driver, global_step, flush_ops):
         self.job, self.step, self.graph = job, built.step, built.graph
         self.session, self.driver = session, driver
-        self._flush_ops = flush_ops
-        # What hooks fetch, if there are any: a fetch that has been run before takes no time.
-        reads = built.graph.get_collection(_GLOBAL_STEP_READS)
-        self._global_step = reads[0] if reads else built.global_step
+        self._global_step, self._flush_ops = global_step, flush_ops
 
     def global_step(self) -> int:
         """Returns the present value of the global step."""
@@ -206,12 +203,17 @@ class _PreparedGraph:
             if checkpoint is None:
                 warm_start.apply(job.warm_start)
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
-            self._is_ready = self._holds_all and _skip_readiness(step.spec.scaffold)
+            steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
             self._hooks = make_hooks(step)
             self._scaffold = _scaffold_of(job, step)
             self._init_ops = outfeed.summary_writer_init_ops()
             self._flush_ops = outfeed.summary_writer_flush_ops()
             self._driver().begin()
+            # A hook may have given operations, too.
+            self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
+            # A fetch that hooks run, too, takes no time when it is run again.
+            reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
+            self._global_step = reads[0] if reads else self._built.global_step
 
     def _driver(self):
         alone = self._job.hosts.number == 1
@@ -223,7 +225,7 @@ class _PreparedGraph:
         with contextlib.ExitStack() as at_end:
             with self._built.graph.as_default(), self._saying(checkpoint):
                 self._check_restorable(checkpoint)
-                opened = opened_session(self._job, self._scaffold, checkpoint, self._is_ready)
+                opened = opened_session(self._job, self._scaffold, checkpoint, self._is_default)
                 session = at_end.enter_context(opened)
             yield session
 
@@ -255,7 +257,9 @@ class _PreparedGraph:
                 at_end.callback(coordinator.request_stop)
                 at_end.enter_context(finishing())
                 driver.after_create_session(session, coordinator)
-            yield OpenedRun(self._job, self._built, session, driver, self._flush_ops)
+            yield OpenedRun(
+                self._job, self._built, session, driver, self._global_step, self._flush_ops
+            )
 
 
 @contextlib.contextmanager
@@ -276,23 +280,27 @@ def _without_collections():
 def _skip_readiness(scaffold):
     """Leaves the check that all variables are initialized out, if it cannot fail.
 
-    It cannot if the saver and the operations that initialize variables are the defaults, which
-    cover every variable. The check takes two operations for each variable, and runs twice.
+    It cannot if the operations that initialize variables are the defaults, which cover every
+    variable, and so does the saver. The check takes two operations for each variable, and runs
+    twice.
 
     Returns:
-      Whether nothing is left to check.
+      Whether these operations are the defaults, and neither the scaffold nor the graph has a check
+      of its own.
     """
     own = (scaffold.init_op, scaffold.local_init_op)
     collected = (tf.GraphKeys.INIT_OP, tf.GraphKeys.LOCAL_INIT_OP)
     if any(op is not None for op in own) or any(map(tf.get_collection, collected)):
         return False
     checks = (scaffold.ready_op, scaffold.ready_for_local_init_op)
-    for key, check in zip(_READINESS, checks, strict=True):
-        if check is not None or tf.get_collection(key):
-            return False
-    for key in _READINESS:  # or else the scaffold would make the operations
+    without = [
+        key
+        for key, check in zip(_READINESS, checks, strict=True)
+        if check is None and not tf.get_collection(key)
+    ]
+    for key in without:  # or else the scaffold would make the check
         tf.add_to_collection(key, tf.zeros([0], tf.string, name=key))
-    return True
+    return len(without) == len(_READINESS)
 
 
 def _scaffold_of(job, step):
@@ -307,7 +315,7 @@ def _scaffold_of(job, step):
 
 @contextlib.contextmanager
 def opened_session(
-    job, scaffold: tf.train.Scaffold, checkpoint: str | None, is_ready: bool = False
+    job, scaffold: tf.train.Scaffold, checkpoint: str | None, is_default: bool = False
 ) -> Iterator[tf.Session]:
     """Gives a session of the current graph, and closes it at the end.
 
@@ -316,15 +324,16 @@ def opened_session(
       scaffold: what the session is initialized with.
       checkpoint: path prefix of the checkpoint to restore. None means that variables have their
         initial values.
-      is_ready: whether all variables have values then, so that it need not be checked.
+      is_default: whether the initialization and the checks are the defaults: then nothing has to be
+        checked, and `local_init_op` is only run if there is something to initialize.
     """
     scaffold.finalize()
     # `tf.train.ChiefSessionCreator` does the same, but it also runs operations that do nothing. In
     # the graph of a large network, each run takes a tenth of a second.
     manager = tf.train.SessionManager(
-        local_init_op=scaffold.local_init_op if not is_ready or _has_local_state() else None,
-        ready_op=None if is_ready else scaffold.ready_op,
-        ready_for_local_init_op=None if is_ready else scaffold.ready_for_local_init_op,
+        local_init_op=scaffold.local_init_op if not is_default or _has_local_state() else None,
+        ready_op=None if is_default else scaffold.ready_op,
+        ready_for_local_init_op=None if is_default else scaffold.ready_for_local_init_op,
         local_init_feed_dict=scaffold.local_init_feed_dict,
     )
     session = manager.prepare_session(

@@ -180,9 +180,11 @@ def test_a_complete_checkpoint_has_its_graph(tmp_path, monkeypatch):
             tf.train.import_meta_graph(f"{tmp_path}/model.ckpt-{step}.meta")
 
 
-def test_the_graph_is_written_as_a_file_and_for_tensorboard(tmp_path):
-    estimator = make_estimator(tmp_path, save_checkpoints_steps=2, checkpoint_save_graph_def=True)
-    estimator.train(input_fn, steps=2)
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_the_graph_is_written_as_a_file_and_for_tensorboard(tmp_path, use_tpu):
+    make_estimator(
+        tmp_path, use_tpu=use_tpu, save_checkpoints_steps=2, checkpoint_save_graph_def=True
+    ).train(input_fn, steps=2)
     tf.summary.FileWriterCache.clear()
     as_file, meta_graph = tf.GraphDef(), tf.MetaGraphDef()
     text_format.Parse((tmp_path / "graph.pbtxt").read_text(), as_file)
