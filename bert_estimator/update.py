@@ -90,7 +90,7 @@ class UpdateRule:
         # all gradients. List here what else is reported and reads weights. What is computed from
         # listed tensors, or from the norm, for which the update waits, need not be listed.
         with tf.control_dependencies([step, loss, *sums.values()]):
-            gradients[-1] = _identity(gradients[-1])  # a bias: large ones are read unclipped
+            gradients[0] = _identity(gradients[0])
         train_op = optimizer.apply_gradients(
             zip(gradients, variables, strict=True), global_step=global_step
         )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.compiled_start import Source, source_of
 from bert_estimator.optimization.copies import FirstUpdate, is_in
 from bert_estimator.optimization.parameter import Parameter, Piece, name_of
 from bert_estimator.optimization.parts import Part
@@ -53,11 +52,6 @@ def _dense_like(variable, gradient):
 
 def _tensor_of(gradient):
     return gradient.value if isinstance(gradient, Part) else gradient
-
-
-def _source(gradient, kind):
-    """Returns a gradient's source. It is the gradient itself if the update has no kind."""
-    return Source(gradient, gradient, None) if kind is None else source_of(gradient)
 
 
 def _as_computed(gradient):
@@ -187,11 +181,8 @@ class ChainOptimizer(tf.train.Optimizer):
                 part = gradient if isinstance(gradient, Part) else None
                 parameters.append(Parameter(variable, update_number, slots, constant, part))
             gradients = [_tensor_of(gradient) for gradient, _ in dense]
-            kinds = list(map(self._kind, parameters))
-            sources = list(map(_source, gradients, kinds))
-            computed = {part.ref(): part for source in sources for part in source.parts}
-            all_gradients = tf.group(*map(_as_computed, computed.values()))
-            assignments = self._assignments(sources, parameters, kinds)
+            all_gradients = tf.group(*map(_as_computed, gradients))
+            assignments = self._assignments(gradients, parameters)
             assigned = []
             for parameter in parameters:
                 if parameter.trust_ratio is not None:
@@ -202,19 +193,20 @@ class ChainOptimizer(tf.train.Optimizer):
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _assignments(self, sources, parameters, kinds):
+    def _assignments(self, gradients, parameters):
         """Returns a dict from each parameter to its assignments.
 
         The pieces compute the first update of a kind. Further updates of the kind are copies of it.
         """
         assignments, firsts = {}, {}
-        for source, parameter, kind in zip(sources, parameters, kinds, strict=True):
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            kind = self._kind(parameter)
             if kind is None:
-                assignments[parameter] = parameter.apply(self._pieces, source.gradient)
-            elif (key := (kind, source.kind)) in firsts:
-                firsts[key].add(source, parameter)
+                assignments[parameter] = parameter.apply(self._pieces, gradient)
+            elif kind in firsts:
+                firsts[kind].add(gradient, parameter)
             else:
-                firsts[key] = FirstUpdate(self._pieces, source, parameter)
+                firsts[kind] = FirstUpdate(self._pieces, gradient, parameter)
         for first in firsts.values():
             assignments.update(first.assignments())
         return assignments

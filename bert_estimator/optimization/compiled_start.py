@@ -2,12 +2,10 @@
 
 Each operation of an update reads and writes memory for every weight. Of LAMB's 15 operations on
 tensors of a variable's shape, 12 need neither norm: as one computation they read the
-gradient, the variable and its two moments once, and write two moments and the update. The gradient
-is read before it is cast to float32 and clipped.
+gradient, the variable and its two moments once, and write two moments and the update.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -22,56 +20,6 @@ _ELEMENTWISE = {
     "Sqrt", "Square", "Sub",
 }
 # fmt: on
-
-
-class Source(NamedTuple):
-    """Tells how a float32 gradient is computed: as a tensor, cast to float32, times a factor.
-
-    Attributes:
-      gradient: the gradient.
-      tensor: float tensor of the same shape. It is the gradient itself if the update is not
-        compiled.
-      factor: float32 scalar tensor, such as the one of clipping; None is 1.
-    """
-
-    gradient: tf.Tensor
-    tensor: tf.Tensor
-    factor: tf.Tensor | None
-
-    @property
-    def kind(self) -> tuple:
-        """Returns what is equal for gradients that are computed alike."""
-        return self.tensor.dtype, None if self.factor is None else self.factor.ref()
-
-    @property
-    def parts(self) -> list[tf.Tensor]:
-        """Returns the tensors that the gradient is computed from."""
-        return [self.tensor] if self.factor is None else [self.tensor, self.factor]
-
-    def computed_from(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Computes the gradient from a tensor like `tensor`."""
-        value = tf.cast(tensor, tf.float32)
-        return value if self.factor is None else value * self.factor
-
-
-def source_of(gradient: tf.Tensor) -> Source:
-    """Finds out how a float32 gradient of the current graph is computed."""
-    tensor, factor = gradient, None
-    if _is_worth_compiling(gradient):
-        if (inputs := _inputs_of(tensor, "Mul")) and inputs[1].shape.rank == 0:
-            tensor, factor = inputs
-        if (inputs := _inputs_of(tensor, "Cast")) and inputs[0].dtype.is_floating:
-            (tensor,) = inputs
-    return Source(gradient, tensor, factor)
-
-
-def _inputs_of(tensor, kind):
-    """Returns the inputs of a tensor's operation; None if it is of another kind, or waits."""
-    operation = tensor.op
-    if operation.graph is not tf.get_default_graph() or operation.control_inputs:
-        return None
-    same_shape = operation.inputs and operation.inputs[0].shape == tensor.shape
-    return tuple(operation.inputs) if operation.type == kind and same_shape else None
 
 
 class CompiledStart:

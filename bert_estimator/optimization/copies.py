@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.compiled_start import CompiledStart, Source
+from bert_estimator.optimization.compiled_start import CompiledStart
 from bert_estimator.optimization.parameter import Parameter, Piece
 
 # Stateful operations that make and read slots. Any other has to run for each parameter: it draws
@@ -23,29 +23,28 @@ class FirstUpdate:
     worth it, the first operations of all these updates are a `CompiledStart`.
     """
 
-    def __init__(self, pieces: Sequence[Piece], source: Source, parameter: Parameter):
-        """Applies the pieces to a float32 gradient of the parameter's shape, from its source."""
+    def __init__(self, pieces: Sequence[Piece], gradient: tf.Tensor, parameter: Parameter):
+        """Applies the pieces to a float32 gradient of the parameter's shape."""
         graph = tf.get_default_graph()
         context = tf.no_op().control_inputs  # of the caller; an import applies it to the copies
         before = len(graph.get_operations())
-        # Copies have another tensor in place of this one, which must not be something that they
+        # Copies have another gradient in place of this one, which must not be something that they
         # share, too, such as the learning rate.
-        tensor = tf.identity(source.tensor)
-        self._assignments = parameter.apply(pieces, source.computed_from(tensor))
+        gradient = tf.identity(gradient)
+        self._assignments = parameter.apply(pieces, gradient)
         self._operations = graph.get_operations()[before:]
         self._pieces, self._parameter = pieces, parameter
-        self._inputs = [tensor, *parameter.inputs]
+        self._inputs = [gradient, *parameter.inputs]
         self._can_be_copied = _can_be_copied(self._operations, self._inputs, context)
         self._others = []  # (parameter, its inputs)
         self._called = {}  # parameter -> its assignments, if they cannot be copied
 
-    def add(self, source: Source, parameter: Parameter) -> None:
-        """Adds a parameter of the same kind, with its gradient, whose source is of that kind."""
+    def add(self, gradient: tf.Tensor, parameter: Parameter) -> None:
+        """Adds a parameter of the same kind, with its gradient."""
         if self._can_be_copied:
-            inputs = parameter.inputs_like(self._parameter)
-            self._others.append((parameter, [source.tensor, *inputs]))
+            self._others.append((parameter, [gradient, *parameter.inputs_like(self._parameter)]))
         else:
-            self._called[parameter] = parameter.apply(self._pieces, source.gradient)
+            self._called[parameter] = parameter.apply(self._pieces, gradient)
 
     def assignments(self) -> dict[Parameter, list[tuple[tf.Variable, tf.Tensor]]]:
         """Makes the copies; returns the assignments of all parameters."""

@@ -128,41 +128,6 @@ def test_pieces_of_others(monkeypatch):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_gradients_are_read_before_they_are_cast_and_clipped(monkeypatch, name, dtype):
-    """The first kernel's gradient waits for something, so it is read as it is."""
-
-    def after(least_elements):
-        monkeypatch.setattr(compiled_start, "_LEAST_ELEMENTS", least_elements)
-        with tf.Graph().as_default() as graph, tf.Session() as session:
-            step = tf.train.get_or_create_global_step()
-            weights = [
-                tf.get_variable(name, initializer=np.float32(value), use_resource=True)
-                for name, value in INITIAL.items()
-            ]
-            gradients = [tf.sin(tf.cast(weight, dtype) * 9.0) for weight in weights]
-            gradients, norm = clip_by_global_norm(gradients, 0.5)
-            with tf.control_dependencies([step]):
-                gradients[0] = gradients[0] * tf.constant(1.0)
-            optimizer = create_optimizer(name, 0.05)
-            train_op = optimizer.apply_gradients(zip(gradients, weights, strict=True), step)
-            session.run(tf.global_variables_initializer())
-            norms = [session.run([norm, train_op])[0] for _ in range(3)]
-            needed = tf.graph_util.extract_sub_graph(graph.as_graph_def(), [train_op.name]).node
-            clipped = [n for n in needed if n.op == "Mul" and "clip_by_global_norm" in n.name]
-            return norms, session.run(weights), len(clipped)
-
-    norms, weights, clipped = after(32)
-    wanted_norms, wanted_weights, all_clipped = after(1 << 62)
-    assert min(norms) > 0.5
-    # `clip_by_global_norm` has a product for the norm, and one for each gradient.
-    assert (clipped, all_clipped) == (1 + 3, 1 + 5)
-    np.testing.assert_allclose(norms, wanted_norms, rtol=1e-5)
-    for mine, wanted in zip(weights, wanted_weights, strict=True):
-        np.testing.assert_allclose(mine, wanted, rtol=2e-6, atol=1e-6)
-
-
 def test_clipped_gradients_of_large_variables(monkeypatch):
     """Updates a variable of 2^18 weights, which is the least, with a gradient that is clipped."""
     value = RNG.normal(size=[512, 512]).astype(np.float32)
