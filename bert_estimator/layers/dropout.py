@@ -112,8 +112,8 @@ class Dropout:
           rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
 
         Returns:
-          A tensor of x's shape and dtype. Its gradient uses the same mask, of which one byte per
-          element is kept, or one bit.
+          A tensor of x's shape and dtype. Its gradient uses the same mask, which takes a byte for
+          each element until then, or a bit if it is packed (see `Mask`).
 
         Raises:
           ValueError: the rate is out of range, or x does not have a static row shape.

@@ -23,6 +23,15 @@ def run_verbs(estimator):
     return loss, float(next(iter(estimator.predict(input_fn)))["x"])
 
 
+def resource_of_7(is_shared):
+    """Registers a resource that holds 7 once it is initialized; returns its handle."""
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="mine")
+    create = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(7.0))
+    is_made = tf.raw_ops.VarIsInitializedOp(resource=handle)
+    resources.register_resource(handle, create, is_made, is_shared)
+    return handle
+
+
 def test_tables_of_a_model(tmp_path, use_tpu):
     def fields(features, loss):
         pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1]), tf.constant([10.0, 20.0]))
@@ -35,11 +44,7 @@ def test_tables_of_a_model(tmp_path, use_tpu):
 
 def test_local_resources_of_a_model(tmp_path, use_tpu):
     def fields(features, loss):
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="mine")
-        create = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(7.0))
-        is_made = tf.raw_ops.VarIsInitializedOp(resource=handle)
-        resources.register_resource(handle, create, is_made, is_shared=False)
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        value = tf.raw_ops.ReadVariableOp(resource=resource_of_7(is_shared=False), dtype=tf.float32)
         return {"loss": loss * 0.0 + value, "predictions": {"x": features["x"] * 0.0 + value}}
 
     assert run_verbs(make(tmp_path, fields, use_tpu)) == (7.0, 7.0)
@@ -63,10 +68,7 @@ def test_one_check_of_a_model_does_not_bring_the_other(tmp_path, use_tpu):
     """The handle of a shared resource that no checkpoint holds is not there after a resume."""
 
     def fields(features, loss):
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="mine")
-        create = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(7.0))
-        is_made = tf.raw_ops.VarIsInitializedOp(resource=handle)
-        resources.register_resource(handle, create, is_made, is_shared=True)
+        resource_of_7(is_shared=True)
         scaffold = tf.train.Scaffold(ready_op=tf.zeros([0], tf.string))
         return {"scaffold_fn": lambda: scaffold}
 
