@@ -1,6 +1,7 @@
 """How commands import TensorFlow: without its start-up messages, and without Keras and jax."""
 
 import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from bert_estimator import malloc, native_log, standard_streams
+from bert_estimator import garbage_collection, malloc, native_log, standard_streams
 
 # TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
 # converter. It takes over 50 % longer with them, and TensorFlow works without them.
@@ -19,7 +20,7 @@ def prepare() -> None:
     """Has this process import TensorFlow quietly and quickly. It must not be imported yet.
 
     Its threads share one arena of memory, see `malloc`; and it has all standard streams, see
-    `standard_streams`.
+    `standard_streams`. What the import makes stays, so Python's garbage collector leaves it alone.
 
     `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
     `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
@@ -50,7 +51,9 @@ def _without_eager(execute, module):
     hidden = [name for name in _EAGER if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     try:
-        execute(module)
+        with garbage_collection.paused():
+            execute(module)
+        gc.freeze()  # Later collections don't search what was imported.
     finally:
         for name in hidden:
             del sys.modules[name]

@@ -75,6 +75,7 @@ LEAVES = [
     "bert_estimator.disk_errors",
     "bert_estimator.entities",
     "bert_estimator.errors",
+    "bert_estimator.garbage_collection",
     "bert_estimator.help_page",
     "bert_estimator.json_files",
     "bert_estimator.malloc",
@@ -105,6 +106,7 @@ ARROWS = {
     "bert_estimator.atomic_file": ["bert_estimator.disk_errors"],
     "bert_estimator.json_files": ["bert_estimator.storage"],
     "bert_estimator.tensorflow_import": [
+        "bert_estimator.garbage_collection",
         "bert_estimator.malloc",
         "bert_estimator.native_log",
         "bert_estimator.standard_streams",

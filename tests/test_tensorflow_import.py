@@ -54,6 +54,20 @@ print(keras.optimizers.SGD().name)
     assert len(printed(code)) == 1
 
 
+def test_what_an_import_makes_is_not_searched_again():
+    code = """
+import gc
+from bert_estimator import tensorflow_import
+tensorflow_import.prepare()
+before = gc.get_freeze_count()
+collections = sum(each['collections'] for each in gc.get_stats())
+import tensorflow
+print(before, gc.isenabled(), gc.get_freeze_count() > 100_000)
+print(sum(each['collections'] for each in gc.get_stats()) - collections < 20)
+"""
+    assert printed(code) == ["0", "True", "True", "True"]
+
+
 class Prepared(Exception):
     """`tensorflow_import.prepare` was called."""
 

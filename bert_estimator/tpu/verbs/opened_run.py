@@ -1,13 +1,12 @@
 """Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
-import gc
 import threading
 from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import ticker
+from bert_estimator import garbage_collection, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
@@ -190,7 +189,7 @@ class _PreparedGraph:
     """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
 
     def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
-        with _without_collections():
+        with garbage_collection.paused():
             self._prepare(job, step_class, input_fn, checkpoint, make_hooks)
 
     def _prepare(self, job, step_class, input_fn, checkpoint, make_hooks):
@@ -260,21 +259,6 @@ class _PreparedGraph:
             yield OpenedRun(
                 self._job, self._built, session, driver, self._global_step, self._flush_ops
             )
-
-
-@contextlib.contextmanager
-def _without_collections():
-    """Puts Python's search for unreachable objects off, which takes a tenth of building a graph.
-
-    The objects of a graph all stay, and there are so many that it would be searched many times.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _skip_readiness(scaffold):
