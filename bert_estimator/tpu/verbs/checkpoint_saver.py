@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.saver_pb2 import SaverDef
+from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
@@ -25,6 +27,15 @@ _LEFTOVER_FILE = re.compile(
     rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+"
 )
 
+# The settings of a saver of which nothing else is known. It has no operations.
+_KEEPS_ALL = SaverDef(
+    version=SaverDef.V2,
+    max_to_keep=0,
+    filename_tensor_name="unknown",
+    save_tensor_name="unknown",
+    restore_op_name="unknown",
+)
+
 
 def remove_leftovers(model_dir: str | None) -> None:
     """Removes the files of a checkpoint that a kill or a full disk cut short."""
@@ -35,6 +46,32 @@ def remove_leftovers(model_dir: str | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif _LEFTOVER_FILE.fullmatch(name):
             tf.io.gfile.remove(path)
+
+
+def complete_save(model_dir: str | None, newest: str | None) -> None:
+    """Does what a kill kept a saver from doing after it had written the newest checkpoint.
+
+    The state file names the checkpoint. The oldest checkpoint is deleted if the saver keeps fewer;
+    the .meta file has the saver's settings, and without it nothing is deleted.
+
+    Args:
+      model_dir: the directory.
+      newest: the path prefix of its newest complete checkpoint, or None.
+    """
+    if newest is None or checkpoints.is_named(model_dir, newest):
+        return
+    settings = _KEEPS_ALL
+    if tf.io.gfile.exists(f"{newest}.meta"):
+        settings = meta_graph.read_meta_graph_file(f"{newest}.meta").saver_def
+    with tf.Graph().as_default():
+        saver = tf.train.Saver(saver_def=settings)
+        checkpoints.remember_earlier(saver, model_dir)
+        saver._RecordLastCheckpoint(newest)
+        sync(newest)
+        checkpoint_management.update_checkpoint_state_internal(
+            model_dir, newest, saver.last_checkpoints, save_relative_paths=True
+        )
+        saver._MaybeDeleteOldCheckpoints()
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):

@@ -231,6 +231,13 @@ def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
     return scaffold.saver
 
 
+def is_named(model_dir: str, prefix: str) -> bool:
+    """Returns whether the state file of a directory names this checkpoint as the newest."""
+    state = _state(model_dir)
+    named = "" if state is None else state.model_checkpoint_path
+    return os.path.basename(named) == os.path.basename(prefix)
+
+
 def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
     """Tells a saver which checkpoints there are when training resumes, so that it deletes old ones.
 

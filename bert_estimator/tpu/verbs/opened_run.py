@@ -204,11 +204,11 @@ class _PreparedGraph:
             self._holds_all = checkpoints.ensure_saver(step.spec.scaffold, job.config)
             steps_read_before = tf.get_collection(_GLOBAL_STEP_READS)
             self._hooks = make_hooks(step)
-            self._scaffold = _scaffold_of(job, step)
             self._init_ops = outfeed.summary_writer_init_ops()
             self._flush_ops = outfeed.summary_writer_flush_ops()
             self._driver().begin()
             # A hook may have given operations, too.
+            self._scaffold = _scaffold_of(job, step)
             self._is_default = self._holds_all and _skip_readiness(step.spec.scaffold)
             # A fetch that hooks run, too, takes no time when it is run again.
             reads = [] if steps_read_before else tf.get_collection(_GLOBAL_STEP_READS)
@@ -290,10 +290,12 @@ def _skip_readiness(scaffold):
 def _scaffold_of(job, step):
     """Returns a step's scaffold, whose local_init_op initializes the variables of an evaluation."""
     scaffold = step.spec.scaffold
-    if job.mode != ModeKeys.EVAL or scaffold.local_init_op is None:
+    own = [scaffold.local_init_op] if scaffold.local_init_op is not None else []
+    own = own or tf.get_collection(tf.GraphKeys.LOCAL_INIT_OP)
+    if job.mode != ModeKeys.EVAL or not own:
         return scaffold
     # The model_fn's own operation does not know the metrics' variables and the eval step.
-    everything = tf.group(scaffold.local_init_op, tf.train.Scaffold.default_local_init_op())
+    everything = tf.group(own, tf.train.Scaffold.default_local_init_op())
     return tf.train.Scaffold(local_init_op=everything, copy_from_scaffold=scaffold)
 
 

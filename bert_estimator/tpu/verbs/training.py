@@ -58,6 +58,8 @@ def train(
         iterations_per_loop=job.config.tpu_config.iterations_per_loop,
     )
     if stop_step is not None and start_step >= stop_step:
+        if job.hosts.is_chief:
+            checkpoint_saver.complete_save(model_dir, restored)
         tf.logging.info(
             "Nothing to train: %s is at step %d, max_steps is %d.", model_dir, start_step, stop_step
         )

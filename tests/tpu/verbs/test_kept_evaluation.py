@@ -86,14 +86,18 @@ def test_results_and_events_are_those_of_a_graph_for_each(tmp_path, rules):
     assert of_events(tmp_path / "eval_kept") == of_events(tmp_path / "eval_each")
 
 
-def test_a_scaffold_may_have_its_own_local_init_op(tmp_path, rules):
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_model_may_have_its_own_local_init_op(tmp_path, rules, collected):
     """The operation does not know the metrics' variables, and the count of evaluated steps."""
 
     def with_scaffold(features, loss):
         mine = tf.get_variable("mine", initializer=3.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
 
         def scaffold_fn():
-            return tf.train.Scaffold(local_init_op=tf.group(mine.initializer))
+            operation = tf.group(mine.initializer)
+            if collected:
+                tf.add_to_collection(tf.GraphKeys.LOCAL_INIT_OP, operation)
+            return tf.train.Scaffold(local_init_op=None if collected else operation)
 
         return {**fields(features, loss), "scaffold_fn": scaffold_fn}
 
