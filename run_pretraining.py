@@ -2,8 +2,8 @@
 
     python run_pretraining.py --use_tpu --precision=bfloat16
 
-trains a small BERT on English text that every Python carries, in about two minutes on two cores,
-and evaluates it on held-out text. With --input_file and --bert_config_file it is
+trains a small BERT on English text that every Python carries, in less than a minute of training on
+two cores, and evaluates it on held-out text. With --input_file and --bert_config_file it is
 google-research/bert's run_pretraining.py, flags and records included.
 """
 

@@ -10,6 +10,7 @@ have a row there. On two cores it takes about a quarter of an hour.
 import argparse
 import csv
 import json
+import math
 import os
 import platform
 import re
@@ -91,10 +92,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         ends = values("masked_lm_loss")
         below = [b - e for b, e in zip(values("unigram"), ends, strict=True)]
         secs = values("train_secs")
+        least = math.floor(min(below) * 100) / 100
         lines.append(
             f"| {precision} | {len(own)} | {statistics.median(values('start')):.2f} | "
             f"{statistics.median(values('unigram')):.2f} | {statistics.median(ends):.3f} "
-            f"({min(ends):.3f} to {max(ends):.3f}) | at least {min(below):.2f} | "
+            f"({min(ends):.3f} to {max(ends):.3f}) | at least {least:.2f} | "
             f"{min(secs):.0f} to {max(secs):.0f} |"
         )
     return "\n".join(lines)

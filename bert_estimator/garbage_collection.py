@@ -1,4 +1,4 @@
-"""Puts Python's garbage collector off while many objects are made that all stay."""
+"""Switches Python's garbage collector off while many objects are made that all stay."""
 
 import contextlib
 import gc
@@ -10,7 +10,8 @@ def paused() -> Iterator[None]:
     """Surrounds what makes many objects that all stay, such as an import or a large graph.
 
     The collector searches all objects for unreachable ones, again and again while their number
-    grows. That takes a fifth of TensorFlow's import, and a tenth of building a graph.
+    grows. That takes a fifth of TensorFlow's import, and a tenth of building a graph. Meanwhile it
+    is off in all threads; objects that only refer to each other are freed afterwards.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -17,7 +17,10 @@ _GROWTH_BYTES = 64 << 20
 
 
 def share_one_arena() -> None:
-    """Has all threads of this process allocate from one arena. Call it before there are threads."""
+    """Has all threads of this process allocate from one arena. Call it before there are threads.
+
+    It has no effect if the environment sets options of malloc, or if the C library is not glibc.
+    """
     _set({_ARENA_MAX: 1})
 
 
@@ -25,7 +28,8 @@ def keep_freed_memory() -> None:
     """Has this process keep the memory that a step frees, for the next step.
 
     It is for steps whose tensors TensorFlow allocates one by one. XLA's programs allocate all
-    temporaries at once, and need more memory with it.
+    temporaries at once, and need more memory with it. It has no effect if the environment sets
+    options of malloc, or if the C library is not glibc.
     """
     _set({_MMAP_MAX: 0, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _GROWTH_BYTES})
 

@@ -17,10 +17,11 @@ _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
 
 
 def prepare() -> None:
-    """Has this process import TensorFlow quietly and quickly. It must not be imported yet.
+    """Makes the next import of TensorFlow quiet and quick. Call it before TensorFlow is imported.
 
-    Its threads share one arena of memory, see `malloc`; and it has all standard streams, see
-    `standard_streams`. What the import makes stays, so Python's garbage collector leaves it alone.
+    What the import makes stays, so Python's garbage collector leaves it alone. Besides, all threads
+    of the process share one arena of memory (see `malloc`), and standard streams that are closed
+    are opened (see `standard_streams`).
 
     `tf.keras` imports Keras when it is first used. jax can be imported afterwards, but
     `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.

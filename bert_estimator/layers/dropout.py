@@ -3,9 +3,10 @@
 The random bits come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011), a counter-based generator: block number `counter` of stream `key` is a pure function of
 these two numbers. So the generator does not have a state to save, and any rows of a batch can be
-drawn alone. Here the key is (seed, site) and the counter is (row, step). The masks do not depend on
-the number of cores, on micro-batches, or on how often a graph was built, and a resumed run draws
-the masks that an uninterrupted run would draw.
+drawn alone. Here the key is (seed, site) and the counter is (block, step). Each row of the global
+batch has the same whole number of blocks, so a row's number says which blocks are its own. The
+masks do not depend on the number of cores, on micro-batches, or on how often a graph was built, and
+a resumed run draws the masks that an uninterrupted run would draw.
 """
 
 import functools
@@ -33,10 +34,11 @@ class Mask(NamedTuple):
     """Tells which elements of a tensor dropout keeps, and the factor of the kept ones.
 
     Attributes:
-      keep: bool tensor of the tensor's shape. A large mask is packed into bytes for a CPU, which
-        writes and reads less memory then: uint8, [B, *shape of a row's blocks], where the bits of a
-        byte, from the lowest, belong to the eight parts of a row (see `_parts`).
-      scale: scalar tensor.
+      keep: bool, of the shape of the tensor that the mask was drawn for. For a CPU, which then
+        writes and reads less memory, a large mask is packed into bytes: uint8, [B, *shape of a
+        row's blocks], where the bits of a byte, from the lowest, belong to the eight parts of a row
+        (see `_parts`).
+      scale: scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
     """
 
     keep: tf.Tensor
@@ -102,21 +104,23 @@ class Dropout:
     def __call__(self, x: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes elements of x with probability `rate`, and scales the others by 1 / (1 - rate).
 
-        The rate is rounded to a multiple of 2^-16 whose scale x's dtype can represent, so that the
-        expected output is x to within 2^-16. In bfloat16 a rate of 0.1 becomes 0.0986, and its
-        scale is 1.109375.
+        The rate is rounded so that x's dtype can represent the scale, and then to a multiple of
+        2^-16. So the expected output is x, with a relative error of at most scale * 2^-17. In
+        bfloat16 a rate of 0.1 becomes 0.0986, and its scale is 1.109375.
 
         Args:
           x: float tensor [B, ...], with every dimension static but the first one and, if `longest`
             is given, sequence lengths. Row b of x is row first_row + b of the global batch.
-          rate: Python float, 0 <= rate < 1; for 0, x itself is returned.
+          rate: Python float, 0 <= rate < 1. For 0, and for a rate that is rounded to 0 (below
+            0.0039 in bfloat16, below 2^-17 in float32), x itself is returned.
 
         Returns:
           A tensor of x's shape and dtype. Its gradient uses the same mask, which takes a byte for
           each element until then, or a bit if it is packed (see `Mask`).
 
         Raises:
-          ValueError: the rate is out of range, or x does not have a static row shape.
+          ValueError: the rate is out of range, or too near 1 for masks of 16 bits, or x does not
+            have a static row shape.
         """
         mask = self.mask(x, rate)
         if mask is None:
@@ -136,6 +140,11 @@ class Dropout:
         threshold, scale = _quantise(rate, x.dtype)
         if threshold == 0:
             return None
+        if threshold >= _LEVELS:
+            raise ValueError(
+                f"Dropout of {x.name}: rate {rate} is too near 1 for masks of 16 bits; the most is "
+                "0.99999."
+            )
         return Mask(self._kept(x, threshold), tf.constant(scale, x.dtype))
 
     @property
@@ -156,7 +165,7 @@ class Dropout:
     def _kept(self, x, threshold):
         """Returns `Mask.keep` for x: whether 16 random bits reach the threshold.
 
-        Row b depends only on (seed, site, step, first_row + b).
+        Row b depends only on (seed, site, step, first_row + b) and the shape of a row.
         """
         row_shape = x.shape.as_list()[1:] if x.shape.rank is not None else []
         is_cut = None in row_shape and self._longest is not None
@@ -297,9 +306,8 @@ def _quantise(rate, dtype):
     numpy_dtype = dtype.as_numpy_dtype
     scale = float(numpy_dtype(1.0 / (1.0 - rate)))
     threshold = round(_LEVELS * (1.0 - 1.0 / scale))
-    if threshold >= _LEVELS:
-        raise ValueError(f"Dropout rate {rate} is too near 1 for its 16 bits; the most is 0.9999.")
-    return threshold, float(numpy_dtype(_LEVELS / (_LEVELS - threshold)))
+    left = max(_LEVELS - threshold, 1)  # of a rate too near 1, nothing
+    return threshold, float(numpy_dtype(_LEVELS / left))
 
 
 def _as_uint64(value):

@@ -21,10 +21,10 @@ _PORTABLE = contextvars.ContextVar("portable", default=None)
 
 @contextlib.contextmanager
 def portable(is_trained: bool = False) -> Iterator[None]:
-    """Builds graphs of TensorFlow's own operations with their own gradients.
+    """Builds graphs of TensorFlow's own operations and gradients alone, for exports.
 
-    They are slower. A program that does not have this project can differentiate them, and shapes
-    that are not known when the graph is built are not compiled when they are first seen.
+    Such a graph is slower. But a program that does not have this project can differentiate it, and
+    nothing is compiled when a new shape is first seen.
 
     Args:
       is_trained: whether somebody may train the graph, so that its gradients have to be as exact as
@@ -43,7 +43,7 @@ def is_portable() -> bool:
 
 
 def needs_exact_gradients() -> bool:
-    """Returns False within `portable()`, unless the graph may be trained; else True."""
+    """Returns whether gradients have to be as exact as values: not if nobody trains the graph."""
     return _PORTABLE.get() is not False
 
 
@@ -60,7 +60,7 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
       *inputs: the tensors that `value` is computed from.
 
     Returns:
-      A tensor equal to `value`.
+      A tensor equal to `value`. Within `portable()` it is `value`, with TensorFlow's own gradient.
     """
     if is_portable():
         return value
@@ -70,6 +70,8 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
 
 def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Adds a bias to each row; in bfloat16 its gradient is summed in float32.
+
+    Within `portable()` the gradient is TensorFlow's own.
 
     Args:
       x: float tensor [..., n].
@@ -99,7 +101,7 @@ def _barrier_gradient(op, gradient, *_):
 
 
 def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-    """Calls a function as one XLA computation.
+    """Calls a function as one XLA computation; within `portable()`, directly.
 
     Args:
       function: a function of as many tensors as are given, which returns a tensor or a list of
@@ -109,6 +111,9 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
 
     Returns:
       What the function returns.
+
+    Raises:
+      ValueError: the rank of a tensor is unknown.
     """
     if is_portable():
         return function(*tensors)
@@ -140,11 +145,13 @@ def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: 
 def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     """Calls a function as one XLA computation, whose gradient is one XLA computation, too.
 
+    Within `portable()` the function is called directly.
+
     The gradient computes what it needs of the forward computation again. If the whole step is
     compiled by XLA, the compiler finds both and computes it once.
 
     Args:
-      function: as for `fused`; it returns a tensor, of which every argument has a gradient.
+      function: as for `fused`; it returns a tensor, and is differentiable in every argument.
       *tensors: float tensors of a known rank.
 
     Returns:

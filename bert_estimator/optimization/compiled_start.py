@@ -1,8 +1,8 @@
 """The operations of an update that need no sum over the weights, as one XLA computation.
 
 Each operation of an update reads and writes memory for every weight. Of LAMB's 15 operations on
-tensors of a variable's shape, 12 need neither norm: as one computation they read the
-gradient, the variable and its two moments once, and write two moments and the update.
+tensors of a variable's shape, 12 come before the two norms of its trust ratio: as one computation
+they read the gradient, the variable and its two moments once, and write two moments and the update.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,11 @@ class CompiledStart:
             self._function = _compiled(self.operations, self._arguments, self.results)
 
     def __call__(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns what `results` are, computed from tensors like `inputs`."""
+        """Returns what `results` are for another parameter. Call it only if there are `operations`.
+
+        Args:
+          inputs: tensors in the order of the constructor's `inputs`, of the same dtypes and shapes.
+        """
         places = [self._positions.get(tensor.ref()) for tensor in self._arguments]
         return self._function(
             *(

@@ -19,12 +19,20 @@ _OF_SLOTS = ("VarHandleOp", "VarIsInitializedOp", "AssignVariableOp", "ReadVaria
 class FirstUpdate:
     """Has the pieces compute the first update of a kind, and copies it for other parameters.
 
-    If copies would not do what the pieces do, the pieces are called for each parameter. If it is
-    worth it, the first operations of all these updates are a `CompiledStart`.
+    Parameters are of one kind if they have the same shape and dtype, and each piece has the same
+    `kind` for them (see `Piece`). If copies would not do what the pieces do, the pieces are called
+    for each parameter. If it is worth it, the first operations of all these updates are a
+    `CompiledStart`.
     """
 
     def __init__(self, pieces: Sequence[Piece], gradient: tf.Tensor, parameter: Parameter):
-        """Applies the pieces to a float32 gradient of the parameter's shape."""
+        """Applies the pieces.
+
+        Args:
+          pieces: the pieces of the optimizer.
+          gradient: float32, of the parameter's shape.
+          parameter: the first parameter of its kind.
+        """
         graph = tf.get_default_graph()
         context = tf.no_op().control_inputs  # of the caller; an import applies it to the copies
         before = len(graph.get_operations())
@@ -79,10 +87,10 @@ def copy(
     """Computes from other tensors what was computed from the given ones.
 
     Args:
-      operations: operations of the current graph, in the order of their creation. Those are copied
-        that depend on an input, directly or through other operations. Copies share all others, and
-        do not wait for others that the originals have as control inputs. (`FirstUpdate` does not
-        copy operations that wait for others.)
+      operations: operations of the current graph, in the order of their creation. An operation is
+        copied if it depends on an input, directly or through other operations. All copies use the
+        results of the other operations. They do not wait for other operations that are control
+        inputs of the originals. (`FirstUpdate` does not copy operations with such control inputs.)
       outputs: tensors that the operations compute.
       inputs: tensors of the current graph.
       others: for each copy, tensors with the dtypes and static shapes of `inputs`, of the current

@@ -37,7 +37,7 @@ _KEEPS_ALL = SaverDef(
 )
 
 
-def remove_leftovers(model_dir: str | None) -> None:
+def remove_leftovers(model_dir: str) -> None:
     """Removes the files of a checkpoint that a kill or a full disk cut short."""
     for name in tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ():
         name = name.rstrip("/")
@@ -78,15 +78,15 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
     """TensorFlow's saver hook, but it keeps good checkpoints safe.
 
     - If a weight is not finite, it raises an error, so that the last good checkpoint stays.
-    - A checkpoint survives a power loss before the state file names it and an earlier checkpoint is
-      deleted.
+    - The files of a checkpoint are on the disk before the state file names it, and before an
+      earlier checkpoint is deleted. So a complete checkpoint survives a power loss.
     - If a checkpoint cannot be written, as on a full disk, nothing is left of it.
     - It does not rewrite the checkpoint that training was restored from. A kill during the write
       would destroy the state that training resumes from.
     - If the snapshot is possible, a thread writes the checkpoint while training goes on. Training
       waits for the thread before it saves again, and at its end. If a listener may read the
       checkpoint in `after_save`, the checkpoint is written while training waits, without the
-      thread. A listener may not if it inherits `after_save`, or if its method
+      thread. A listener does not read it if it inherits `after_save`, or if its method
       `reads_checkpoint(step)` returns False. An error of the write is raised before the next loop.
 
     Args:
@@ -206,7 +206,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
         if bad:
             raise errors.NonFiniteWeightsError(
                 f"At step {step} these variables are not finite: {', '.join(bad)}. No checkpoint "
-                f"of it was written. {checkpoints.last_written(self._model_dir)} Lower the "
+                f"of this step was written. {checkpoints.last_written(self._model_dir)} Lower the "
                 "learning rate, lengthen the warm-up, or look for bad records.",
                 int(step),
             )
@@ -257,7 +257,7 @@ class FiniteCheck:
         self._squares = [tf.raw_ops.L2Loss(t=value) for value in values]
 
     def names_of_bad(self, session: tf.Session) -> list[str]:
-        """Returns the names of the first ten variables with a value that is not finite."""
+        """Returns the names of variables with a value that is not finite: ten, then "..."."""
         # The sum of squares is only finite if all values are. It is not if a square overflows.
         squares = session.run(self._squares)
         pairs = zip(self._variables, squares, strict=True)

@@ -126,7 +126,7 @@ def opened_run(
 
 class KeptRun:
     """Opens a run for one checkpoint after the other: the graph is built once, and its session
-    stays open meanwhile, without the values of the variables.
+    stays open. Between two checkpoints, the memory of the variables is free.
 
     Args:
       job, step_class, input_fn: see `opened_run`. The input_fn must return a Dataset, which starts
@@ -143,7 +143,7 @@ class KeptRun:
     def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
         """Does the same as `opened_run`, and calls `make_hooks` when it builds the graph.
 
-        The hooks of a graph are used again for each checkpoint; only their `begin` is called once.
+        The same hooks serve every checkpoint: `begin` is called once, the other methods each time.
         Initial values come from a new graph, since random operations do not repeat their values in
         a session. After an error, too, the graph is built anew.
 
@@ -167,8 +167,9 @@ class KeptRun:
         def make_hooks_and_release(step):
             if not step.restarts:
                 raise ValueError(
-                    "An evaluation that is kept needs an input_fn that returns a Dataset: tensors "
-                    "would go on where the last evaluation ended. Call evaluate for each checkpoint"
+                    "kept_evaluation needs an input_fn that returns a Dataset: tensors would go on "
+                    "where the last evaluation ended. Return a Dataset, or call evaluate for each "
+                    "checkpoint"
                 )
             variables = [v.handle for v in tf.global_variables() if hasattr(v, "handle")]
             self._release = [tf.raw_ops.DestroyResourceOp(resource=handle) for handle in variables]

@@ -20,7 +20,7 @@ _pending = {}  # real path of a directory -> its `PendingWrite`
 
 
 class PendingWrite:
-    """Runs a function in a thread.
+    """Runs a function in a thread, which starts at once. The last write must have ended.
 
     Args:
       directory: the directory that it writes to.
@@ -57,7 +57,10 @@ class PendingWrite:
         self.raise_if_failed()
 
     def join(self) -> None:
-        """Waits for the write's end. If it fails, only `wait` and `raise_if_failed` say so."""
+        """Waits for the write's end. If it fails, only `wait` and `raise_if_failed` say so.
+
+        In the thread that writes, it returns at once.
+        """
         if self._thread is threading.current_thread():
             return
         start = time.perf_counter()

@@ -1,7 +1,7 @@
 """A copy of what a saver writes: training goes on while the copy is written.
 
 The copy and the operation that writes it are in the training's graph. The operation `Stage` holds
-the tensors that the saver writes until the write takes them. On a CPU a held tensor shares the
+the tensors to be written, until the write takes them. On a CPU a held tensor shares the
 memory of its variable: TensorFlow gives a variable new memory when it is updated while somebody
 else holds its old value. So taking a snapshot costs milliseconds, and up to one more set of the
 variables in memory, until it is written.
@@ -25,8 +25,8 @@ class Snapshot(tf.train.SessionRunHook):
       scaffold: the `tf.train.Scaffold` that has the saver, or will get the graph's saver.
 
     Attributes:
-      is_possible: whether `begin` has added the copy. It does not if the checkpoint is smaller than
-        `LEAST_BYTES`, or if the saver writes it in a way that this class doesn't know.
+      is_possible: whether `begin` has added the copy. It is False for a checkpoint smaller than
+        `LEAST_BYTES`, and for a saver that writes in a way that this class does not know.
     """
 
     def __init__(self, scaffold: tf.train.Scaffold):
@@ -78,9 +78,18 @@ class Snapshot(tf.train.SessionRunHook):
         Args:
           session: the session.
           fetches, feed_dict: the arguments of the saver's `session.run`.
+
+        Returns:
+          What the saver's `session.run` would return.
+
+        Raises:
+          ValueError: the saver runs something else than when the copy was added.
         """
         if fetches != self._save_name or list(feed_dict) != [self._filename_name]:
-            raise ValueError(f"the saver runs {fetches}, not {self._save_name}")
+            raise ValueError(
+                f"the saver runs {fetches} with {list(feed_dict)}, not {self._save_name} with "
+                f"{[self._filename_name]}"
+            )
         # The write waits for the disk. In a thread of TensorFlow, training's steps would lack it.
         here = tf.RunOptions(inter_op_thread_pool=-1)
         return session.run(self._save, {self._filename: feed_dict[self._filename_name]}, here)

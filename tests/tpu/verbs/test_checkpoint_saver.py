@@ -97,7 +97,7 @@ def test_a_weight_that_is_not_finite_never_replaces_a_good_checkpoint(tmp_path):
 
     estimator = make_estimator(tmp_path, make_model_fn(w_after=w_after), save_checkpoints_steps=2)
     message = (
-        r"At step 6 these .* not finite: w\. No checkpoint of it was written\. The last "
+        r"At step 6 these .* not finite: w\. No checkpoint of this step was written\. The last "
         rf"checkpoint, {tmp_path}/model\.ckpt-4, was written before\. Lower"
     )
     with pytest.raises(tpu.NonFiniteWeightsError, match=message):
