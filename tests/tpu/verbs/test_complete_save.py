@@ -102,6 +102,19 @@ def test_the_user_went_back_to_an_earlier_checkpoint(folder):
     assert state(folder) == named([4])
 
 
+@pytest.mark.parametrize("content", [None, "", 'model_checkpoint_path: "mo'])
+def test_a_state_file_that_is_lost_or_damaged_is_written_again(folder, content):
+    estimator = trained(folder)
+    estimator.train(input_fn, max_steps=4)
+    os.remove(f"{folder}/checkpoint")
+    if content is not None:
+        with open(f"{folder}/checkpoint", "w", encoding="utf-8") as file:
+            file.write(content)
+    estimator.train(input_fn, max_steps=4)
+    assert state(folder) == named([2, 4])
+    assert checkpoint_steps(folder) == [2, 4]
+
+
 def test_what_does_not_train_leaves_the_state_file_alone(folder):
     estimator = trained(folder)
     killed_before_naming_step_6(folder, estimator)
