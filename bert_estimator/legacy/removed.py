@@ -85,6 +85,14 @@ REMOVED = {
         "recurrent layers in both directions",
         "tf.nn.bidirectional_dynamic_rnn, one layer after the other",
     ),
+    "tensorflow.data.experimental.CheckpointInputPipelineHook": (
+        "a hook that saves the position in the data",
+        "Dataset.skip in the input_fn, by the steps that were trained before",
+    ),
+    "tensorflow.examples": (
+        "code and data of the tutorials",
+        "a copy of the file in TensorFlow 1.15's examples/tutorials",
+    ),
     "tensorflow.contrib.tensorboard": (
         "TensorBoard's projector",
         "tensorboard.plugins.projector, of the tensorboard package",

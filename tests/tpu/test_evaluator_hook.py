@@ -85,6 +85,13 @@ def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, rules, place):
     assert toy.checkpoint_steps(tmp_path) == [0, 5 if is_in_step else in_evaluation_of]
 
 
+def test_data_that_ends_early_does_not_just_end_the_training(tmp_path):
+    estimator = toy.make_estimator(tmp_path)
+    hook = tpu.InMemoryEvaluatorHook(estimator, toy.ending_at(8), steps=5)
+    with pytest.raises(RuntimeError, match=r"The evaluation failed: .*data ended"):
+        estimator.train(toy.input_fn, steps=4, hooks=[hook])
+
+
 def test_it_is_refused_with_several_processes(tmp_path, monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:1"]}
     task = {"type": "chief", "index": 0}

@@ -8,6 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.step.infeed import EndOfInput
 
+# A hook that raises one of these asks to stop, as in `tf.train.MonitoredSession`.
+_ENDS = (StopIteration, tf.errors.OutOfRangeError)
+
 HookRun = collections.namedtuple("HookRun", ["fetches", "feed_dict", "options", "run_metadata"])
 HookRun.__doc__ = """Says what the hooks fetch at a loop's end, in one `session.run`.
 
@@ -71,8 +74,9 @@ class HookDriver:
             values are a dict by hook, of `HookRun.fetches` at the loop's end.
 
         Returns:
-          The result of `run_loop`. None if a hook's `before_run` raised StopIteration, which is a
-          request to stop at once; with several hosts, the loop is run nevertheless.
+          The result of `run_loop`. None if a hook's `before_run` raised StopIteration or
+          OutOfRangeError, a request to stop at once; with several hosts, the loop is run
+          nevertheless.
 
         Raises:
           EndOfInput: `run_loop` raised it.
@@ -99,8 +103,8 @@ class HookDriver:
         for hook in self._hooks:
             try:
                 request = hook.before_run(context)
-            except StopIteration:
-                self.stop_requested = True
+            except _ENDS as end:
+                self._stop(hook, end)
                 if self._alone:
                     self._heed_coordinator()
                     return None
@@ -128,8 +132,15 @@ class HookDriver:
             )
             try:
                 hook.after_run(context, results)
-            except StopIteration:
-                self.stop_requested = True
+            except _ENDS as end:
+                self._stop(hook, end)
+
+    def _stop(self, hook, end):
+        """Notes that a hook asks to stop by an exception. A warning says so if it may be an error."""
+        self.stop_requested = True
+        if isinstance(end, tf.errors.OutOfRangeError):
+            name, reason = type(hook).__name__, end.message.partition("\n")[0]
+            tf.logging.warning("%s ends the run, by an OutOfRangeError: %s", name, reason)
 
     def end(self, session):
         """Calls the hooks' `end`.

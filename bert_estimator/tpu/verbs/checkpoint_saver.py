@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import inspect
 import os
 import re
 import shutil
@@ -287,16 +288,24 @@ class _DurableSaver:
         if meta_graph is not None:
             number = f"{global_step:08d}" if self._saver._pad_step_number else str(global_step)
             file_io.atomic_write_string_to_file(f"{path}-{number}.meta", meta_graph)
+        # The method of a TF1 program's own saver may not have the argument.
+        without_meta = {"write_meta_graph": False} if _takes_it(self._saver.save) else {}
         # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
         with session.graph.as_default():
             prefix = self._saver.save(
                 _SyncingSession(session, self._snapshot),
                 path,
                 global_step=global_step,
-                write_meta_graph=False,
+                **without_meta,
             )
         if prefix:
             sync(prefix)
+
+
+def _takes_it(save):  # write_meta_graph
+    parameters = inspect.signature(save).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return "write_meta_graph" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 class _SyncingSession(SessionInterface):

@@ -47,8 +47,10 @@ class BuiltStep:
         self._device_fn = job.config.device_fn
         with self.building():
             tf.set_random_seed(job.config.tf_random_seed)
-            # The XLA runtime needs a resource variable, even after tf.disable_v2_behavior().
-            with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            # By the TPU's rules the global step is a resource, even after
+            # tf.disable_v2_behavior(). In local mode it is what all other variables are.
+            is_resource = True if job.tpu_rules else None
+            with tf.variable_scope(tf.get_variable_scope(), use_resource=is_resource):
                 self.global_step = tf.train.create_global_step()
             self.step = step_class(job, input_fn, start_step)
 

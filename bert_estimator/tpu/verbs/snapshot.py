@@ -36,7 +36,7 @@ class Snapshot(tf.train.SessionRunHook):
     def begin(self) -> None:
         """Adds the operations, if the saver writes enough bytes."""
         saver = self._scaffold.saver or next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
-        if not isinstance(saver, tf.train.Saver):
+        if not isinstance(saver, tf.train.Saver) or saves_in_its_own_way(saver):
             return
         saver.build()  # The session would build it later, when the graph is complete.
         if saver.saver_def is None:  # There is nothing to save.
@@ -93,6 +93,11 @@ class Snapshot(tf.train.SessionRunHook):
         # The write waits for the disk. In a thread of TensorFlow, training's steps would lack it.
         here = tf.RunOptions(inter_op_thread_pool=-1)
         return session.run(self._save, {self._filename: feed_dict[self._filename_name]}, here)
+
+
+def saves_in_its_own_way(saver: tf.train.Saver) -> bool:
+    """Returns whether a saver has another method `save` than TensorFlow's."""
+    return getattr(saver.save, "__func__", None) is not tf.train.Saver.save
 
 
 def _operations_of_write(operation):

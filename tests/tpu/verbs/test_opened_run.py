@@ -87,6 +87,9 @@ class AsksCoordinator(tf.train.SessionRunHook):
                 self._coordinator.request_stop(error)
 
 
+QUEUE_ENDED = tf.errors.OutOfRangeError(None, None, "the hook's own queue\nand more")
+
+
 class Ends(tf.train.SessionRunHook):
     """Raises StopIteration around its third loop, as a hook does that feeds what a generator gives.
 
@@ -103,6 +106,10 @@ class Ends(tf.train.SessionRunHook):
                 raise error
 
         setattr(self, visit, called)
+        self.ended = False
+
+    def end(self, session):
+        self.ended = True
 
 
 def test_hooks_may_ask_the_coordinator_to_stop(tmp_path, rules):
@@ -113,22 +120,29 @@ def test_hooks_may_ask_the_coordinator_to_stop(tmp_path, rules):
         estimator.train(input_fn, [AsksCoordinator(LookupError("the hook's reason"))], max_steps=9)
 
 
+@pytest.mark.parametrize("error", [StopIteration, QUEUE_ENDED], ids=["own", "queue"])
 @pytest.mark.parametrize(("visit", "reached"), [("before_run", 2), ("after_run", 3)])
-def test_stop_iteration_of_a_hook_ends_training(tmp_path, rules, visit, reached):
+def test_a_hook_may_end_training_by_an_error(tmp_path, rules, visit, reached, error, warned):
     estimator = make_estimator(tmp_path, iterations_per_loop=1, **rules)
-    estimator.train(input_fn, [Ends(visit)], max_steps=5)
+    hook = Ends(visit, error)
+    estimator.train(input_fn, [hook], max_steps=5)
     assert estimator.global_step() == reached
+    assert hook.ended
+    said = [text for text in warned() if "ends the run" in text]
+    expected = "Ends ends the run, by an OutOfRangeError: the hook's own queue"
+    assert said == ([expected] if error is QUEUE_ENDED else [])
 
 
-def test_stop_iteration_of_a_hook_ends_the_other_verbs(tmp_path):
+@pytest.mark.parametrize("error", [StopIteration, QUEUE_ENDED], ids=["own", "queue"])
+def test_a_hook_may_end_the_other_verbs_by_an_error(tmp_path, error):
     estimator = make_local(tmp_path)
-    assert estimator.evaluate(input_fn, 5, hooks=[Ends("before_run")])["loss"] == 1.5
-    rows = list(estimator.predict(input_fn, hooks=[Ends("before_run")]))
+    assert estimator.evaluate(input_fn, 5, hooks=[Ends("before_run", error)])["loss"] == 1.5
+    rows = list(estimator.predict(input_fn, hooks=[Ends("before_run", error)]))
     assert [float(row["x"]) for row in rows] == [1, 1, 1, 1, 2, 2, 2, 2]
 
 
 def test_other_errors_of_hooks_stay_errors(tmp_path, rules):
     estimator = make_estimator(tmp_path, iterations_per_loop=1, **rules)
-    error = tf.errors.OutOfRangeError(None, None, "the hook's own queue")
-    with pytest.raises(tf.errors.OutOfRangeError, match="the hook's own queue"):
+    error = tf.errors.AbortedError(None, None, "the hook's own queue")
+    with pytest.raises(tf.errors.AbortedError, match="the hook's own queue"):
         estimator.train(input_fn, [Ends("before_run", error)], max_steps=5)

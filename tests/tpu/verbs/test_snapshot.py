@@ -376,6 +376,42 @@ SAVERS = {
 }
 
 
+class Swapping(tf.train.Saver):
+    """Saves doubled values, as savers do that save moving averages; with TF1's arguments only."""
+
+    def save(self, sess, save_path, global_step=None):
+        (variable,) = tf.trainable_variables()
+        value = sess.run(variable)
+        variable.load(2 * value, sess)
+        try:
+            return super().save(sess, save_path, global_step=global_step)
+        finally:
+            variable.load(value, sess)
+
+
+class Naming(tf.train.Saver):
+    """Passes all arguments on."""
+
+    def save(self, *args, **kwargs):
+        return super().save(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("saver", "factor"), [(Swapping, 2.0), (Naming, 1.0)])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_saver_may_save_in_its_own_way(tmp_path, saver, factor, use_tpu):
+    """It may run the session, so a copy does not know what it writes."""
+
+    def fields(features, loss):
+        return {"scaffold_fn": lambda: tf.train.Scaffold(saver=saver())}
+
+    config = {"save_checkpoints_steps": 2, "checkpoint_save_graph_def": True, "use_tpu": use_tpu}
+    make_estimator(tmp_path, make_model_fn(fields), **config).train(input_fn, steps=3)
+    assert checkpoint_steps(tmp_path) == [0, 2, 3]
+    values = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-3")
+    assert values.get_tensor("w") == 3.0 * factor
+    assert os.path.exists(f"{tmp_path}/model.ckpt-3.meta")
+
+
 @pytest.mark.parametrize("kind", SAVERS)
 def test_savers_of_a_model(tmp_path, kind):
     """Whatever saver a model gives, its checkpoints have the same names with a copy and without."""
