@@ -136,11 +136,16 @@ class HookDriver:
                 self._stop(hook, end)
 
     def _stop(self, hook, end):
-        """Notes that a hook asks to stop by an exception. A warning says so if it may be an error."""
-        self.stop_requested = True
+        """Notes that a hook asks to stop by one of `_ENDS`; warns if it may have been an error.
+
+        Of a hook that saves, an OutOfRangeError is an error: the file is too large, for example.
+        """
         if isinstance(end, tf.errors.OutOfRangeError):
+            if isinstance(hook, tf.train.CheckpointSaverHook):
+                raise end
             name, reason = type(hook).__name__, end.message.partition("\n")[0]
             tf.logging.warning("%s ends the run, by an OutOfRangeError: %s", name, reason)
+        self.stop_requested = True
 
     def end(self, session):
         """Calls the hooks' `end`.

@@ -289,7 +289,8 @@ class _DurableSaver:
             number = f"{global_step:08d}" if self._saver._pad_step_number else str(global_step)
             file_io.atomic_write_string_to_file(f"{path}-{number}.meta", meta_graph)
         # The method of a TF1 program's own saver may not have the argument.
-        without_meta = {"write_meta_graph": False} if _takes_it(self._saver.save) else {}
+        takes_it = _takes_write_meta_graph(self._saver.save)
+        without_meta = {"write_meta_graph": False} if takes_it else {}
         # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
         with session.graph.as_default():
             prefix = self._saver.save(
@@ -302,7 +303,7 @@ class _DurableSaver:
             sync(prefix)
 
 
-def _takes_it(save):  # write_meta_graph
+def _takes_write_meta_graph(save):
     parameters = inspect.signature(save).parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     return "write_meta_graph" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
