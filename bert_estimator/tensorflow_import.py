@@ -55,6 +55,19 @@ def _without_eager(execute, module):
         with garbage_collection.paused():
             execute(module)
         gc.freeze()  # Later collections don't search what was imported.
+    except ImportError as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def _is_interrupted(error):
+    """Returns whether Ctrl-C is behind an error: TensorFlow's C++ modules make an error of it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

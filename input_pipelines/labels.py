@@ -66,7 +66,7 @@ def number_of(value: Any, place: str) -> float:
         number = math.nan
     if not abs(number) <= float(np.finfo(np.float32).max):
         shown = repr(value) if isinstance(value, str) else json_files.shown(value)
-        raise TableError(f"{place}: the label is {shown}; it must be a number")
+        raise TableError(f"{place}: the label is {shown}; it must be a number, at most 3.4e38")
     return number
 
 

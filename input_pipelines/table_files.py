@@ -121,7 +121,13 @@ def _comma_separated(path: str) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as error:
-        raise TableError(f"{path}:{reader.line_num}: is not CSV: {error}") from None
+        reason = str(error)
+        if reason.startswith("new-line character"):
+            reason = (
+                "a cell without quotes has a carriage return in it. If the lines of the file end "
+                "in CR, as on an old Macintosh, let them end in LF: tr '\\r' '\\n'"
+            )
+        raise TableError(f"{path}:{reader.line_num}: is not CSV: {reason}") from None
 
 
 def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:

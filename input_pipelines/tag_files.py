@@ -146,6 +146,21 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
         yield text.rstrip() + separator + (next(tags) if is_word else entities.OUTSIDE)
 
 
+def check_can_be_written(path: str, tags: Sequence[str]) -> None:
+    """Raises TableError if `tagged_lines` cannot add tags to a file.
+
+    If spaces separate its columns, a tag with white space in it would be several columns.
+    """
+    if _is_jsonl(path) or "\t" in next((text for _, text in text_lines(path)), ""):
+        return
+    for tag in tags:
+        if len(tag.split()) > 1:
+            raise TableError(
+                f"{path}: spaces separate its columns, and predicted tags are another column, but "
+                f"the tag {tag!r} has white space in it; rename the tag, or separate by tabs"
+            )
+
+
 def extension(path: str) -> str:
     """Returns the ending of a file's name; raises TableError if it is not one of FORMATS."""
     ending = os.path.splitext(path)[1].lower()

@@ -1,5 +1,6 @@
 """What importing TensorFlow loads after `tensorflow_import.prepare`, in processes of their own."""
 
+import gc
 import importlib
 import os
 import subprocess
@@ -66,6 +67,32 @@ print(before, gc.isenabled(), gc.get_freeze_count() > 100_000)
 print(sum(each['collections'] for each in gc.get_stats()) - collections < 20)
 """
     assert printed(code) == ["0", "True", "True", "True"]
+
+
+def failing(first, then):
+    """Returns a function that raises an error because of another error."""
+
+    def execute(module):
+        try:
+            raise first
+        except BaseException as error:
+            raise then from error
+
+    return execute
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "seen"),
+    [
+        (KeyboardInterrupt(), ImportError("initialization failed"), KeyboardInterrupt),
+        (LookupError(), ImportError("initialization failed"), ImportError),
+        (KeyboardInterrupt(), ValueError(), ValueError),
+    ],
+)
+def test_ctrl_c_while_a_c_module_is_imported_stays_ctrl_c(first, then, seen):
+    with pytest.raises(seen):
+        tensorflow_import._without_eager(failing(first, then), None)
+    assert gc.isenabled()
 
 
 class Prepared(Exception):

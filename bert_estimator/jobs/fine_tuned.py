@@ -64,6 +64,7 @@ def checkpoint_of(source: Source) -> str | None:
     weights = {name: np.float32(source.read(name)) for name in source.shapes}
     values = {**pooler, **weights, _STEP: np.int64(step)}
     tf1_checkpoint.save(prefix, values)
+    storage.show(prefix, source.path)
     return prefix
 
 

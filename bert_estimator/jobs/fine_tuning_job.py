@@ -359,7 +359,7 @@ def _update_rule(config, data):
         "num_train_epochs",
         config.num_train_epochs,
         f"the {len(data.train)} examples make no step of --train_batch_size="
-        f"{config.train_batch_size}",
+        f"{config.train_batch_size}; give a smaller batch, more epochs or more examples",
     )
     return update.UpdateRule(
         config.optimizer,

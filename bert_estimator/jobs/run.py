@@ -195,9 +195,17 @@ class Run:
                 interrupts.raise_if_requested()
             step = self.estimator.global_step()
             if not rollbacks.add(step, error.step):
+                if rollbacks.skipped and len(rollbacks.skipped) >= self.config.max_rollbacks:
+                    print(
+                        f"All rollbacks of this run are used up ({len(rollbacks.skipped)}); a "
+                        "larger --max_rollbacks allows more.",
+                        flush=True,
+                    )
                 raise
+            skipped = error.step - step
             print(
-                f"{error}\nRolling back to step {step}, and skipping {error.step - step} batches "
+                f"{error}\nRolling back to step {step}, and skipping {skipped} "
+                f"{'batch' if skipped == 1 else 'batches'} "
                 f"(rollback {len(rollbacks.skipped)} of at most {self.config.max_rollbacks}).",
                 flush=True,
             )
@@ -308,13 +316,18 @@ class Run:
         print(f"SavedModel: {storage.shown(path.decode())}")
 
     def summary(self) -> str:
-        """Draws the curves; returns a line that says where the run's files are."""
+        """Draws the curves; returns a line that says where the run's files are.
+
+        A run that only predicts, with another run's network, does not have metrics.
+        """
         self.log_rest()
-        checkpoint = self.best() or self.estimator.latest_checkpoint()
-        return storage.shown(
-            f"Checkpoint: {checkpoint}  summaries: {self.config.output_dir}  metrics: "
-            f"{self.directory.metrics_path}  curves: {self.directory.write_curves()}"
-        )
+        line = f"Checkpoint: {self.best() or self.estimator.latest_checkpoint()}"
+        if os.path.exists(self.directory.metrics_path):
+            line += (
+                f"  summaries: {self.config.output_dir}  metrics: {self.directory.metrics_path}  "
+                f"curves: {self.directory.write_curves()}"
+            )
+        return storage.shown(line)
 
 
 def evaluation_line(step: int, values: Mapping[str, float]) -> str:

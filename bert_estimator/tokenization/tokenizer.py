@@ -108,10 +108,10 @@ def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
     if tokenizer.do_lower_case and is_cased(tokens):
         raise ValueError(
             f"{vocab_file}: {capitals} of its tokens have capitals, so it was made of text that "
-            "was not lower-cased. Give do_lower_case=False"
+            "was not lower-cased. Give do_lower_case=False (--nodo_lower_case)"
         )
     if not tokenizer.do_lower_case and not capitals and letters > _FEW_WORDS:
         raise ValueError(
             f"{vocab_file}: its tokens do not have capitals, so it was made of lower-cased text. "
-            "Give do_lower_case=True"
+            "Give do_lower_case=True (--do_lower_case)"
         )

@@ -33,7 +33,8 @@ def test_wrong_files_are_named_with_the_line_and_what_is_allowed(tmp_path, name,
 def test_labels_that_are_no_numbers(tmp_path, label):
     (tmp_path / "t.tsv").write_text(f"text\tscore\na\t{label}\n")
     task = tasks.own_task("regression", str(tmp_path / "t.tsv"), None, None)
-    with pytest.raises(TableError, match=f"t.tsv:2: the label is '{label}'; it must be a number"):
+    message = f"t.tsv:2: the label is '{label}'; it must be a number, at most 3.4e38"
+    with pytest.raises(TableError, match=message):
         examples.training_examples(task)
 
 

@@ -109,6 +109,7 @@ def test_jsonl(tmp_path):
         ("a.tsv", b"a\tb\nx\xff\t1\n", "a.tsv:2: is not UTF-8 at byte 2 of the line"),
         ("a.tsv", b"a\tb\ta\n", "a.tsv:1: the header names 'a' twice"),
         ("a.csv", b'a,b\n"x"y,1\n', "a.csv:2: is not CSV"),
+        ("a.csv", b"a,b\rx,1\ry,2\r", "a.csv:1: is not CSV: a cell without quotes has a carriage"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: is not JSON"),
         ("a.jsonl", b"[1]\n", "a.jsonl:1: is not a JSON object"),
     ],

@@ -87,6 +87,17 @@ def test_predicted_tags_are_another_column(tmp_path, separator):
     assert [s.tags for s in tag_files.read_sentences(again, Columns(), TAGS)] == [(2, 1), (0,)]
 
 
+def test_a_tag_with_a_space_is_no_column(tmp_path):
+    tags = ("O", "new york", "B-X")
+    for name, content in (("a.jsonl", '{"words": ["x"]}\n'), ("a.tsv", "\nx\tO\ny\tO\n")):
+        tag_files.check_can_be_written(written(tmp_path, name, content), tags)
+    path = written(tmp_path, "a.conll", "\nx O\n\ty O\n")
+    tag_files.check_can_be_written(path, ("O", "B-X"))
+    message = f"{path}: spaces separate its columns, .* the tag 'new york' has white space in it"
+    with pytest.raises(TableError, match=message):
+        tag_files.check_can_be_written(path, tags)
+
+
 def test_words_may_hold_spaces_between_tabs(tmp_path):
     path = written(tmp_path, "a.tsv", "New York\tB-X\n\u00a0x y\tO\n")
     (sentence,) = tag_files.read_sentences(path, Columns(), TAGS)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import fixtures
@@ -142,7 +143,7 @@ def run(folder, name, **changes):
     return code
 
 
-def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
+def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path, capsys):
     """Neither has a global step, and Hugging Face's files are not a checkpoint."""
     (tmp_path / "hf").mkdir()
     fixtures.write_hugging_face(tmp_path / "hf", model)
@@ -154,11 +155,21 @@ def test_a_network_from_elsewhere_is_evaluated_and_exported(model, tmp_path):
         assert "global_step = 0\n" in results
         rows = np.loadtxt(tmp_path / f"run_{name}" / "test_results.tsv")
         found[name] = results, rows
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith(f"Checkpoint: {tmp_path / name}  summaries: ")  # not its copy
     assert found["tf1"][0] == found["hf"][0]
     np.testing.assert_array_equal(found["tf1"][1], found["hf"][1])
     (export,) = (tmp_path / "run_hf" / "export").iterdir()
     assert (export / "saved_model.pb").exists()
     assert np.ptp(found["tf1"][1]) > 0.01  # an initializer's weights would be smaller
+
+
+def test_a_prediction_names_no_files_that_it_does_not_write(model, tmp_path, capsys):
+    changes = {"init_checkpoint": tmp_path / "tf1", "predict_file": tmp_path / "dev.tsv"}
+    flags = command(tmp_path, tmp_path / "out", **changes)
+    assert run_classifier.main(["run_classifier.py", *flags, "--do_predict"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Checkpoint: {tmp_path / 'tf1'}"
+    assert not {"metrics.jsonl", "curves.svg"} & set(os.listdir(tmp_path / "out"))
 
 
 def write_model_dir(folder, source, name_of=lambda name: name, dtype=np.float32):

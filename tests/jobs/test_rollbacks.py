@@ -197,6 +197,7 @@ def test_too_many_rollbacks_end_with_the_error(run, tmp_path, monkeypatch, capsy
     assert run(PRETRAINING, "run", SESSION, **changes, max_rollbacks=2) == 1
     out, err = capsys.readouterr()
     assert out.count("Rolling back to step 0") == 2
+    assert "All rollbacks of this run are used up (2); a larger --max_rollbacks allows" in out
     assert err.splitlines()[-1].startswith("run_pretraining.py: error: ")
     assert "Lower the learning rate" in err.splitlines()[-1]
     assert steps_of(tmp_path / "run") == [0]
