@@ -69,5 +69,5 @@ def _is_interrupted(error):
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return False

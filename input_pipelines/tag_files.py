@@ -149,15 +149,15 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
 def check_can_be_written(path: str, tags: Sequence[str]) -> None:
     """Raises TableError if `tagged_lines` cannot add tags to a file.
 
-    If spaces separate its columns, a tag with white space in it would be several columns.
+    If spaces separate its columns, a tag with a space in it would be several columns.
     """
     if _is_jsonl(path) or "\t" in next((text for _, text in text_lines(path)), ""):
         return
     for tag in tags:
-        if len(tag.split()) > 1:
+        if " " in tag:
             raise TableError(
                 f"{path}: spaces separate its columns, and predicted tags are another column, but "
-                f"the tag {tag!r} has white space in it; rename the tag, or separate by tabs"
+                f"the tag {tag!r} has a space in it; rename the tag, or separate by tabs"
             )
 
 

@@ -140,10 +140,10 @@ class Dropout:
         threshold, scale = _quantise(rate, x.dtype)
         if threshold == 0:
             return None
-        if threshold >= _LEVELS:
+        if threshold >= _LEVELS or not math.isfinite(scale):
             raise ValueError(
-                f"Dropout of {x.name}: rate {rate} is too near 1 for masks of 16 bits; the most is "
-                "0.99999."
+                f"Dropout of {x.name}: rate {rate} is too near 1 for masks of 16 bits in "
+                f"{x.dtype.name}; 0.999 is not."
             )
         return Mask(self._kept(x, threshold), tf.constant(scale, x.dtype))
 

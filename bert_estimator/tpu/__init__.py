@@ -24,6 +24,7 @@ _MODULE_OF = {
     "LatestExporter": "exporters",
     "LogListener": "verbs.progress",
     "ModeKeys": "spec",
+    "DataEndedError": "errors",
     "NanLossDuringTrainingError": "errors",
     "NonFiniteWeightsError": "errors",
     "RunConfig": "config",

@@ -33,6 +33,13 @@ class NonFiniteWeightsError(RuntimeError):
         self.step = step
 
 
+class DataEndedError(tf.errors.OutOfRangeError):
+    """The data of a training or an evaluation by the TPU's rules ended before the steps did."""
+
+    def __init__(self, message: str):
+        super().__init__(None, None, message)
+
+
 class NoWholeCheckpointError(ValueError):
     """A directory has checkpoints of a later step than 0, but none of them is complete."""
 

@@ -103,5 +103,3 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
                 # The training sees the signal after this, saves its state, and raises.
                 if not interrupts.stop_requested():
                     raise
-            except tf.errors.OutOfRangeError as error:  # From a hook, it would just end training.
-                raise RuntimeError(f"The evaluation failed: {error.message}") from error

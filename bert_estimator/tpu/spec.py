@@ -137,7 +137,7 @@ class TPUEstimatorSpec(NamedTuple):
         if self.host_call is not None:
             operations = call_host_fn(self.host_call)
             if operations is not None:
-                hooks = {k: v + (_FetchEveryStep(operations),) for k, v in hooks.items()}
+                hooks = {k: v + (FetchEveryStep(operations),) for k, v in hooks.items()}
         return EstimatorSpec(
             mode=self.mode,
             predictions=self.predictions,
@@ -204,12 +204,14 @@ def call_scaffold_fn(scaffold_fn, placeholders):
     return scaffold
 
 
-class _FetchEveryStep(tf.train.SessionRunHook):
+class FetchEveryStep(tf.train.SessionRunHook):
+    """Runs operations in every step."""
+
     def __init__(self, operations):
-        self._operations = operations
+        self.operations = operations
 
     def before_run(self, run_context):
-        return tf.train.SessionRunArgs(self._operations)
+        return tf.train.SessionRunArgs(self.operations)
 
 
 def _settled_tensors(spec):

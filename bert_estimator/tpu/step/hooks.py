@@ -6,6 +6,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tpu import errors
 from bert_estimator.tpu.step.infeed import EndOfInput
 
 # A hook that raises one of these asks to stop, as in `tf.train.MonitoredSession`.
@@ -138,12 +139,14 @@ class HookDriver:
     def _stop(self, hook, end):
         """Notes that a hook asks to stop by one of `_ENDS`; warns if it may have been an error.
 
-        Of a hook that saves, an OutOfRangeError is an error: the file is too large, for example.
+        It is an error of a hook that saves, such as a file that is too large, and if it comes from
+        a training or an evaluation that the hook runs.
         """
         if isinstance(end, tf.errors.OutOfRangeError):
-            if isinstance(hook, tf.train.CheckpointSaverHook):
+            saves = isinstance(hook, tf.train.CheckpointSaverHook)
+            if saves or isinstance(end, errors.DataEndedError):
                 raise end
-            name, reason = type(hook).__name__, end.message.partition("\n")[0]
+            name, reason = type(hook).__name__, str(end.message or "").partition("\n")[0]
             tf.logging.warning("%s ends the run, by an OutOfRangeError: %s", name, reason)
         self.stop_requested = True
 

@@ -4,9 +4,8 @@ import collections
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import graph_walk
-from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.step import infeed, variable_versions
+from bert_estimator.tpu.spec import FetchEveryStep, ModeKeys, TPUEstimatorSpec
+from bert_estimator.tpu.step import global_step_reads, infeed, variable_versions
 from bert_estimator.tpu.step.host_side import scalar_tensors, scalar_values, split_metrics
 from bert_estimator.tpu.step.inputs import Inputs
 from bert_estimator.tpu.step.interface import LoopResult
@@ -22,9 +21,10 @@ class LocalStep:
         params = job.input_params(start_step)
         self._inputs = Inputs(input_fn, job.mode, params, job.config, job.tpu_params)
         spec = job.call_model_fn(self._inputs.features, self._inputs.labels)
-        if job.mode == ModeKeys.TRAIN and isinstance(spec, TPUEstimatorSpec):
-            spec = _with_global_step_before_update(spec)
         host_call = spec.host_call if isinstance(spec, TPUEstimatorSpec) else None
+        if host_call is not None and job.mode == ModeKeys.TRAIN:
+            host_call = host_call[0], global_step_reads.copied(host_call[1])
+            spec = spec._replace(host_call=host_call)
         self._scalars = scalar_tensors(host_call)
         self.spec = spec.as_estimator_spec() if isinstance(spec, TPUEstimatorSpec) else spec
         self.metric_values, updates = split_metrics(self.spec.eval_metric_ops)
@@ -32,6 +32,9 @@ class LocalStep:
         self._operation = self.spec.train_op if job.mode == ModeKeys.TRAIN else updates
         if job.mode == ModeKeys.TRAIN:
             variable_versions.order([self._operation, self.spec.loss, self._scalars, host_call])
+            hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
+            of_host = [hook.operations for hook in hooks]
+            global_step_reads.order([self._operation, self.spec.loss, self._scalars, of_host])
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
         self._session = None  # once started
@@ -91,35 +94,3 @@ class LocalStep:
 
     def stop(self, session):
         pass  # There are no threads.
-
-
-def _with_global_step_before_update(spec):
-    """Has a host call get the global step, and what is computed from it, as before the step.
-
-    As a reference variable, which is what it is in a TF1 script, the global step shares its memory
-    with what reads it: TensorFlow 1's host calls may get it before the update or after it.
-    """
-    global_step = tf.train.get_global_step()
-    if spec.host_call is None or hasattr(global_step, "handle"):
-        return spec
-    function, tensors = spec.host_call
-    updates = [
-        operation
-        for operation in global_step.op.outputs[0].consumers()
-        if operation.type.startswith("Assign")
-        and operation is not global_step.initializer
-        and operation._get_control_flow_context() is None
-    ]
-
-    def copied(tensor):
-        if not isinstance(tensor, tf.Tensor | tf.Variable):
-            return tensor
-        before = set(graph_walk.all_before([tensor.op]))
-        if global_step.op not in before or before.intersection(updates):
-            return tensor
-        copy = tf.raw_ops.DeepCopy(x=tensor)
-        for update in updates:
-            update._add_control_inputs([copy.op])
-        return copy
-
-    return spec._replace(host_call=(function, tf.nest.map_structure(copied, tensors)))

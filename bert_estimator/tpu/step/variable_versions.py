@@ -148,7 +148,7 @@ def _edges_between_frames(uses, graph):
     waits where the variable enters it.
     """
     node_of = {node.name: node for node in uses.nodes}
-    framed = _in_frames([graph.get_operation_by_name(name) for name in node_of])
+    framed = in_frames([graph.get_operation_by_name(name) for name in node_of])
     edges = []
     for first, second in uses.edges(lambda node: node.name in framed):
         if second.name in framed:
@@ -162,7 +162,7 @@ def _edges_between_frames(uses, graph):
     return [pair for pair in edges if pair[0].name not in framed and pair[0] is not pair[1]]
 
 
-def _in_frames(operations):
+def in_frames(operations):
     """Returns the names of those operations, given in order, that may not run in each step.
 
     They are in a condition or a loop of the old kind. An operation of a gradient need not belong to

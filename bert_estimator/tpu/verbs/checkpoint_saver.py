@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saver_pb2 import SaverDef
 from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.client.session import SessionInterface
@@ -27,6 +28,8 @@ _LEFTOVER_FILE = re.compile(
     rf"{checkpoints.BASENAME}-\d+\..*\.tempstate\d+|"
     rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+"
 )
+
+_NEVER_HOURS = 10_000  # TensorFlow's default of keep_checkpoint_every_n_hours
 
 # The settings of a saver of which nothing else is known. It has no operations.
 _KEEPS_ALL = SaverDef(
@@ -52,8 +55,9 @@ def remove_leftovers(model_dir: str) -> None:
 def complete_save(model_dir: str | None, newest: str | None) -> None:
     """Does what a kill kept a saver from doing after it had written the newest checkpoint.
 
-    The state file names the checkpoint. The oldest checkpoint is deleted if the saver keeps fewer;
-    the .meta file has the saver's settings, and without it nothing is deleted.
+    The state file names the checkpoint, and the oldest checkpoint is deleted if the saver keeps
+    fewer. Nothing is deleted if the saver also keeps a checkpoint every few hours, or if its
+    settings in the .meta file, or the state file, cannot be read.
 
     Args:
       model_dir: the directory.
@@ -61,11 +65,10 @@ def complete_save(model_dir: str | None, newest: str | None) -> None:
     """
     if newest is None or checkpoints.is_named(model_dir, newest):
         return
-    settings = _KEEPS_ALL
-    if tf.io.gfile.exists(f"{newest}.meta"):
-        settings = meta_graph.read_meta_graph_file(f"{newest}.meta").saver_def
+    settings = _settings_of_saver(newest)
+    deletes = settings is not None and checkpoints.has_state(model_dir)
     with tf.Graph().as_default():
-        saver = tf.train.Saver(saver_def=settings)
+        saver = tf.train.Saver(saver_def=settings if deletes else _KEEPS_ALL)
         checkpoints.remember_earlier(saver, model_dir)
         saver._RecordLastCheckpoint(newest)
         sync(newest)
@@ -73,6 +76,17 @@ def complete_save(model_dir: str | None, newest: str | None) -> None:
             model_dir, newest, saver.last_checkpoints, save_relative_paths=True
         )
         saver._MaybeDeleteOldCheckpoints()
+
+
+def _settings_of_saver(prefix):
+    """Returns the `SaverDef` in a checkpoint's .meta file, if it says which checkpoints to keep."""
+    try:
+        settings = meta_graph.read_meta_graph_file(f"{prefix}.meta").saver_def
+    except (OSError, ValueError, DecodeError, tf.errors.OpError):
+        return None
+    is_whole = settings.save_tensor_name and settings.restore_op_name
+    hours = settings.keep_checkpoint_every_n_hours
+    return settings if is_whole and hours >= _NEVER_HOURS else None
 
 
 class CheckpointSaver(tf.train.CheckpointSaverHook):

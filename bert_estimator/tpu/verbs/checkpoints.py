@@ -231,6 +231,11 @@ def saver_of(scaffold: tf.train.Scaffold) -> tf.train.Saver | None:
     return scaffold.saver
 
 
+def has_state(model_dir: str) -> bool:
+    """Returns whether a directory has a state file that can be read."""
+    return _state(model_dir) is not None
+
+
 def is_named(model_dir: str, prefix: str) -> bool:
     """Returns whether the state file of a directory names this checkpoint as the newest."""
     state = _state(model_dir)

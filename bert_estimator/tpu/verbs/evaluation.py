@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
 from bert_estimator import ticker
+from bert_estimator.tpu import errors
 from bert_estimator.tpu.program import host_agreement, hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints, event_files
@@ -44,7 +45,7 @@ def evaluate(
       A dict: `loss` (the mean over the batches), each metric, `global_step`.
 
     Raises:
-      tf.errors.OutOfRangeError: under TPU rules, the data ended before `steps` batches.
+      DataEndedError: under TPU rules, the data ended before `steps` batches.
       ValueError: a metric is named `loss` or `global_step`.
       KeyboardInterrupt, SystemExit: a signal came, perhaps to the training whose listener calls
         this. All hosts raise it, whichever host got the signal.
@@ -193,11 +194,9 @@ class _EvaluationLoop:
         return f"{self._time_so_far()} {len(self.losses) + self._num_in_loop}{of} batches are done."
 
     def _check_data_may_end(self):
-        """Raises OutOfRangeError under TPU rules, because the data must last until the end."""
+        """Raises DataEndedError under TPU rules, because the data must last until the end."""
         if self._run.job.tpu_rules:
-            raise tf.errors.OutOfRangeError(
-                None,
-                None,
+            raise errors.DataEndedError(
                 f"input_fn's data ended before the {self._steps} batches to evaluate. With "
                 "use_tpu=True the data must last: use dataset.repeat(), or fewer steps",
             ) from None

@@ -39,7 +39,7 @@ def train(
 
     Raises:
       NanLossDuringTrainingError, NonFiniteWeightsError: see `errors`.
-      tf.errors.OutOfRangeError: under TPU rules, the data ended before the steps did.
+      DataEndedError: under TPU rules, the data ended before the steps did.
       KeyboardInterrupt, SystemExit: a signal came, and the state has been saved. All hosts raise
         it, whichever host got the signal.
       Exception: the first error that input_fn, model_fn, a host function or a hook raised.
@@ -288,11 +288,9 @@ class _TrainingLoop:
         )
 
     def _check_data_may_end(self):
-        """Raises OutOfRangeError under TPU rules, because the data must last until the end."""
+        """Raises DataEndedError under TPU rules, because the data must last until the end."""
         if self._job.tpu_rules:
-            raise tf.errors.OutOfRangeError(
-                None,
-                None,
+            raise errors.DataEndedError(
                 f"input_fn's data ended at step {self._run.global_step()}, before step "
                 f"{self._stop_step}. With use_tpu=True the data must last: use dataset.repeat(), "
                 "or train for fewer steps",

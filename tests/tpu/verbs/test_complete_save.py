@@ -38,14 +38,14 @@ def named(steps):
     return names[-1], names
 
 
-def killed_before_naming_step_6(folder, estimator, before=(2, 4)):
+def killed_before_naming_step_6(folder, estimator, before=(2, 4), files=None):
     """Leaves what a kill leaves between the two last things that a saver does."""
     estimator.train(input_fn, max_steps=4)
     shutil.copytree(folder, f"{folder}_4")
     estimator.train(input_fn, max_steps=6)
     shutil.copytree(f"{folder}_4", folder, dirs_exist_ok=True)
     assert state(folder) == named(before)
-    assert checkpoint_steps(folder) == [*before, 6]
+    assert checkpoint_steps(folder) == [*(files or before), 6]
 
 
 def test_the_checkpoint_is_named_and_the_oldest_is_deleted(folder, warned):
@@ -100,6 +100,19 @@ def test_the_user_went_back_to_an_earlier_checkpoint(folder):
     tf.train.remove_checkpoint(f"{folder}/model.ckpt-6")
     estimator.train(input_fn, max_steps=4)
     assert state(folder) == named([4])
+
+
+@pytest.mark.parametrize("meta", ["other hours", "torn", "empty"])
+def test_nothing_is_deleted_that_may_be_kept_for_good(folder, meta):
+    hours = 1e-9 if meta == "other hours" else 10_000
+    estimator = trained(folder, keep_checkpoint_every_n_hours=hours)
+    killed_before_naming_step_6(folder, estimator, files=[0, 2, 4] if hours < 1 else [2, 4])
+    if meta != "other hours":
+        os.truncate(f"{folder}/model.ckpt-6.meta", 0 if meta == "empty" else 1001)
+    before = checkpoint_steps(folder)
+    estimator.train(input_fn, max_steps=6)
+    assert state(folder)[0] == "model.ckpt-6"
+    assert checkpoint_steps(folder) == before
 
 
 @pytest.mark.parametrize("content", [None, "", 'model_checkpoint_path: "mo'])

@@ -5,6 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from toy import input_fn, make_estimator, make_model_fn
 
+from bert_estimator import tpu
+
 
 @pytest.fixture
 def references():
@@ -15,7 +17,7 @@ def references():
 
 
 class Steps(tf.train.SessionRunHook):
-    """Notes the kind of the global step, and its value by its name after each step."""
+    """Notes the kind of the global step; if it is a reference, its value by its name, too."""
 
     def __init__(self):
         self.is_resource, self.values = None, []
@@ -24,7 +26,8 @@ class Steps(tf.train.SessionRunHook):
         self.is_resource = hasattr(tf.train.get_global_step(), "handle")
 
     def after_run(self, run_context, run_values):
-        self.values.append(run_context.session.run("global_step:0"))
+        if not self.is_resource:
+            self.values.append(run_context.session.run("global_step:0"))
 
 
 def test_in_local_mode_it_is_what_all_other_variables_are(tmp_path, references):
@@ -82,3 +85,91 @@ def test_a_host_call_gets_it_as_before_the_step(tmp_path, references, of):
     make_estimator(tmp_path, model_fn, use_tpu=False).train(input_fn, steps=5)
     expected = {"rate": [0, 2, 4, 6, 8], "after": [1, 2, 3, 4, 5]}
     assert seen == expected.get(of, [0, 1, 2, 3, 4])
+
+
+def model_of(train_op_of, host_tensors_of=lambda loss, step: [step]):
+    """Returns a model_fn whose host call notes what it gets, and the list of it."""
+    seen = []
+
+    def model_fn(features, mode, params):
+        weight, step = tf.get_variable("w", initializer=0.0), tf.train.get_global_step()
+        loss = tf.reduce_mean(features["x"] * weight)
+
+        def host_fn(*values):
+            return tf.py_func(lambda *each: seen.append(each), values, [])
+
+        train_op = train_op_of(loss, step) if mode == "train" else None
+        return tpu.TPUEstimatorSpec(
+            mode, loss=loss, train_op=train_op, host_call=(host_fn, host_tensors_of(loss, step))
+        )
+
+    return model_fn, seen
+
+
+def as_bert_does(loss, step):
+    """Does as google-research/bert: the rate reads the step, which is assigned beside it."""
+    rate = 0.5 * tf.cast(step, tf.float32)
+    train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss)
+    return tf.group(train_op, [step.assign(step + 1)])
+
+
+def in_a_condition(loss, step):
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    return tf.cond(loss > -1e9, lambda: tf.group(optimizer.minimize(loss, step)), tf.no_op)
+
+
+def counting(loss, step):
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return tf.group(train_op, step.count_up_to(100))
+
+
+@pytest.mark.parametrize("train_op_of", [as_bert_does, in_a_condition, counting])
+def test_what_a_step_computes_from_it_is_as_before_the_step(tmp_path, references, train_op_of):
+    tf.disable_control_flow_v2()
+    try:
+        model_fn, seen = model_of(train_op_of)
+        estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
+        for last in (15, 30):
+            estimator.train(input_fn, max_steps=last)
+    finally:
+        tf.enable_control_flow_v2()
+    assert [int(each) for (each,) in seen] == list(range(30))
+    if train_op_of is as_bert_does:
+        # The gradient is the mean of x, which is 1 in the first batch after each start, then 2, ...
+        weight = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-15").get_tensor("w")
+        assert weight == -sum(0.5 * step * (step + 1) for step in range(15))
+
+
+def test_only_what_a_step_runs_waits(tmp_path, references):
+    """Savers, initializers and hooks assign it as well."""
+
+    class Resets(tf.train.SessionRunHook):
+        def begin(self):
+            self._reset = tf.train.get_global_step().assign(20)
+
+        def after_create_session(self, session, coord):
+            session.run(self._reset)
+
+    def both(loss, step):
+        return [loss, step]
+
+    def minimized(loss, step):
+        return tf.train.GradientDescentOptimizer(0.0).minimize(loss, step)
+
+    model_fn, seen = model_of(minimized, both)
+    make_estimator(tmp_path, model_fn, use_tpu=False).train(input_fn, steps=2)
+    estimator = make_estimator(tmp_path, model_fn, use_tpu=False)
+    estimator.train(input_fn, hooks=[Resets()], steps=2)
+    assert [int(step) for _, step in seen] == [0, 1, 20, 21]
+
+
+def test_a_saver_that_the_model_builds(tmp_path, references):
+    def with_saver(features, mode, params):
+        spec = model_fn(features, mode, params)
+        saver = tf.train.Saver()
+        return spec._replace(scaffold_fn=lambda: tf.train.Scaffold(saver=saver))
+
+    model_fn, seen = model_of(as_bert_does)
+    for last in (2, 4):
+        make_estimator(tmp_path, with_saver, use_tpu=False).train(input_fn, max_steps=last)
+    assert [int(each) for (each,) in seen] == [0, 1, 2, 3]

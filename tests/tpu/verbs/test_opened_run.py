@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from toy import input_fn, make_estimator, make_model_fn
+from toy import ending_at, input_fn, make_estimator, make_model_fn
+
+from bert_estimator import tpu
 
 MESSAGE = "record 6 is damaged"
 
@@ -139,6 +141,23 @@ def test_a_hook_may_end_the_other_verbs_by_an_error(tmp_path, error):
     assert estimator.evaluate(input_fn, 5, hooks=[Ends("before_run", error)])["loss"] == 1.5
     rows = list(estimator.predict(input_fn, hooks=[Ends("before_run", error)]))
     assert [float(row["x"]) for row in rows] == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_an_evaluation_in_a_hook_whose_data_ends_is_an_error(tmp_path):
+    estimator = make_estimator(tmp_path)
+
+    class Evaluates(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            estimator.evaluate(ending_at(8), steps=9)
+
+    with pytest.raises(tpu.DataEndedError, match="input_fn's data ended before the 9 batches"):
+        estimator.train(input_fn, [Evaluates()], max_steps=5)
+
+
+def test_an_error_without_a_text_ends_training(tmp_path, warned):
+    error = tf.errors.OutOfRangeError(None, None, None)
+    make_local(tmp_path).train(input_fn, [Ends("after_run", error)], max_steps=5)
+    assert "Ends ends the run, by an OutOfRangeError: " in warned()
 
 
 def test_other_errors_of_hooks_stay_errors(tmp_path, rules):
