@@ -204,6 +204,17 @@ def test_a_second_run_says_that_nothing_is_left(script, rerun, capsys):
     assert training_metrics(output_dir) == before
 
 
+def test_the_last_checkpoint_is_named_if_a_kill_came_before(script, rerun, capsys):
+    output_dir, run = rerun
+    (output_dir / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
+    assert run() == 0
+    assert tf.train.get_checkpoint_state(str(output_dir)).model_checkpoint_path.endswith("ckpt-8")
+    out, err = capsys.readouterr()
+    assert out.count("Nothing left to train: ") == 1
+    assert "Nothing to train" not in out + err
+    assert steps_of(output_dir) == [0, 4, 8]
+
+
 def test_a_longer_run_goes_on(script, rerun, capsys):
     output_dir, run = rerun
     assert run(**script.steps(12), iterations_per_loop=1) == 0

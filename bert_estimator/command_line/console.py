@@ -23,7 +23,7 @@ _CHATTER = re.compile(
     # The alternatives of inputs and outputs that do not go together, which exports leave out:
     r"^'[^']*' : (?:The signature's input tensors|requests to classify and to regress)|"
     r"SavedModel written to|is deprecated and will be removed|"
-    r"Evaluation at step %d over"  # the jobs say it themselves
+    r"Evaluation at step %d over|Nothing to train: "  # the jobs say it themselves
 )
 
 # Exceptions whose message says what is wrong, where, and what to do: no traceback is needed. They

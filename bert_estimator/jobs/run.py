@@ -19,6 +19,7 @@ from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.tpu import lock
 from bert_estimator.tpu.program import hosts
+from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
@@ -136,6 +137,13 @@ class Run:
         with self.directory.going_on_from_another_program():
             if not self._is_complete(num_train_steps, length_flag, best_checkpoint):
                 self._train(input_fn, num_train_steps, best_checkpoint)
+            elif not self._names_newest():
+                # A kill came before the saver named it. A training of no steps does.
+                self.estimator.train(input_fn(()), max_steps=self.estimator.global_step())
+
+    def _names_newest(self):
+        newest = self.estimator.latest_checkpoint()
+        return newest is None or checkpoints.is_named(self.config.output_dir, newest)
 
     def _is_complete(self, num_train_steps, length_flag, best_checkpoint):
         """Returns whether nothing is left to train, and says so."""

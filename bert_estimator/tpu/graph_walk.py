@@ -5,6 +5,16 @@ from collections.abc import Iterable, Iterator
 import tensorflow.compat.v1 as tf
 
 
+def operations_of(structure: object) -> set[tf.Operation]:
+    """Returns the operations in a structure, and the operations of its tensors.
+
+    What else is in it does not matter.
+    """
+    elements = tf.nest.flatten(structure, expand_composites=True)
+    elements = [each for each in elements if isinstance(each, tf.Tensor | tf.Operation)]
+    return {getattr(each, "op", each) for each in elements}
+
+
 def all_before(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
     """Yields the operations, and all operations that they depend on."""
     return _reached(operations, lambda o: [*(t.op for t in o.inputs), *o.control_inputs])

@@ -239,6 +239,16 @@ def test_bad_rate(rate):
         Dropout(1, 2)(tf.ones([2, 8]), rate)
 
 
+@pytest.mark.parametrize(("dtype", "rate"), [(tf.float32, 0.999999), (tf.float16, 0.99999)])
+def test_a_rate_too_near_1(dtype, rate):
+    """In float16 the scale would be infinite."""
+    message = rf"Dropout of x:0: rate {rate} is too near 1 for masks of 16 bits in {dtype.name}"
+    with tf.Graph().as_default():
+        x = tf.placeholder(dtype, [2, 8], name="x")
+        with pytest.raises(ValueError, match=message):
+            Dropout(1, 2)(x, rate)
+
+
 @pytest.mark.parametrize("seed", [-1, 1 << 32])
 def test_bad_seed(seed):
     with pytest.raises(ValueError, match=rf"seed={seed} is out of range; .* from 0 to 4294967295"):

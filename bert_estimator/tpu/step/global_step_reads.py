@@ -29,9 +29,7 @@ def order(fetches: Any) -> None:
     global_step = tf.train.get_global_step()
     if hasattr(global_step, "handle"):  # a resource: `variable_versions` orders its reads
         return
-    elements = tf.nest.flatten(fetches, expand_composites=True)
-    elements = [each for each in elements if isinstance(each, tf.Tensor | tf.Operation)]
-    run = set(graph_walk.all_before([getattr(each, "op", each) for each in elements]))
+    run = set(graph_walk.all_before(graph_walk.operations_of(fetches)))
     readers, updates = _uses(global_step, run)
     in_order = [each for each in tf.get_default_graph().get_operations() if each in run]
     framed = variable_versions.in_frames(in_order)

@@ -117,9 +117,7 @@ def order(fetches):
       A list of pairs of operations' names: a read, and an update that it races with.
     """
     graph = tf.get_default_graph()
-    elements = tf.nest.flatten(fetches, expand_composites=True)
-    elements = [each for each in elements if isinstance(each, tf.Tensor | tf.Operation)]
-    operations = {getattr(each, "op", each) for each in elements}
+    operations = graph_walk.operations_of(fetches)
     # Summaries and hooks may fetch more. A read that needs nothing may as well run in each step.
     operations |= {o for o in graph.get_operations() if _is_free(o)}
     present = {each.name for each in graph_walk.all_before(operations)}
