@@ -304,10 +304,11 @@ def _quantise(rate, dtype):
     bits of mantissa, a scale that is rounded afterwards would bias the output by up to 2^-9.
     """
     numpy_dtype = dtype.as_numpy_dtype
-    scale = float(numpy_dtype(1.0 / (1.0 - rate)))
-    threshold = round(_LEVELS * (1.0 - 1.0 / scale))
-    left = max(_LEVELS - threshold, 1)  # of a rate too near 1, nothing
-    return threshold, float(numpy_dtype(_LEVELS / left))
+    with np.errstate(over="ignore"):  # An infinite scale is refused.
+        scale = float(numpy_dtype(1.0 / (1.0 - rate)))
+        threshold = round(_LEVELS * (1.0 - 1.0 / scale))
+        left = max(_LEVELS - threshold, 1)  # of a rate too near 1, nothing
+        return threshold, float(numpy_dtype(_LEVELS / left))
 
 
 def _as_uint64(value):
