@@ -19,15 +19,16 @@ def install() -> None:
 
     The same holds for `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and
     the import paths in `names.py`. Graphs, reference variables and `tf.Dimension` values behave as
-    in TensorFlow 1, and protobuf and NumPy accept what they accepted then. A missing name raises an
-    AttributeError that says what the name was and what to use. Further calls have no effect.
+    in TensorFlow 1, datasets read nothing ahead unless they say so, and protobuf and NumPy accept
+    what they accepted then. A missing name raises an AttributeError that says what the name was and
+    what to use. Further calls have no effect.
     """
     # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
     from absl import flags
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import modules, strictness, variables
+    from bert_estimator.legacy import data, modules, strictness, variables
 
     if isinstance(tf, modules.LegacyModule):
         return
@@ -39,6 +40,7 @@ def install() -> None:
         flags.FLAGS["log_dir"].allow_override = True
     tf.disable_v2_behavior()
     strictness.relax()
+    data.put_back()
     variables.put_back()
     modules.put_back_moved_names()
     modules.put_in_place()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import garbage_collection, ticker
-from bert_estimator.tpu import warm_start
+from bert_estimator.tpu import read_ahead, warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
@@ -56,8 +56,11 @@ class BuiltStep:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Makes the graph the default graph, on the devices that the configuration asks for."""
-        with self.graph.as_default(), tf.device(self._device_fn):
+        """Makes the graph the default graph, on the devices that the configuration asks for.
+
+        Datasets give its iterators nothing ahead of time.
+        """
+        with self.graph.as_default(), tf.device(self._device_fn), read_ahead.off():
             yield
 
 

@@ -1,0 +1,79 @@
+"""Keeps TensorFlow from drawing elements of a dataset before a program asks for them.
+
+Since 2.10 TensorFlow ends every dataset with a prefetch that nobody asked for, and runs functions
+of `map` and `filter` ahead. Then an element is drawn, and perhaps lost, before its step: a training
+of 20 steps draws 22 elements of a generator. A generator that waits for requests is asked for the
+second one before the first one is answered. TensorFlow 1 read ahead only if the program said so
+(`prefetch`, or functions with `num_parallel_calls`), and so do datasets here.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Iterator
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
+
+_is_off = contextvars.ContextVar("is_off", default=False)
+_is_off_everywhere = []  # not empty: in the whole process
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Has each iterator that the block makes draw only what is asked for.
+
+    It does not matter who makes the iterator, and how: an input_fn, a model_fn or a hook, and each
+    of TensorFlow's kinds of iterators. Options by which a dataset itself asks for such rewriting
+    (`autotune`, `inject_prefetch`, `map_parallelization`, `filter_parallelization`,
+    `map_and_batch_fusion`) have no effect.
+    """
+    _see_iterators()
+    token = _is_off.set(True)
+    try:
+        yield
+    finally:
+        _is_off.reset(token)
+
+
+def off_everywhere() -> None:
+    """Does what `off` does, for all iterators that this process makes from now on."""
+    _see_iterators()
+    _is_off_everywhere.append(True)
+
+
+def _see_iterators():
+    """Replaces the methods through which TensorFlow makes iterators; a second call does nothing."""
+    datasets, iterators = dataset_ops.DatasetV2, iterator_ops.Iterator
+    if not hasattr(datasets._apply_debug_options, "__wrapped__"):
+        datasets._apply_debug_options = _drawing_on_request(datasets._apply_debug_options)
+        iterators.make_initializer = _with_options(iterators.make_initializer)
+
+
+def _drawing_on_request(method):
+    """Returns the method that every dataset passes before it gets an iterator, with options."""
+
+    @functools.wraps(method)
+    def apply(self):
+        dataset = method(self)
+        if not (_is_off.get() or _is_off_everywhere):
+            return dataset
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        rewriting = options.experimental_optimization
+        rewriting.filter_parallelization = False
+        rewriting.map_and_batch_fusion = False
+        rewriting.map_parallelization = False
+        return dataset.with_options(options)
+
+    return apply
+
+
+def _with_options(make_initializer):
+    """Returns `Iterator.make_initializer`, the one way to an iterator past `apply`."""
+
+    @functools.wraps(make_initializer)
+    def make(self, dataset, name=None):
+        return make_initializer(self, dataset._apply_debug_options(), name)
+
+    return make
