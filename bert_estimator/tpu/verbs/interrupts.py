@@ -6,6 +6,7 @@ import sys
 import threading
 
 from bert_estimator.tpu.program import hosts
+from bert_estimator.tpu.verbs import at_exit
 
 # The `Interrupts` that the main thread is in, with the innermost last.
 _entered = []
@@ -25,8 +26,9 @@ class Interrupts:
     """Context manager that turns the first SIGINT or SIGTERM into a request to stop.
 
     Training and evaluation look at `requested` after every step. A second signal ends the process
-    at once. In other threads than the main thread, which do not get signals from Python, this does
-    nothing.
+    at once. Other threads than the main thread do not get signals from Python. If one of them is a
+    daemon, the end of the process is its request to stop, and waits a moment for it: a thread that
+    is in jax when the interpreter goes would abort the process.
 
     If a training's listener evaluates, there is an `Interrupts` inside another. The two share their
     signals: a request to stop the inner one also stops the outer one, and a signal after that ends
@@ -51,10 +53,13 @@ class Interrupts:
         self._outermost = self
         self._requested = None  # a signal's number; only the outermost object's value is used
         self._agreed = None  # the number that all hosts know
+        self._left = threading.Event()
 
     @property
     def requested(self) -> int | None:
         """Returns the number of the signal that asked to stop, or None."""
+        if at_exit.began() and not self._counts:
+            return signal.SIGTERM
         return self._outermost._requested
 
     def __enter__(self):
@@ -66,14 +71,21 @@ class Interrupts:
             _entered.append(self)
             if self._outermost is self:
                 self._install()
+        else:
+            at_exit.close(self)
         return self
 
     def __exit__(self, *exc_info):
+        self._left.set()
         if not self._counts:
             return
         if self._outermost is self:
             self._uninstall()
         _entered.remove(self)
+
+    def close(self) -> None:
+        """Waits a moment until the block has ended. The end of the process calls this."""
+        self._left.wait(at_exit.WAIT_SECS)
 
     def _install(self):
         self._reader, self._writer = os.pipe()

@@ -1,6 +1,7 @@
 """Opens a run for the verbs: a graph with a step built in it, a session, and the hooks."""
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,7 +12,7 @@ from bert_estimator.tpu import read_ahead, warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import at_exit, checkpoints
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -143,6 +144,7 @@ class KeptRun:
         self._session = None  # while it is open
         self._prepared, self._release = None, []
         self._at_end = contextlib.ExitStack()
+        at_exit.close(self)
 
     @contextlib.contextmanager
     def opened(self, checkpoint: str | None, make_hooks: Callable) -> Iterator[OpenedRun]:
@@ -337,15 +339,39 @@ def opened_session(
         init_feed_dict=scaffold.init_feed_dict,
         init_fn=scaffold.init_fn,
     )
-    try:
+    with _closed_in_time(session):
         yield session
+
+
+@contextlib.contextmanager
+def _closed_in_time(session):
+    """Closes a session after the block, but does not wait for it for ever.
+
+    Closing waits for Python functions that run in the session, for example because a dataset calls
+    them ahead of time. If a function of an input_fn never returns, the caller must still get the
+    error.
+    """
+    ends = threading.Event()
+
+    def close():
+        ends.wait()
+        session.close()
+
+    # The thread is there from the start, since a process that ends cannot start one.
+    closing = threading.Thread(target=close, name="closing", daemon=True)
+    closing.start()
+    secs = _CLOSE_SECS
+    try:
+        yield
+    except GeneratorExit:  # Nobody wants the rest of the data.
+        secs = _CLOSE_SECS_OF_HUNG_INPUT
+        raise
     finally:
-        # Closing waits for Python functions that run in the session. If a function of an input_fn
-        # never returns, the caller must still get the error.
-        hung = any(thread.name == "infeed" for thread in threading.enumerate())
-        closing = threading.Thread(target=session.close, name="closing", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_SECS_OF_HUNG_INPUT if hung else _CLOSE_SECS)
+        ends.set()
+        if any(thread.name == "infeed" for thread in threading.enumerate()):
+            secs = _CLOSE_SECS_OF_HUNG_INPUT
+        if not sys.is_finalizing():  # or else threads do not run any more
+            closing.join(secs)
 
 
 def _has_local_state():

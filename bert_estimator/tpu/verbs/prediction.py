@@ -15,7 +15,7 @@ from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.step.inputs import named_leaves
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import at_exit, checkpoints
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
 _IS_REAL = "_is_real_row"
@@ -34,7 +34,8 @@ def predict(
 
     The generator builds the model when it is first asked for a prediction. Between two yields, the
     caller may use other graphs, since only a session and, under TPU rules, the infeed's thread
-    remain. The caller may also close the generator early.
+    remain. The caller may also close the generator early. If it is left open, it is closed when the
+    process ends.
 
     Args:
       job: a `Job` in mode PREDICT.
@@ -56,9 +57,11 @@ def predict(
       tf.errors.InvalidArgumentError: under TPU rules, a batch has more rows than the batch size.
     """
     checkpoints.check_given(checkpoint_path)
-    return _predictions(
+    predictions = _predictions(
         job, step_class, input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
     )
+    at_exit.close(predictions)
+    return predictions
 
 
 def _predictions(
@@ -74,7 +77,7 @@ def _predictions(
     with opened_run(job, step_class, input_fn, path, make_hooks) as run:
         with run.graph.as_default():
             run.step.start(run.session)
-        while not run.driver.stop_requested:
+        while not (run.driver.stop_requested or at_exit.began()):
             with run.graph.as_default():
                 predictions = _next_batch(run)
             if predictions is None:
