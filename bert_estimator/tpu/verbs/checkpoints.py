@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.verbs import pending_write
+from bert_estimator.tpu.verbs import pending_write, steady_clock
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"
@@ -263,8 +263,9 @@ def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
         listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
         last = listed[-1] if listed else -1
         paths = [p for number, p in enumerate(paths) if number in listed or number > last]
+    now = steady_clock.now()  # A time to come is from a clock that has been set back since.
     saver.set_last_checkpoints_with_time(
-        [(path, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9) for path in paths]
+        [(path, min(now, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9)) for path in paths]
     )
 
 
