@@ -118,10 +118,12 @@ def main() -> None:
         for seed in arguments.seeds:
             if any(r["precision"] == precision and int(r["seed"]) == seed for r in rows):
                 continue
-            start = time.time()
+            start = time.perf_counter()
             with tempfile.TemporaryDirectory() as directory:
                 rows.append(run(precision, seed, directory))
-            print(f"{precision}, seed {seed}: {time.time() - start:.0f} s in all", flush=True)
+            print(
+                f"{precision}, seed {seed}: {time.perf_counter() - start:.0f} s in all", flush=True
+            )
             with open(arguments.results, "w", newline="", encoding="utf-8") as writer:
                 table_writer = csv.DictWriter(writer, COLUMNS, lineterminator="\n")
                 table_writer.writeheader()

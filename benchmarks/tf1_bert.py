@@ -131,14 +131,14 @@ def main(directory, steps):
         session.run(tf.global_variables_initializer())
         for number in range(_WARMUP + steps):
             if number == _WARMUP:
-                start, cpu_start = time.time(), _cpu_secs()
+                start, cpu_start = time.perf_counter(), _cpu_secs()
             index = number % len(batches["input_ids"])
             feeds = {batch[name]: array[index] for name, array in batches.items()}
             losses.append(float(session.run(step, feeds)[1]))
     result = {
         "device": "cpu",
         "versions": "tensorflow " + tf.__version__,
-        "secs": (time.time() - start) / steps,
+        "secs": (time.perf_counter() - start) / steps,
         "cpu_secs": (_cpu_secs() - cpu_start) / steps,
         "first_loss": losses[0],
         "last_loss": losses[-1],

@@ -81,7 +81,7 @@ def compile_step(
         config = os.path.join(directory, "bert_config.json")
         with open(config, "w", encoding="utf-8") as writer:
             json.dump({"vocab_size": 30522, **NETWORKS[network]}, writer)
-        start = time.time()
+        start = time.perf_counter()
         report = tpu_plan.compile_only(
             directory,
             f"--tpu_topology={topology}",
@@ -94,7 +94,7 @@ def compile_step(
             "--num_warmup_steps=100",
             *flags_of(variant),
         )
-        return report("compile_report.json"), time.time() - start
+        return report("compile_report.json"), time.perf_counter() - start
 
 
 def row_of(cell: Sequence[Any], report: dict[str, Any], secs: float) -> dict[str, Any]:

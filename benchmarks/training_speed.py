@@ -55,7 +55,7 @@ class Process:
 
     Attributes:
       output: its stdout.
-      started: when it started, as `time.time()` says.
+      started: when it started, as `time.perf_counter()` says.
       peak_gib: the most memory that it used.
 
     Raises:
@@ -66,7 +66,7 @@ class Process:
         """Starts it; while it runs, `watch` is called with its id some fifty times a second."""
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            self.started = time.time()
+            self.started = time.perf_counter()
             process = subprocess.Popen(command, cwd=main_job.ROOT, env=env, stdout=out, stderr=err)
             while True:
                 pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -127,7 +127,7 @@ class Cell:
             def watch(pid):
                 number = _num_lines(metrics)
                 if number > len(loops):
-                    loops.append((number, time.time(), _cpu_secs_of(pid)))
+                    loops.append((number, time.perf_counter(), _cpu_secs_of(pid)))
 
             command = [
                 sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"), "--use_tpu",

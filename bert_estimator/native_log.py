@@ -11,6 +11,8 @@ import select
 import signal
 import sys
 
+from bert_estimator import standard_streams
+
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 _CHATTER = re.compile(
@@ -59,8 +61,7 @@ def quiet() -> None:
     os.close(reader)
     os.dup2(writer, 2)
     os.close(writer)
-    encoding = sys.stderr.encoding
-    sys.stderr = os.fdopen(terminal, "w", 1, encoding, errors="backslashreplace")
+    sys.stderr = standard_streams.error_output(terminal, sys.stderr.encoding)
 
 
 def _be_the_filter(reader, writer, terminal, mask):

@@ -1,22 +1,46 @@
-"""Standard input, output and error of commands: whatever they are, they do not end the work."""
+"""Standard input, output and error of commands: whatever they are, they do not end the work.
 
+The results of most commands are files. What such a command prints is lost if nothing takes it: if
+the reader of a pipe ends, as `head` does, or if a disk is full. The exit code says what became of
+the work. A command whose results are what it prints is run in `needed_output`.
+"""
+
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from typing import TextIO
 
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+class OutputLostError(Exception):
+    """Results cannot be printed.
+
+    Attributes:
+      code: the exit code: 2 if standard output was closed from the start, else 1.
+    """
+
+    def __init__(self, message, code=1):
+        super().__init__(message)
+        self.code = code
 
 
 def prepare() -> None:
     """Opens the standard streams that are closed (`>&-`), and has all of them write any character.
 
     A closed stream is /dev/null afterwards. Otherwise Python has None for it, and the next file
-    that is opened would have its number. What an encoding lacks is written as an escape.
+    that is opened would have its number. What an encoding lacks is written as an escape. A failure
+    of standard output or error is not raised, unless the output is needed. Call it before a logger
+    gets hold of the streams.
     """
-    for number in range(len(_MODES)):
+    closed = []
+    for number, name in enumerate(_MODES):
         try:
             os.fstat(number)
         except OSError:
+            closed.append(name)
             null = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
             os.set_inheritable(null, True)  # processes that this one starts have it, too
     for number, (name, mode) in enumerate(_MODES.items()):
@@ -24,39 +48,92 @@ def prepare() -> None:
             stream = open(number, mode, closefd=False)  # noqa: SIM115 (it stays open)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # Another stream is somebody else's, or this function has been called before.
+        if type(stream) is io.TextIOWrapper and stream is getattr(sys, f"__{name}__"):
+            options = {key: getattr(stream, key) for key in ("encoding", "line_buffering")}
+            output = _Output(stream.detach(), errors="backslashreplace", **options)
+            output.is_closed = name in closed
+            setattr(sys, name, output)
+            setattr(sys, f"__{name}__", output)
 
 
-def outlive_reader() -> None:
-    """Lets the process go on if the reader of its standard output ends, as `head` does.
+def error_output(descriptor: int, encoding: str) -> TextIO:
+    """Returns a stream for standard error that writes to another descriptor."""
+    buffer = open(descriptor, "wb")  # noqa: SIM115 (it stays open)
+    return _Output(buffer, encoding, errors="backslashreplace", line_buffering=True)
 
-    It is for commands whose results are files. What they print afterwards is lost.
+
+@contextlib.contextmanager
+def needed_output() -> Iterator[None]:
+    """Surrounds a command whose results are what it prints.
+
+    Raises:
+      OutputLostError: standard output is closed, or it could not be written.
     """
-    stream = sys.stdout
-    if type(stream) is io.TextIOWrapper and stream is sys.__stdout__:
-        options = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering")}
-        sys.stdout = sys.__stdout__ = _Output(stream.detach(), **options)
+    output = sys.stdout
+    if not isinstance(output, _Output):  # a test's
+        yield
+        return
+    if output.is_closed:
+        raise OutputLostError("standard output is closed, and the results are written there", 2)
+    output.is_needed = True
+    try:
+        yield
+        output.flush()
+    finally:
+        output.is_needed = False
+
+
+@contextlib.contextmanager
+def explaining_loss() -> Iterator[None]:
+    """Surrounds writes to `sys.stdout.buffer`, whose errors become an OutputLostError."""
+    try:
+        yield
+    except OSError as error:
+        raise _loss(error) from error
+
+
+def _loss(error):
+    return OutputLostError(
+        # `head` has read enough: it knows.
+        ""
+        if isinstance(error, BrokenPipeError)
+        else f"standard output cannot be written: {os.strerror(error.errno)}"
+    )
 
 
 class _Output(io.TextIOWrapper):
-    """A standard output that writes to /dev/null once its reader has ended."""
+    """A standard output or error that writes to /dev/null once it cannot be written.
+
+    Attributes:
+      is_closed: whether it was closed when the process started.
+      is_needed: whether it raises an OutputLostError when it cannot be written.
+    """
+
+    is_closed = is_needed = False
 
     def write(self, text):
         try:
             return super().write(text)
-        except BrokenPipeError:
-            self._forget_reader()
+        except OSError as error:
+            self._give_up(error)
             return len(text)
 
     def flush(self):
         try:
             super().flush()
-        except BrokenPipeError:
-            self._forget_reader()
+        except OSError as error:
+            self._give_up(error)
 
-    def _forget_reader(self):
+    def _give_up(self, error):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
+        super().flush()  # what is left in the buffer
+        loss = _loss(error)
+        if self.is_needed:
+            raise loss from error
+        if self is sys.stdout and str(loss):
+            print(f"WARNING: {loss}; what is printed is lost.", file=sys.stderr)

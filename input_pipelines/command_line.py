@@ -16,6 +16,7 @@ from bert_estimator import (
     errors,
     help_page,
     paths,
+    standard_streams,
     storage,
     tensorflow_import,
     ticker,
@@ -37,6 +38,7 @@ def run(
       main: function of the program's name and its arguments that returns the exit code.
       description: the text before the flags in the help.
     """
+    standard_streams.prepare()
     before = set(flags.FLAGS)
     define_flags()
     if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in sys.argv[1:]):

@@ -105,6 +105,7 @@ ARROWS = {
     **{name: [] for name in LEAVES},
     "bert_estimator.atomic_file": ["bert_estimator.disk_errors"],
     "bert_estimator.json_files": ["bert_estimator.storage"],
+    "bert_estimator.native_log": ["bert_estimator.standard_streams"],
     "bert_estimator.tensorflow_import": [
         "bert_estimator.garbage_collection",
         "bert_estimator.malloc",

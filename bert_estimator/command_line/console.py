@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_estimator import __version__, disk_errors, standard_streams, storage, ticker
+from bert_estimator import __version__, disk_errors, storage, ticker
 from bert_estimator.command_line import flag_help, flags
 from bert_estimator.errors import ArgumentError
 from bert_estimator.tpu.program import hosts
@@ -102,7 +102,6 @@ def exit_code(
       writes in the same directory; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other failure,
       after its message if the message explains the failure, else after its traceback.
     """
-    standard_streams.outlive_reader()
     try:
         with hosts.explaining_errors(), _quiet_event_files(), ticker.never_silent(doing):
             body()

@@ -29,6 +29,7 @@ def install() -> None:
     from tensorflow.python.util import deprecation
 
     from bert_estimator.legacy import data, modules, strictness, variables
+    from bert_estimator.tpu.verbs import steady_clock
 
     if isinstance(tf, modules.LegacyModule):
         return
@@ -39,6 +40,7 @@ def install() -> None:
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
     tf.disable_v2_behavior()
+    steady_clock.install()
     strictness.relax()
     data.put_back()
     variables.put_back()

@@ -12,7 +12,7 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import native_log, paths, ticker
+from bert_estimator import native_log, paths, standard_streams, ticker
 from bert_estimator.legacy import children
 from bert_estimator.tpu import lock
 
@@ -104,6 +104,7 @@ def _exit_code(name, run):
 
 def command() -> None:
     """Runs the console command `tpu-legacy`."""
+    standard_streams.prepare()
     native_log.quiet()  # Keras has to be imported before TensorFlow is made TensorFlow 1
     sys.exit(main(sys.argv))
 

@@ -3,12 +3,11 @@
 import argparse
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from bert_estimator import __version__, paths, storage, ticker
+from bert_estimator import __version__, paths, standard_streams, storage, ticker
 from bert_estimator.serving.texts import BATCH_SIZE
 
 
@@ -67,21 +66,23 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
         cannot be answered.
 
     Returns:
-      0; 2 for a model or a file that cannot work; 1 if some lines cannot be answered or the reader
-      of the answers is closed; or 130 after Ctrl-C.
+      0; 2 for a model or a file that cannot work, or if standard output is closed; 1 if some lines
+      cannot be answered, or if the answers cannot be written: the disk is full, or their reader
+      has ended; or 130 after Ctrl-C.
     """
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         paths.check_arguments(argv[1:])
-        errors = answer()
+        with standard_streams.needed_output():
+            errors = answer()
         if errors:
             lines = "1 line was" if errors == 1 else f"{errors} lines were"
             print(f"{lines} answered with an error.", file=sys.stderr)
-    except BrokenPipeError:
-        # For example, `head` has read enough. Flushing the buffer at exit would fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except standard_streams.OutputLostError as loss:
+        if str(loss):
+            print(f"{name}: {loss}.", file=sys.stderr)
+        return loss.code
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:

@@ -29,7 +29,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import malloc, tensorflow_import
+from bert_estimator import disk_errors, malloc, standard_streams, tensorflow_import
 from bert_estimator.choices import POOLINGS
 from bert_estimator.serving import commands, lines
 from bert_estimator.serving.texts import BATCHES_TOGETHER
@@ -56,7 +56,8 @@ class VectorFile:
 
     def write(self, rows: np.ndarray) -> None:
         """Writes rows, float32 [any, width]."""
-        self._rows.write(np.ascontiguousarray(rows, "<f4").tobytes())
+        with self._writing():
+            self._rows.write(np.ascontiguousarray(rows, "<f4").tobytes())
         self._num_rows += len(rows)
 
     def finish(self) -> None:
@@ -67,13 +68,21 @@ class VectorFile:
             header, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
         assert len(header.getvalue()) == _HEADER_BYTES, "another version of NumPy's format"
-        self._rows.seek(self._start)
-        self._rows.write(header.getvalue())
+        with self._writing():
+            self._rows.seek(self._start)
+            self._rows.write(header.getvalue())
         if self._rows is not self._target:
             self._rows.seek(0)
-            shutil.copyfileobj(self._rows, self._target)
-            self._rows.close()
-        self._target.flush()
+        with standard_streams.explaining_loss():
+            if self._rows is not self._target:
+                shutil.copyfileobj(self._rows, self._target)
+                self._rows.close()
+            self._target.flush()
+
+    def _writing(self):
+        if self._rows is self._target:
+            return standard_streams.explaining_loss()
+        return disk_errors.naming(tempfile.gettempdir())
 
 
 def _is_rewritable(writer):

@@ -35,6 +35,7 @@ PLACES = {
     "copying the values of a checkpoint": f"{_VERBS}.snapshot:Snapshot.take",
     "writing a checkpoint in the background": f"{_VERBS}.snapshot:Snapshot.run_write",
     "naming a checkpoint": f"{_VERBS}.checkpoint_saver:_DurableSaver.save",
+    "deleting a checkpoint": "tensorflow.python.checkpoint.checkpoint_management:remove_checkpoint",
     "fsync of a checkpoint": f"{_VERBS}.checkpoint_saver:sync",
     "evaluating": "bert_estimator.tpu.base_estimator:Estimator.evaluate",
     "copying the best checkpoint": f"{_JOBS}.best_checkpoint:BestCheckpoint._copy",

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from bert_estimator import paths
+from bert_estimator import paths, standard_streams
 from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 
@@ -120,6 +120,16 @@ def main(argv: list[str]) -> int:
         parser.error(
             f"--steps={arguments.steps}: must be from 2 to {_MOST_STEPS}; the first is not timed"
         )
+    try:
+        with standard_streams.needed_output():
+            return _run(arguments, argv)
+    except standard_streams.OutputLostError as loss:
+        if str(loss):
+            print(f"run_program: {loss}.", file=sys.stderr)
+        return loss.code
+
+
+def _run(arguments, argv):
     try:
         paths.check_arguments(argv)
         program = exported_program.load(arguments.directory, arguments.batches)

@@ -4,8 +4,6 @@ import contextlib
 import glob
 import inspect
 import os
-import re
-import shutil
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,15 +17,8 @@ from tensorflow.python.lib.io import file_io
 
 from bert_estimator import atomic_file
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu.verbs import checkpoints, leftovers
 from bert_estimator.tpu.verbs.pending_write import PendingWrite
-
-# TensorFlow writes these first, and then renames them.
-_LEFTOVER_FOLDER = re.compile(rf"{checkpoints.BASENAME}-\d+_temp")
-_LEFTOVER_FILE = re.compile(
-    rf"{checkpoints.BASENAME}-\d+\..*\.tempstate\d+|"
-    rf"({checkpoints.BASENAME}-\d+\.meta|graph\.pbtxt|checkpoint)\.tmp[0-9a-f]+"
-)
 
 _NEVER_HOURS = 10_000  # TensorFlow's default of keep_checkpoint_every_n_hours
 
@@ -39,17 +30,6 @@ _KEEPS_ALL = SaverDef(
     save_tensor_name="unknown",
     restore_op_name="unknown",
 )
-
-
-def remove_leftovers(model_dir: str) -> None:
-    """Removes the files of a checkpoint that a kill or a full disk cut short."""
-    for name in tf.io.gfile.listdir(model_dir) if tf.io.gfile.isdir(model_dir) else ():
-        name = name.rstrip("/")
-        path = os.path.join(model_dir, name)
-        if _LEFTOVER_FOLDER.fullmatch(name) and os.path.isdir(path):
-            shutil.rmtree(path, ignore_errors=True)
-        elif _LEFTOVER_FILE.fullmatch(name):
-            tf.io.gfile.remove(path)
 
 
 def complete_save(model_dir: str | None, newest: str | None) -> None:
@@ -70,12 +50,14 @@ def complete_save(model_dir: str | None, newest: str | None) -> None:
     with tf.Graph().as_default():
         saver = tf.train.Saver(saver_def=settings if deletes else _KEEPS_ALL)
         checkpoints.remember_earlier(saver, model_dir)
-        saver._RecordLastCheckpoint(newest)
         sync(newest)
-        checkpoint_management.update_checkpoint_state_internal(
-            model_dir, newest, saver.last_checkpoints, save_relative_paths=True
-        )
-        saver._MaybeDeleteOldCheckpoints()
+        with leftovers.marking(saver) as marks:
+            marks.add(newest)
+            saver._RecordLastCheckpoint(newest)
+            checkpoint_management.update_checkpoint_state_internal(
+                model_dir, newest, saver.last_checkpoints, save_relative_paths=True
+            )
+            saver._MaybeDeleteOldCheckpoints()
 
 
 def _settings_of_saver(prefix):
@@ -243,7 +225,7 @@ class CheckpointSaver(tf.train.CheckpointSaverHook):
 
     def _remove_unfinished(self, step):
         """Removes what was written of a checkpoint that the state file does not name."""
-        remove_leftovers(self._model_dir)
+        leftovers.remove_unwritten(self._model_dir)
         prefix = f"{self._save_path}-{step}"
         if prefix not in self._get_saver().last_checkpoints:
             for path in _files_of(prefix):
@@ -306,9 +288,9 @@ class _DurableSaver:
         takes_it = _takes_write_meta_graph(self._saver.save)
         without_meta = {"write_meta_graph": False} if takes_it else {}
         # A thread of its own does not have a graph, and a saver without a graph runs eagerly.
-        with session.graph.as_default():
+        with session.graph.as_default(), leftovers.marking(self._saver) as marks:
             prefix = self._saver.save(
-                _SyncingSession(session, self._snapshot),
+                _SyncingSession(session, self._snapshot, marks),
                 path,
                 global_step=global_step,
                 **without_meta,
@@ -326,11 +308,12 @@ def _takes_write_meta_graph(save):
 class _SyncingSession(SessionInterface):
     """Wraps the session for a saver: a checkpoint that was written is brought to the disk at once.
 
-    The saver runs the operation that writes the files, and then names them in the state file.
+    The saver runs the operation that writes the files, names them in the state file, and deletes
+    an earlier checkpoint, which is marked before.
     """
 
-    def __init__(self, session, snapshot):
-        self._session, self._snapshot = session, snapshot
+    def __init__(self, session, snapshot, marks):
+        self._session, self._snapshot, self._marks = session, snapshot, marks
 
     def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
         if self._snapshot is not None:
@@ -338,7 +321,9 @@ class _SyncingSession(SessionInterface):
         else:
             result = self._session.run(fetches, feed_dict, options, run_metadata)
         if isinstance(result, bytes | str):
-            sync(os.fsdecode(result))
+            prefix = os.fsdecode(result)
+            sync(prefix)
+            self._marks.add(prefix)
         return result
 
     def as_default(self):

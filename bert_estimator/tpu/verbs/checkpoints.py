@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tensorflow.python.checkpoint import graph_view
 
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.verbs import pending_write
+from bert_estimator.tpu.verbs import pending_write, steady_clock
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"
@@ -243,6 +243,13 @@ def is_named(model_dir: str, prefix: str) -> bool:
     return os.path.basename(named) == os.path.basename(prefix)
 
 
+def listed_names(model_dir: str) -> set[str]:
+    """Returns the names of all checkpoints that the state file lists; none if it has no state."""
+    state = _state(model_dir)
+    paths = () if state is None else state.all_model_checkpoint_paths
+    return {os.path.basename(path) for path in paths}
+
+
 def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
     """Tells a saver which checkpoints there are when training resumes, so that it deletes old ones.
 
@@ -250,15 +257,15 @@ def remember_earlier(saver: tf.train.Saver, model_dir: str | None) -> None:
     the state file cannot be read. Earlier checkpoints that the file does not list are kept for
     good, because of `keep_checkpoint_every_n_hours`.
     """
-    state = _state(model_dir)
     paths = [p for p in reversed(_candidates(model_dir)[0]) if tf.io.gfile.exists(p + ".index")]
-    if state is not None:
-        names = {os.path.basename(path) for path in state.all_model_checkpoint_paths}
+    if has_state(model_dir):
+        names = listed_names(model_dir)
         listed = [number for number, p in enumerate(paths) if os.path.basename(p) in names]
         last = listed[-1] if listed else -1
         paths = [p for number, p in enumerate(paths) if number in listed or number > last]
+    now = steady_clock.now()  # A time to come is from a clock that has been set back since.
     saver.set_last_checkpoints_with_time(
-        [(path, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9) for path in paths]
+        [(path, min(now, tf.io.gfile.stat(path + ".index").mtime_nsec / 1e9)) for path in paths]
     )
 
 

@@ -12,7 +12,7 @@ from bert_estimator.tpu import read_ahead, warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import at_exit, checkpoints
+from bert_estimator.tpu.verbs import at_exit, checkpoints, steady_clock
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -44,6 +44,7 @@ class BuiltStep:
     """
 
     def __init__(self, job, step_class: type, input_fn: Callable, start_step: int):
+        steady_clock.install()  # The hooks' timers ask it.
         self.graph = tf.Graph()
         self._device_fn = job.config.device_fn
         with self.building():

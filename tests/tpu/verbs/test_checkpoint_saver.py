@@ -29,26 +29,6 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(folder):
-    kept = set(os.listdir(folder))
-    os.mkdir(f"{folder}/model.ckpt-6_temp")
-    files = [
-        "model.ckpt-6_temp/part-00000-of-00001.data-00000-of-00001",
-        "model.ckpt-6.data-00000-of-00001.tempstate123456789",
-        "model.ckpt-6.index.tempstate123",
-        "checkpoint.tmp0123456789abcdef",
-        "graph.pbtxt.tmp0123456789abcdef",
-        "model.ckpt-6.meta.tmp0123456789abcdef",
-    ]
-    for name in files:
-        open(f"{folder}/{name}", "w").close()
-    os.mkdir(f"{folder}/mine_temp")
-    open(f"{folder}/mine.pbtxt.tmp0123", "w").close()
-    checkpoint_saver.remove_leftovers(folder)
-    assert set(os.listdir(folder)) == kept | {"mine_temp", "mine.pbtxt.tmp0123"}
-    checkpoint_saver.remove_leftovers(f"{folder}/absent")
-
-
 def file_times(folder, step):
     return os.stat(f"{folder}/model.ckpt-{step}.index").st_mtime_ns
 
