@@ -92,6 +92,15 @@ def lower_cases(values: dict[str, Any]) -> bool | None:
     return normalizer.get("lowercase", True) is not False
 
 
+def strips_accents(values: dict[str, Any]) -> bool | None:
+    """Returns whether the normalizer of `read`'s object strips accents; None if it does so if it
+    lower-cases, or if it is not BERT's, which `check` refuses."""
+    if lower_cases(values) is None:
+        return None
+    given = values["normalizer"].get("strip_accents")
+    return given if isinstance(given, bool) else None
+
+
 def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
     """Checks that a WordPiece model cuts text as `bert_estimator.tokenization` does.
 
@@ -107,7 +116,6 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         ("normalizer", "type", [_NORMALIZER]),
         ("normalizer", "clean_text", [True]),
         ("normalizer", "handle_chinese_chars", [True]),
-        ("normalizer", "strip_accents", [None, do_lower_case]),
         ("pre_tokenizer", "type", ["BertPreTokenizer"]),
         ("model", "unk_token", [UNK]),
         ("model", "continuing_subword_prefix", ["##"]),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tokenization import Casing
 from input_pipelines import creation
 from input_pipelines import manifest as manifests
 from input_pipelines.creation_settings import CreationSettings
@@ -148,7 +149,7 @@ def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file
     own = tmp_path / "vocab.txt"
     own.write_bytes(pathlib.Path(vocab_file).read_bytes() + b"more\n")
     sha256 = manifests.sha256_of_file(vocab_file)
-    work = creation.Work("", str(own), sha256, True, SETTINGS, False, ("x",))
+    work = creation.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
     with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
         work.tokenizer  # noqa: B018
 
