@@ -150,3 +150,14 @@ def _advice(vocabulary, lower, usual):
     if usual(lower) and vocabulary.has_accents:
         return f"{arguments} and strip_accents=False ({flag} --nostrip_accents)"
     return f"{arguments} ({flag})"
+
+
+def case_beside_sigma(character: str) -> str:
+    """Returns how `str.lower` takes a character beside a sigma, whose lower case depends on it.
+
+    Returns:
+      "c" if it has a case, "i" if it is ignored when cases are looked at, or "o" for another one.
+    """
+    if (character + "Σ").lower().endswith("ς"):
+        return "c"
+    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"
