@@ -192,7 +192,7 @@ def test_tags_and_answers_keep_accents(data, tmp_path):
 
 
 def test_a_run_that_lost_accents_is_opened_and_resumed(data, tmp_path, capsys):
-    """As earlier versions made them: without the key in task.json, config.json and the manifest."""
+    """Earlier versions do not write the key into task.json and config.json."""
     flags = files(data, vocab_file=data / "vocab.txt", output_dir=tmp_path / "run")
     del flags["init_checkpoint"]
     argv = ["--do_train", "--do_export"]

@@ -5,7 +5,13 @@ import os
 import shutil
 
 from bert_estimator import json_files, storage
-from bert_estimator.interchange import added_tokens, architectures, special_tokens, tokenizer_json
+from bert_estimator.interchange import (
+    added_tokens,
+    architectures,
+    exact_tokenizer,
+    special_tokens,
+    tokenizer_json,
+)
 from bert_estimator.interchange.hugging_face_config import CONFIG, write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import (
@@ -14,6 +20,7 @@ from bert_estimator.tokenization import (
     SentencePieceTokenizer,
     Tokenizer,
     load_vocab,
+    reopen_tokenizer,
 )
 
 VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
@@ -262,14 +269,27 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     name = SENTENCE_PIECE if is_pieces else VOCABULARY
     shutil.copyfile(source.vocab_file, os.path.join(folder, name))
     # If nothing says how text was cased, the vocabulary's capitals and accents do.
-    lower, strip = source.casing or tokenizer.casing
+    casing = source.casing or tokenizer.casing
+    tokenizer = reopen_tokenizer(source.vocab_file, casing)
     longest = source.config.max_position_embeddings
     values = {
-        "tokenizer_class": "AlbertTokenizer" if is_pieces else "BertTokenizer",
-        "do_lower_case": lower,
-        **({"keep_accents": strip is False} if is_pieces else {"strip_accents": strip}),
+        "tokenizer_class": "AlbertTokenizer" if is_pieces else _ANY_CLASSES[0],
+        "do_lower_case": casing.do_lower_case,
+        **_settings(casing, is_pieces),
         # Without it, transformers cuts no text, and fails at texts with more tokens than positions.
         "model_max_length": min(source.max_seq_length or longest, longest),
         **special_tokens.names(is_pieces),
     }
     write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
+    if not is_pieces:
+        whole = exact_tokenizer.values(tokenizer)
+        write_json(os.path.join(folder, tokenizer_json.FILE), whole)
+
+
+def _settings(casing, is_pieces):
+    """Returns what else a tokenizer_config.json says, but for the lengths and special tokens."""
+    if is_pieces:
+        return {"keep_accents": casing.strip_accents is False}
+    # Unlike BertTokenizer, the class that does what tokenizer.json says does not know of segments.
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return {"strip_accents": casing.strip_accents, "model_input_names": inputs}

@@ -280,9 +280,10 @@ def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, re
     )
     fixtures.write_hugging_face(tmp_path, source)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": casing[0],
         "strip_accents": casing[1],
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": 24,
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",
