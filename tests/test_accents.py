@@ -146,7 +146,7 @@ def test_the_export_the_predictor_and_prediction_agree(classifier):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-def test_converted_files_keep_accents(classifier, tmp_path):
+def test_converted_files_keep_accents(data, classifier, tmp_path):
     hf, back = tmp_path / "hf", tmp_path / "tf1"
     assert run(convert.main, str(classifier), str(hf), "--to=hf") == 0
     settings = json.loads((hf / "tokenizer_config.json").read_text())
@@ -156,8 +156,29 @@ def test_converted_files_keep_accents(classifier, tmp_path):
     vectors = [Embedder(str(path))(["Für Größe"]) for path in (classifier, hf, back)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     np.testing.assert_array_equal(vectors[0], vectors[2])
+    hub = tmp_path / "hub"
+    assert run(convert.main, str(data / "pretrained"), str(hub), "--to=hub") == 0
+    assert open_source(str(hub)).casing == (True, False)
     stripped = Embedder(str(hf), strip_accents=True)(["Für Größe"])
     assert np.abs(stripped - vectors[0]).max() > 1e-3
+
+
+def test_a_foreign_model_that_loses_accents_needs_a_word(data, classifier, tmp_path):
+    """Its files ask for it, as half of the published Indic models do; flags decide."""
+    assert run(convert.main, str(classifier), str(tmp_path / "hf"), "--to=hf") == 0
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    path = tmp_path / "hf" / "tokenizer_config.json"
+    path.write_text('{"do_lower_case": true}')
+    with pytest.raises(ValueError, match=NOT_BY_DEFAULT):
+        Embedder(str(tmp_path / "hf"))
+    kept, stripped = (Embedder(str(tmp_path / "hf"), strip_accents=s) for s in (False, True))
+    assert np.abs(kept(["für"]) - stripped(["für"])).max() > 1e-3
+    np.testing.assert_array_equal(kept(["für"]), Embedder(str(classifier))(["für"]))
+    flags = files(data, init_checkpoint=tmp_path / "hf", output_dir=tmp_path / "run")
+    del flags["bert_config_file"]
+    assert run(run_classifier.main, "--do_train", "--strip_accents", **flags) == 0
+    task = json.loads((tmp_path / "run" / "task.json").read_text())
+    assert (task["do_lower_case"], task["strip_accents"]) == (True, None)
 
 
 def test_tags_and_answers_keep_accents(data, tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -152,6 +153,14 @@ def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file
     work = creation.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
     with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
         work.tokenizer  # noqa: B018
+
+
+def test_unfinished_work_of_earlier_versions_goes_on():
+    """What names the work's directories is as it was, unless the casing is a new one."""
+    work = creation.Work("", "vocab.txt", "sha", Casing(True), SETTINGS, False, ("x",))
+    assert work.vocabulary == ["sha", True]
+    work = dataclasses.replace(work, casing=Casing(False, True))
+    assert work.vocabulary == ["sha", False, True]
 
 
 @pytest.mark.parametrize(
