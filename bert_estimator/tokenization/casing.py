@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-_log = logging.getLogger("tensorflow")
+_log = logging.getLogger(__name__)
 
 # Published uncased vocabularies have hardly any capitals; cased ones have them in a third of words.
 _MOST_STRAY_CAPITALS = 0.05
