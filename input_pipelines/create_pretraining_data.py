@@ -97,7 +97,7 @@ def _define_flags_of_files():
         "SentencePiece model, whose name ends in .model.",
         required=True,
     )
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
+    text_flags.define_casing()
     flags.DEFINE_float(
         "eval_fraction",
         0.0,
@@ -198,7 +198,7 @@ def _create(values, output_file, there):
     for path in output_files:
         command_line.check_output("output_file", path, [*input_files, vocab_file])
     with command_line.naming("vocab_file"):
-        tokenizer = open_tokenizer(vocab_file, values.do_lower_case)
+        tokenizer = open_tokenizer(vocab_file, values.do_lower_case, values.strip_accents)
     with lock.held_for(output_files[0]):
         return _write(
             values, input_files, options, vocab_file, tokenizer, output_files, settings, there

@@ -39,7 +39,7 @@ def define_flags() -> None:
         "Train a WordPiece vocabulary (vocab.txt), or a unigram or byte-pair (bpe) model of "
         "SentencePiece (.model).",
     )
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
+    text_flags.define_casing()
 
 
 def create(values: flags.FlagValues) -> str:
@@ -75,14 +75,15 @@ def _create(values, path, there):
             f"--vocab_file={path}: --model_type is {values.model_type}. Give the name "
             "of a SentencePiece model the ending .model, and a WordPiece vocabulary another one"
         )
-    size, do_lower_case = values.vocab_size, values.do_lower_case
+    size = values.vocab_size
+    casing = {"do_lower_case": values.do_lower_case, "strip_accents": values.strip_accents}
     share = 1.0
     with lock.held_for(path):
         if is_model:
             kind = values.model_type
-            share = train_sentencepiece(sentences, path, size, kind, do_lower_case)
+            share = train_sentencepiece(sentences, path, size, kind, **casing)
         else:
-            write_vocab(train_vocabulary(sentences, size, do_lower_case), path)
+            write_vocab(train_vocabulary(sentences, size, **casing), path)
     left_out = document_filter.in_words(chosen.left_out)
     left_out = left_out and f" Left out: {left_out}."
     part = ""

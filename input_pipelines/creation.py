@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_estimator import atomic_file, json_files, storage
-from bert_estimator.tokenization import Tokenizer, open_tokenizer
+from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
 from input_pipelines import pair_files, tfrecord_file, tokenized_text
 from input_pipelines.creation_settings import CreationSettings
 from input_pipelines.instances import Pairs, make_pairs
@@ -43,9 +43,9 @@ _AT_ONCE = 1024
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(vocab_file, do_lower_case, sha256):
+def _opened(vocab_file, casing, sha256):
     """Opens a tokenizer once for each content of a file, which may change while a worker lives."""
-    tokenizer = open_tokenizer(vocab_file, do_lower_case)
+    tokenizer = reopen_tokenizer(vocab_file, casing)
     with open(storage.local(vocab_file), "rb") as file:
         check_unchanged(vocab_file, sha256, hashlib.sha256(file.read()).hexdigest())
     return tokenizer
@@ -66,7 +66,7 @@ class Work:
 
     Attributes:
       directory: where unfinished work is.
-      vocab_file, vocab_sha256, do_lower_case: the tokenizer's file, its hash, and its casing.
+      vocab_file, vocab_sha256, casing: the tokenizer's file, its hash, and its casing.
       settings: the settings of data creation.
       is_dynamic: whether the records have no masks.
       output_files: the record files.
@@ -78,7 +78,7 @@ class Work:
     directory: str
     vocab_file: str
     vocab_sha256: str
-    do_lower_case: bool
+    casing: Casing
     settings: CreationSettings
     is_dynamic: bool
     output_files: tuple[str, ...]
@@ -99,7 +99,7 @@ class Work:
         described = [
             _VERSION,
             identity,
-            [self.vocab_sha256, self.do_lower_case],
+            self.vocabulary,
             dataclasses.asdict(self.settings),
             self.is_dynamic,
             [os.path.basename(path) for path in self.output_files],
@@ -116,7 +116,13 @@ class Work:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return _opened(self.vocab_file, self.do_lower_case, self.vocab_sha256)
+        return _opened(self.vocab_file, self.casing, self.vocab_sha256)
+
+    @property
+    def vocabulary(self) -> list[str | bool]:
+        """What the tokens depend on; what is usual does not count, as before it could be chosen."""
+        lower, strip = self.casing
+        return [self.vocab_sha256, lower, *([] if strip is None else [strip])]
 
     def pair_file(self, group: int, turn: int) -> str:
         return os.path.join(self.stage, f"pairs-{group:05d}-{turn:03d}")
@@ -282,7 +288,7 @@ def remove_other_stages(work: Work) -> None:
 
 def token_paths(work: Work, parts: Sequence[TextPart]) -> tuple[list[str], str]:
     """Returns the paths of the parts' tokens, and a hash of the parts."""
-    described = [_VERSION, work.vocab_sha256, work.do_lower_case]
+    described = [_VERSION, *work.vocabulary]
     digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
     directory = os.path.join(work.directory, f"tokens-{digest}")
     identity = hashlib.sha256("\n".join(part.digest for part in parts).encode())

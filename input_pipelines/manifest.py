@@ -15,12 +15,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files, paths
+from bert_estimator.tokenization import Casing
 from input_pipelines import companions
 
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
 DYNAMIC_FORMAT_VERSION = 2
 """The version of records without masks, which `packed_records` describes."""
+_OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Manifest:
     Attributes:
       max_seq_length, max_predictions_per_seq: lengths of the features of every record.
       vocab_size, vocab_sha256: size and hash of the vocabulary.
-      do_lower_case: whether the text was lower-cased.
+      do_lower_case, strip_accents: what happened to the text, as in `tokenization.Casing`.
       num_records: number of records in all files together.
       files: the files, in order.
       token_counts: name of the file with the counts of each id in the text, int64 [vocab_size].
@@ -64,7 +66,13 @@ class Manifest:
     corpus: dict[str, Any]
     creation: dict[str, Any]
     vocab_file: str | None = None
+    strip_accents: bool | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def casing(self) -> Casing:
+        """Returns what happened to the capitals and accents of the text."""
+        return Casing(self.do_lower_case, self.strip_accents)
 
     @property
     def is_dynamic(self) -> bool:
@@ -109,7 +117,10 @@ def write_manifest(manifest: Manifest, path: str) -> None:
     """Writes the manifest, either completely or not at all."""
     temporary = path + ".tmp"
     with tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(json.dumps(dataclasses.asdict(manifest), indent=2) + "\n")
+        fields = dataclasses.asdict(manifest)
+        if manifest.strip_accents is None:
+            del fields["strip_accents"]  # which earlier versions of this program do not know
+        file.write(json.dumps(fields, indent=2) + "\n")
     tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
@@ -149,10 +160,10 @@ def _checked(kind, values, place):
     unknown = sorted(set(values) - set(fields))
     if unknown:
         raise ValueError(f"{place}: the key {unknown[0]!r} is unknown")
-    types = {"files": tuple, "corpus": dict, "creation": dict, "vocab_file": str}
+    types = {"files": tuple, "corpus": dict, "creation": dict, **_OPTIONAL}
     checked = {}
     for name, field in fields.items():
-        optional = {"default": None} if name == "vocab_file" else {}
+        optional = {"default": None} if name in _OPTIONAL else {}
         of_type = types.get(name, field.type)
         if of_type is tuple:
             checked[name] = values[name]
@@ -238,9 +249,9 @@ def find_vocabulary(record_files: Sequence[str]) -> str | None:
     return None
 
 
-def casings(record_files: Sequence[str]) -> set[bool]:
-    """Returns whether the text of record files was lower-cased, by the manifests of the files."""
-    return {manifest.do_lower_case for _, manifest in read_manifests_of(record_files).values()}
+def casings(record_files: Sequence[str]) -> set[Casing]:
+    """Returns how the text of record files was cased, by the manifests of the files."""
+    return {manifest.casing for _, manifest in read_manifests_of(record_files).values()}
 
 
 def read_token_counts(path: str) -> np.ndarray:

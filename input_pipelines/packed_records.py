@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import json_files
-from bert_estimator.tokenization import Tokenizer, open_tokenizer
+from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
 from input_pipelines import manifest as manifests
 from input_pipelines.dynamic_masking import DynamicMasking
 from input_pipelines.masked_examples import MaskedExamples
@@ -68,7 +68,7 @@ def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | No
     vocab_file = manifests.find_vocabulary([path])
     if vocab_file is None:
         raise ValueError(f"{manifest_file}: names no vocabulary. Create the data again.")
-    tokenizer = open_tokenizer(vocab_file, manifest.do_lower_case)
+    tokenizer = reopen_tokenizer(vocab_file, manifest.casing)
     prob, do_whole_word_mask = rule
     masking = Masking.for_tokenizer(
         tokenizer, prob, manifest.max_predictions_per_seq, do_whole_word_mask

@@ -105,7 +105,7 @@ def write_pretraining_records(
         directory=shards.work_directory(output_files[0]),
         vocab_file=vocab_file,
         vocab_sha256=manifests.sha256_of_file(vocab_file),
-        do_lower_case=tokenizer.do_lower_case,
+        casing=tokenizer.casing,
         settings=settings,
         is_dynamic=masking == "dynamic",
         output_files=tuple(output_files),
@@ -261,7 +261,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
         max_predictions_per_seq=settings.pop("max_predictions_per_seq"),
         vocab_size=tokenizer.vocab_size,
         vocab_sha256=vocab_sha256,
-        do_lower_case=tokenizer.do_lower_case,
+        **tokenizer.casing._asdict(),
         num_records=sum(of_file["num_records"] for of_file in facts),
         files=tuple(
             manifests.RecordFile(name=os.path.basename(path), **of_file)

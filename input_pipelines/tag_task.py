@@ -130,7 +130,7 @@ def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
         {"": features["predict"]} if "predict" in features else {},
         False,
         vocab_file,
-        tokenizer.do_lower_case,
+        tokenizer.casing,
         functools.partial(_words, list(sentences.values())),
     )
 

@@ -5,7 +5,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
-from bert_estimator.tokenization import Tokenizer
+from bert_estimator.tokenization import Casing, Tokenizer
 from input_pipelines import examples
 from input_pipelines.embedded_task import EmbeddedTask
 from input_pipelines.features import Features
@@ -27,7 +27,7 @@ class TaskData:
       evaluate, predict: name -> features; the name is "" if there is only one file.
       is_pair: whether an example is a pair of texts.
       vocab_file: the vocabulary of the features.
-      do_lower_case: whether the text was lower-cased.
+      casing: what happened to the capitals and accents of the text.
       texts: a function that yields every text of the task's files; for tagging, every word.
       write_tags: for tagging, a function of the tags predicted for `predict` that yields the lines
         of their file.
@@ -42,7 +42,7 @@ class TaskData:
     predict: dict[str, Features] | dict[str, TagFeatures]
     is_pair: bool
     vocab_file: str
-    do_lower_case: bool
+    casing: Casing
     texts: Callable[[], Iterator[str]] = tuple
     write_tags: Callable[[Tags], Iterator[str]] | None = None
     tags_extension: str = ""
@@ -106,7 +106,7 @@ def load(
         },
         task.columns.text_b is not None,
         vocab_file,
-        tokenizer.do_lower_case,
+        tokenizer.casing,
         functools.partial(examples.texts, task),
     )
 
@@ -120,5 +120,5 @@ def of_embedded(
     sides = train, {"": held_out}, {"": held_out}
     is_pair = task.train[0].text_b is not None
     texts = functools.partial(examples.texts_of, [*task.train, *task.held_out])
-    of_text = is_pair, vocab_file, tokenizer.do_lower_case, texts
+    of_text = is_pair, vocab_file, tokenizer.casing, texts
     return TaskData("classification", task.labels, ("accuracy",), *sides, *of_text)

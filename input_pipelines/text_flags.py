@@ -44,6 +44,17 @@ def define() -> None:
     )
 
 
+def define_casing() -> None:
+    """Defines the flags of `tokenization.Casing`, for commands that tokenize."""
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
+    flags.DEFINE_bool(
+        "strip_accents",
+        None,
+        "Strip accents from the text. By default, do so if it is lower-cased, and always for "
+        "SentencePiece.",
+    )
+
+
 def options(values: flags.FlagValues) -> TextOptions:
     """Returns what the flags ask for.
 

@@ -47,7 +47,7 @@ IMPERATIVE = re.compile(
     r"warm|weight|"
     r"draw|drop|evaluate|export|fill|give|group|ignore|keep|leave|let|limit|log|lower|make|mask|measure|"
     r"name|pad|predict|prepare|print|put|read|recompute|rehearse|repeat|report|require|restore|"
-    r"resume|run|sample|save|scale|score|seed|set|share|show|shuffle|skip|split|start|stop|store|"
+    r"resume|run|sample|save|scale|score|seed|set|share|show|shuffle|skip|split|start|stop|store|strip|"
     r"take|test|time|train|treat|tune|use|wait|write)\b",
     re.IGNORECASE,
 )

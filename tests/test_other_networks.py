@@ -13,7 +13,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import vocabulary
 from bert_estimator.jobs.pretraining_data import PretrainingData, check_stages
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
+from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
 
 SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)
 
@@ -102,8 +102,8 @@ def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
     same = {"bert_config_file": data[PRETRAINING.name] / "bert_config.json"}
     message = refused(PRETRAINING, path, run, capsys, do_train=False, do_eval=True, **same)
     assert (
-        f"--input_file={path}/train.tfrecord: its records were made with another vocabulary or "
-        f"--do_lower_case than {run} learned"
+        f"--input_file={path}/train.tfrecord: its records were made with another vocabulary, "
+        f"--do_lower_case or --strip_accents than {run} learned"
     ) in message
     evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
     message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)
@@ -132,7 +132,9 @@ def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
         ("vocab_sha256", ("a", "a"), True),
         ("vocab_sha256", ("a", "b"), False),
         ("vocab_sha256", ("a", None), True),
-        ("do_lower_case", (True, False), False),
+        ("casing", (Casing(True), Casing(False)), False),
+        ("casing", (Casing(True), Casing(True, False)), False),
+        ("casing", (Casing(True), Casing(True)), True),
     ],
 )
 def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
@@ -148,6 +150,7 @@ def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
     [
         (words(30)[::-1], {}, "whose token 5 is 'w0', and"),
         (words(30), {"do_lower_case": False}, "was trained with --do_lower_case=True, not False"),
+        (words(30), {"strip_accents": False}, "with --strip_accents=its default, not False"),
         (["Ww", *words(30)[1:]], {"do_lower_case": None}, None),
     ],
 )

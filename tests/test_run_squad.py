@@ -213,7 +213,7 @@ def test_the_files_of_answers(data, trained):
 def test_task_json_says_how_windows_are_made(trained):
     assert read(trained / "task.json") == {
         "kind": "question_answering", "vocab_file": "vocab.txt", "do_lower_case": True,
-        "max_seq_length": 16, "doc_stride": 4, "max_query_length": 3,
+        "strip_accents": None, "max_seq_length": 16, "doc_stride": 4, "max_query_length": 3,
         "version_2_with_negative": True,
     }  # fmt: skip
 

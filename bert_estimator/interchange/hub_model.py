@@ -17,6 +17,7 @@ Letters: B examples, F sequence length, P positions, V tokens of the vocabulary,
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import tempfile
@@ -95,10 +96,9 @@ def write(
         )
     if not any(name.startswith(network_variables.POOLER) for name in weights):
         raise ValueError(f"{source.path}: does not have a pooler, whose output a module gives")
-    lower = source.do_lower_case
-    lower = tokenizer.do_lower_case if lower is None else lower
+    casing = source.casing or tokenizer.casing
     with tf.init_scope(), tempfile.TemporaryDirectory() as beside:
-        network_files.write(beside, source)
+        network_files.write(beside, dataclasses.replace(source, **casing._asdict()))
         module = _Encoder(source.config, weights)
         files = {name: os.path.join(beside, name) for name in os.listdir(beside)}
         module.files = [tf.saved_model.Asset(path) for path in files.values()]
@@ -106,7 +106,9 @@ def write(
         module.vocab_file = next(
             asset for name, asset in zip(files, module.files, strict=True) if name in vocabularies
         )
-        module.do_lower_case = tf.Variable(lower, trainable=False, name="do_lower_case")
+        module.do_lower_case = tf.Variable(
+            casing.do_lower_case, trainable=False, name="do_lower_case"
+        )
         tf.saved_model.save(module, folder, signatures={"serving_default": module.serve})
         _check(tf.saved_model.load_v2(folder), source.config, weights)
 

@@ -133,7 +133,7 @@ def open_directory(folder: str, path: str) -> Source:
     if outputs and kind is None and not has_pooler:
         kind = TAGGING  # all that a classifier without a pooler can be
     vocab_file = hugging_face_tokenizer.find_vocabulary(folder)
-    do_lower_case, max_seq_length = hugging_face_tokenizer.read_settings(folder)
+    casing, max_seq_length = hugging_face_tokenizer.read_settings(folder)
     return Source(
         path=path,
         format=HUGGING_FACE,
@@ -143,7 +143,8 @@ def open_directory(folder: str, path: str) -> Source:
         config=config,
         vocab_file=vocab_file,
         kind=kind,
-        do_lower_case=do_lower_case,
+        do_lower_case=casing and casing.do_lower_case,
+        strip_accents=casing and casing.strip_accents,
         max_seq_length=max_seq_length,
         architecture=architecture,
         **hugging_face_config.task_of(values, path_of_config, outputs, kind),

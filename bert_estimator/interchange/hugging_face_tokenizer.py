@@ -5,14 +5,22 @@ import os
 import shutil
 
 from bert_estimator import json_files, storage
-from bert_estimator.interchange import added_tokens, architectures, special_tokens, tokenizer_json
+from bert_estimator.interchange import (
+    added_tokens,
+    architectures,
+    exact_tokenizer,
+    special_tokens,
+    tokenizer_json,
+)
 from bert_estimator.interchange.hugging_face_config import CONFIG, write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
+    Casing,
     SentencePieceTokenizer,
     Tokenizer,
     load_vocab,
+    reopen_tokenizer,
 )
 
 VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
@@ -27,6 +35,7 @@ _CLASSES = tuple(
 _ANY_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Settings of tokenizer_config.json, and what they must be if they are there.
 _FIXED = {
+    "tokenize_chinese_chars": True,
     "do_basic_tokenize": True,
     "do_word_tokenize": True,
     "do_subword_tokenize": True,
@@ -35,7 +44,6 @@ _FIXED = {
     "truncation_side": "right",
     "padding_side": "right",
     # Of SentencePiece.
-    "keep_accents": False,
     "remove_space": True,
 }
 _OTHER_TOKENS = "text would be cut into other tokens than the model knows"
@@ -119,35 +127,34 @@ def _check_same(whole, path, vocab_file, tokens):
             )
 
 
-def read_settings(folder: str) -> tuple[bool | None, int | None]:
-    """Returns (do_lower_case, model_max_length) of the directory's tokenizer_config.json; None for
-    a setting that it does not have. Without its do_lower_case, tokenizer.json's counts.
+def read_settings(folder: str) -> tuple[Casing | None, int | None]:
+    """Returns (casing, model_max_length) of the directory's tokenizer_config.json; None for what it
+    does not say. Without its do_lower_case and strip_accents, tokenizer.json's count.
 
     Raises:
       ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
     """
     path = os.path.join(folder, special_tokens.TOKENIZER)
     values = json_files.read(path) if os.path.exists(path) else {}
-    lower, length = values.get("do_lower_case"), values.get("model_max_length")
-    # By default BertTokenizer is google-research/bert's, which strips accents if it lower-cases.
-    usual = {"strip_accents": lower is not False, "tokenize_chinese_chars": True}
-    for name, value in usual.items():
-        given = values.get(name)
-        if isinstance(given, bool) and given != value:
-            shown = f"{name}={str(given).lower()}"
-            raise ValueError(
-                f"{path}: {shown} with do_lower_case={str(lower is not False).lower()} is not "
-                f"supported: {_OTHER_TOKENS}. To use it all the same, take {name} out of the file"
-            )
     whole = tokenizer_json.read(folder)
     name = _check_class(folder, values, path, whole is not None)
     _check_fixed(values, path)
-    lower = lower if isinstance(lower, bool) else None
+    lower, strips, keeps = (
+        given if isinstance(given := values.get(key), bool) else None
+        for key in ("do_lower_case", "strip_accents", "keep_accents")
+    )
     if whole is not None and tokenizer_json.is_wordpiece(whole):
         lower = _lower_case(whole, folder, lower, name in _ANY_CLASSES)
         tokenizer_json.check(whole, os.path.join(folder, tokenizer_json.FILE), lower)
+        strips = _strips_accents(whole, folder, lower, strips, name in _ANY_CLASSES)
+    if os.path.exists(os.path.join(folder, SENTENCE_PIECE)):
+        strips = False if keeps else None
+    elif strips is not None:
+        lower = lower is not False  # BertTokenizer lower-cases by default
+        strips = None if strips == lower else strips
+    length = values.get("model_max_length")
     return (
-        lower,
+        None if lower is None and strips is None else Casing(lower is not False, strips),
         # transformers writes a number beyond all lengths for "not known".
         length if type(length) is int and 0 < length < 1 << 31 else None,
     )
@@ -215,6 +222,30 @@ def _lower_case(whole, folder, recorded, is_any):
     )
 
 
+def _strips_accents(whole, folder, lower, recorded, is_any):
+    """Returns whether accents are stripped, by a tokenizer.json and tokenizer_config.json.
+
+    transformers' BertTokenizer takes it from tokenizer_config.json, and strips accents with
+    lower-casing if that does not say it; its general classes take it from tokenizer.json.
+    """
+    strips = tokenizer_json.strips_accents(whole)
+    usual = lower is not False
+    if strips is None or strips == (usual if recorded is None else recorded):
+        return recorded
+    if recorded is None and is_any:
+        return strips
+    if recorded is not None and not is_any:
+        return recorded
+    said = f"lacks it, which means {str(usual).lower()}"
+    if recorded is not None:
+        said = f"says {str(recorded).lower()}"
+    raise ValueError(
+        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: strip_accents="
+        f"{str(strips).lower()}, but strip_accents of {special_tokens.TOKENIZER} {said}. The two "
+        "must agree. Write there whether the model's text lost its accents"
+    )
+
+
 def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     """Writes the vocabulary, and how text meets it.
 
@@ -237,14 +268,28 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     # An ALBERT is written as it is published, with its SentencePiece model.
     name = SENTENCE_PIECE if is_pieces else VOCABULARY
     shutil.copyfile(source.vocab_file, os.path.join(folder, name))
-    # If nothing says how text was cased, the vocabulary's capitals do.
-    lower = tokenizer.do_lower_case if source.do_lower_case is None else source.do_lower_case
+    # If nothing says how text was cased, the vocabulary's capitals and accents do.
+    casing = source.casing or tokenizer.casing
+    tokenizer = reopen_tokenizer(source.vocab_file, casing)
     longest = source.config.max_position_embeddings
     values = {
-        "tokenizer_class": "AlbertTokenizer" if is_pieces else "BertTokenizer",
-        "do_lower_case": lower,
+        "tokenizer_class": "AlbertTokenizer" if is_pieces else _ANY_CLASSES[0],
+        "do_lower_case": casing.do_lower_case,
+        **_settings(casing, is_pieces),
         # Without it, transformers cuts no text, and fails at texts with more tokens than positions.
         "model_max_length": min(source.max_seq_length or longest, longest),
         **special_tokens.names(is_pieces),
     }
     write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
+    if not is_pieces:
+        whole = exact_tokenizer.values(tokenizer)
+        write_json(os.path.join(folder, tokenizer_json.FILE), whole)
+
+
+def _settings(casing, is_pieces):
+    """Returns what else a tokenizer_config.json says, but for the lengths and special tokens."""
+    if is_pieces:
+        return {"keep_accents": casing.strip_accents is False}
+    # Unlike BertTokenizer, the class that does what tokenizer.json says does not know of segments.
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return {"strip_accents": casing.strip_accents, "model_input_names": inputs}

@@ -1,10 +1,10 @@
 """What lies beside a TF1 checkpoint: the network, the vocabulary, and the task it was trained on.
 
 google-research/bert publishes bert_config.json and vocab.txt. This project adds task.json, with the
-keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `max_seq_length` and
-`version_2_with_negative` of `Source`; a key whose value is not known is null, or missing. Earlier
-versions of this project did not write it: for their runs, the same is read from labels.txt (a label
-a line) and from the flags in the run's config.json.
+keys `kind`, `labels`, `output_names`, `is_pair`, `do_lower_case`, `strip_accents`,
+`max_seq_length` and `version_2_with_negative` of `Source`; a key whose value is not known is null,
+or missing. Earlier versions of this project did not write it: for their runs, the same is read from
+labels.txt (a label a line) and from the flags in the run's config.json.
 """
 
 import json
@@ -26,6 +26,7 @@ _KEYS = {
     "kind": str,
     "is_pair": bool,
     "do_lower_case": bool,
+    "strip_accents": bool,
     "max_seq_length": int,
     "version_2_with_negative": bool,
 }
@@ -68,6 +69,7 @@ def write(folder: str, source: Source) -> None:
         "output_names": list(source.output_names),
         "is_pair": source.is_pair,
         "do_lower_case": source.do_lower_case,
+        "strip_accents": source.strip_accents,
         "max_seq_length": source.max_seq_length,
         "version_2_with_negative": source.version_2_with_negative,
     }
@@ -133,7 +135,7 @@ def _task_of_run(folder):
         flags = json_files.field(json_files.read(path), "flags", dict, path)
         task = {
             name: json_files.field(json_files.check(flags[name], dict, path), "value", object, path)
-            for name in ("do_lower_case", "max_seq_length", "task_kind")
+            for name in ("do_lower_case", "strip_accents", "max_seq_length", "task_kind")
             if name in flags
         }
         # --task_kind is for one's own files. Of the named tasks, none has several labels for a

@@ -7,7 +7,7 @@ from typing import Any
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import TASK_KINDS
 from bert_estimator.interchange import layer_groups
-from bert_estimator.tokenization import Tokenizer, open_tokenizer
+from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
@@ -43,6 +43,8 @@ class Source:
         weights says so.
       do_lower_case: whether the model's text is lower-cased; None if nothing beside the weights
         says so.
+      strip_accents: whether accents are taken away from the model's text; None for what is usual
+        (see `tokenization.Casing`), or if nothing beside the weights says so.
       max_seq_length: the longest sequence in tokens that the model was trained on; None if nothing
         beside the weights says so.
       version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
@@ -64,9 +66,17 @@ class Source:
     kind: str | None = None
     is_pair: bool | None = None
     do_lower_case: bool | None = None
+    strip_accents: bool | None = None
     max_seq_length: int | None = None
     version_2_with_negative: bool | None = None
     architecture: str | None = None
+
+    @property
+    def casing(self) -> Casing | None:
+        """How the model's text is cased; None if nothing beside the weights says so."""
+        if self.do_lower_case is None:
+            return None
+        return Casing(self.do_lower_case, self.strip_accents)
 
     def check_network(self, config: BertConfig) -> None:
         """Checks that a checkpoint of another project gets a network that computes the same.
@@ -136,17 +146,20 @@ class Source:
         self.check_network(config)
         return dataclasses.replace(self, config=config, vocab_file=vocab_file)
 
-    def open_tokenizer(self, do_lower_case: bool | None = None) -> Tokenizer:
+    def open_tokenizer(
+        self, do_lower_case: bool | None = None, strip_accents: bool | None = None
+    ) -> Tokenizer:
         """Returns the tokenizer of the vocabulary.
 
         Args:
           do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
+          strip_accents: whether accents are taken away; see `tokenization.open_tokenizer`.
 
         Raises:
           ValueError: the vocabulary is damaged, was made with the other casing, or has more tokens
             than the network.
         """
-        tokenizer = open_tokenizer(self.vocab_file, do_lower_case)
+        tokenizer = open_tokenizer(self.vocab_file, do_lower_case, strip_accents)
         if tokenizer.vocab_size > self.config.vocab_size:
             raise ValueError(
                 f"{self.vocab_file}: has {tokenizer.vocab_size} tokens, but the network of "

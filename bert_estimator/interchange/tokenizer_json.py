@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from bert_estimator import json_files
+from bert_estimator.interchange import exact_tokenizer
 from bert_estimator.tokenization import CLS, SEP, UNK
 
 FILE = "tokenizer.json"
@@ -84,12 +85,25 @@ def tokens(values: dict[str, Any], path: str) -> list[str]:
 
 
 def lower_cases(values: dict[str, Any]) -> bool | None:
-    """Returns whether the normalizer of `read`'s object lower-cases text; None if it is not BERT's,
-    which `check` refuses."""
+    """Returns whether the normalizer of `read`'s object lower-cases text; None if it is neither
+    BERT's nor `exact_tokenizer`'s, which `check` refuses."""
+    if (exact := exact_tokenizer.casing_of(values)) is not None:
+        return exact.do_lower_case
     normalizer = values.get("normalizer")
     if not isinstance(normalizer, dict) or normalizer.get("type") != _NORMALIZER:
         return None
     return normalizer.get("lowercase", True) is not False
+
+
+def strips_accents(values: dict[str, Any]) -> bool | None:
+    """Returns whether the normalizer of `read`'s object strips accents; None if it does so if it
+    lower-cases, or if `check` refuses it."""
+    if (exact := exact_tokenizer.casing_of(values)) is not None:
+        return exact.do_lower_case if exact.strip_accents is None else exact.strip_accents
+    if lower_cases(values) is None:
+        return None
+    given = values["normalizer"].get("strip_accents")
+    return given if isinstance(given, bool) else None
 
 
 def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
@@ -103,15 +117,17 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
     Raises:
       ValueError: it cuts text in another way.
     """
-    for part, key, allowed in (
+    parts = [
         ("normalizer", "type", [_NORMALIZER]),
         ("normalizer", "clean_text", [True]),
         ("normalizer", "handle_chinese_chars", [True]),
-        ("normalizer", "strip_accents", [None, do_lower_case]),
         ("pre_tokenizer", "type", ["BertPreTokenizer"]),
+    ]
+    for part, key, allowed in (
+        *(parts if exact_tokenizer.casing_of(values) is None else ()),
         ("model", "unk_token", [UNK]),
         ("model", "continuing_subword_prefix", ["##"]),
-        # Of words between 100 and 200 characters, docs/fine_tuning.md tells.
+        # Of words between 100 and 200 characters, docs/tokens.md tells.
         ("model", "max_input_chars_per_word", [100, 200]),
         ("truncation", "direction", ["Right"]),
         ("padding", "direction", ["Right"]),

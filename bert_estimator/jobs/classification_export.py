@@ -17,10 +17,10 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
     """Returns whether an export is to take text; see `text_export.takes_text`."""
 
     def why_not():
-        return text_export.why_not(task.vocab_file, task.do_lower_case)
+        return text_export.why_not(task.vocab_file, task.casing)
 
     def check():
-        tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
+        tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
         number = text_model.check_texts(tokenizer, task.texts())
         what = "words" if task.kind == _TAGGING else "texts"
         return f"splits all {number} {what} of the task as training does"
@@ -30,7 +30,7 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
 
 def text_parts(config: ClassificationConfig, task: TaskData) -> TextParts:
     """Returns what makes an export take text, if `takes_text` says that it can."""
-    tokenizer = tokenization.open_tokenizer(task.vocab_file, task.do_lower_case)
+    tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
     length = config.max_seq_length
     if task.kind == _TAGGING:
         return text_export.windowed(lambda: tag_model.TaggedText(tokenizer, length, task.labels))

@@ -87,6 +87,7 @@ class Classification(FineTuning):
         is_pair         whether an example is a pair of texts
         vocab_file      name of the vocabulary beside it; vocab.model is a SentencePiece model
         do_lower_case   whether text is lower-cased
+        strip_accents   whether accents are taken away; null: as is usual with do_lower_case
         max_seq_length  the length in tokens to which examples are cut
         """
         task = self._data.task
@@ -95,7 +96,7 @@ class Classification(FineTuning):
             "labels": task.labels,
             "is_pair": task.is_pair,
             "vocab_file": vocabulary.name_in_run(task.vocab_file),
-            "do_lower_case": task.do_lower_case,
+            **task.casing._asdict(),
             "max_seq_length": self._config.max_seq_length,
         }
 

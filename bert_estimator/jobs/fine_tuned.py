@@ -117,6 +117,13 @@ def check(
                     f"{json_files.shown(learned)}, but the flags and files ask for "
                     f"{json_files.shown(asked)}. {_WHAT_TO_DO}"
                 )
+        strips = source.strip_accents, task.get("strip_accents", source.strip_accents)
+        if source.do_lower_case is not None and strips[0] != strips[1]:
+            learned, asked = ("its default" if strip is None else str(strip) for strip in strips)
+            raise ValueError(
+                f"{source.path}: the network was trained with strip_accents={learned}, but the "
+                f"flags ask for {asked}. {_WHAT_TO_DO}"
+            )
         if source.version_2_with_negative and task.get("version_2_with_negative") is False:
             raise ValueError(
                 f"{source.path}: the network was trained with --version_2_with_negative, to leave "

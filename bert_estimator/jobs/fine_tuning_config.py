@@ -42,6 +42,12 @@ class FineTuningConfig(JobConfig):
         "Lower-case the text, if the vocabulary was made of lower-cased text.",
         eval_may_differ=True,
     )
+    strip_accents: bool | None = flags.field(
+        None,
+        "Strip accents from the text. By default, do so if it is lower-cased, and always for "
+        "SentencePiece.",
+        eval_may_differ=True,
+    )
     predict_batch_size: int = flags.field(
         8, "Predict global batches of this many examples.", may_differ=True
     )

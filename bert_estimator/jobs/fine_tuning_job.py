@@ -22,6 +22,7 @@ from bert_estimator.jobs.rounded_weights import rounded
 from bert_estimator.jobs.run import Run, evaluation_line
 from bert_estimator.jobs.text_export import TextParts
 from bert_estimator.layers import primitives
+from bert_estimator.tokenization import Casing
 from input_pipelines import features_input
 from input_pipelines.features_input import Batches
 from input_pipelines.sorted_batches import SortedBatches
@@ -81,8 +82,8 @@ class FineTuning(abc.ABC):
             flag = next((name for name in config.DATA_FLAGS if getattr(config, name)), "output_dir")
             directory.check_config(config.settings_to_go_on(), self._data.digest(), flag)
             if config.init_checkpoint and not directory.holds_checkpoint():
-                lower = self.task()["do_lower_case"]
-                vocabulary.check_start(config, self._data.vocab_file, lower, "vocab_file")
+                casing = Casing(*(self.task()[name] for name in Casing._fields))
+                vocabulary.check_start(config, self._data.vocab_file, casing, "vocab_file")
                 source = interchange.open_source(config.init_checkpoint)
                 fine_tuned.warn_of_another_task(source, self.head(), self.task())
         self._run = Run(config, directory, self._estimator(config, self._data, self._master))

@@ -35,8 +35,8 @@ class PretrainingData:
       digest, eval_digest: hashes of the records to train and to evaluate on.
       is_held_out: whether the records to evaluate on are other records than the training records.
       vocab_file: the vocabulary that made the training records, or None if it is not known.
-      do_lower_case: whether the text of the training records is lower-cased, or None if it is not
-        known.
+      casing: what happened to the capitals and accents of the training records' text, or None if
+        it is not known.
       vocab_sha256: the checksum of the vocabulary that made the training records, or None if it is
         not known.
       token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
@@ -50,7 +50,7 @@ class PretrainingData:
     eval_digest: str
     is_held_out: bool
     vocab_file: str | None = None
-    do_lower_case: bool | None = None
+    casing: tokenization.Casing | None = None
     vocab_sha256: str | None = None
     token_counts: Any = None
 
@@ -145,15 +145,20 @@ def check_evaluated(config: PretrainingConfig, data: PretrainingData) -> None:
     Raises:
       FlagError: the files beside its checkpoints say that they are not.
     """
-    path, lower = config.output_dir, None
+    path, casing = config.output_dir, None
     task_file = os.path.join(path, NETWORK_FILES[1])
     if os.path.exists(task_file):
         with flags.named("output_dir"):
-            lower = json_files.read(task_file).get("do_lower_case")
+            task = json_files.read(task_file)
+        if task.get("do_lower_case") is not None:
+            casing = tokenization.Casing(task["do_lower_case"], task.get("strip_accents"))
     vocab_file = RunDirectory(path).vocab_file()
-    learned = vocab_file and manifest.sha256_of_file(vocab_file), lower
-    rule = f"its records were made with another vocabulary or --do_lower_case than {path} learned"
-    for pair in zip(learned, (data.vocab_sha256, data.do_lower_case), strict=True):
+    learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
+    rule = (
+        "its records were made with another vocabulary, --do_lower_case or --strip_accents than "
+        f"{path} learned"
+    )
+    for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
         flags.check(None in pair or pair[0] == pair[1], "input_file", config.input_file, rule)
 
 
@@ -164,11 +169,11 @@ def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) ->
       FlagError: a stage has another vocabulary or casing than the stage before it.
     """
     for (_, before), (config, data) in itertools.pairwise(stages):
-        for name in ("vocab_sha256", "do_lower_case"):
+        for name in ("vocab_sha256", "casing"):
             values = {getattr(before, name), getattr(data, name)} - {None}
             rule = (
-                "its records were made with another vocabulary or --do_lower_case than the records "
-                "of the stage before"
+                "its records were made with another vocabulary, --do_lower_case or "
+                "--strip_accents than the records of the stage before"
             )
             flags.check(len(values) < 2, "input_file", config.input_file, rule)
 
@@ -182,7 +187,7 @@ def _warn_of_text_on_both_sides(record_files):
 
 def _check_one_vocabulary(flag, value, files, others):
     is_one = len(manifest.vocabularies(files)) < 2 and len(manifest.casings(files)) < 2
-    rule = f"its records and {others} were not made with one vocabulary and --do_lower_case"
+    rule = f"its records and {others} were not made with one vocabulary and casing"
     flags.check(is_one, flag, value, rule)
 
 

@@ -13,6 +13,7 @@ from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.pretraining_config import PretrainingConfig
 from bert_estimator.jobs.run import Run, locked
 from bert_estimator.provenance import Origin
+from bert_estimator.tokenization import Casing
 from input_pipelines import pretraining_input
 
 
@@ -82,12 +83,14 @@ class Pretraining:
             if is_of_stage and not os.path.exists(f"{config.init_checkpoint}.index"):
                 starts = False  # the stage before it will make it; `run` compares their records
             if starts:
-                vocabulary.check_start(
-                    config, self.data.vocab_file, self.data.do_lower_case, "input_file"
-                )
+                vocabulary.check_start(config, self.data.vocab_file, self.data.casing, "input_file")
             task = {
                 "kind": "pretraining",
-                "do_lower_case": self.data.do_lower_case,
+                **(
+                    self.data.casing._asdict()
+                    if self.data.casing
+                    else dict.fromkeys(Casing._fields)
+                ),
                 "max_seq_length": config.max_seq_length,
             }
             vocabulary.check_kept(directory, self.data.vocab_file)
@@ -99,7 +102,7 @@ class Pretraining:
             pretraining_data.check_evaluated(config, self.data)
         elif config.init_checkpoint:
             given = "eval_input_file" if config.eval_input_file else "input_file"
-            read = self.data.vocab_file, self.data.do_lower_case
+            read = self.data.vocab_file, self.data.casing
             vocabulary.check_start(config, *read, given)
         self._bert_config = bert_config
 

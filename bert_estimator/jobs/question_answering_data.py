@@ -22,14 +22,14 @@ class QuestionAnsweringData:
     Attributes:
       bert_config: the network.
       vocab_file: the vocabulary of the windows.
-      do_lower_case: whether their text is lower-cased.
+      casing: what happens to the capitals and accents of their text.
       train, evaluate, predict: the windows, or None if the configuration does not ask for them.
       baselines: function without arguments that returns a dict of name -> F1 on `evaluate`.
     """
 
     bert_config: BertConfig
     vocab_file: str
-    do_lower_case: bool
+    casing: tokenization.Casing
     train: Windows | None
     evaluate: Windows | None
     predict: Windows | None
@@ -95,7 +95,7 @@ def _load_files(config):
         return {"no answer": _f1(evaluate.questions, {})}
 
     return QuestionAnsweringData(
-        bert_config, config.vocab_file, config.do_lower_case, train, evaluate, predict, baselines
+        bert_config, config.vocab_file, tokenizer.casing, train, evaluate, predict, baselines
     )
 
 
@@ -123,7 +123,7 @@ def _load_embedded(config):
         }
 
     return QuestionAnsweringData(
-        bert_config, vocab_file, config.do_lower_case, train, held_out, held_out, baselines
+        bert_config, vocab_file, tokenizer.casing, train, held_out, held_out, baselines
     )
 
 

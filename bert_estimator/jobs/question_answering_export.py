@@ -16,7 +16,7 @@ def takes_text(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> 
     """Returns whether an export is to take text; see `text_export.takes_text`."""
 
     def why_not():
-        return text_export.why_not(data.vocab_file, data.do_lower_case, with_offsets=True)
+        return text_export.why_not(data.vocab_file, data.casing, with_offsets=True)
 
     def check():
         settings = _settings(config, data)
@@ -37,7 +37,7 @@ def text_parts(config: QuestionAnsweringConfig, data: QuestionAnsweringData) -> 
 
 def _settings(config, data):
     return Settings(
-        tokenization.open_tokenizer(data.vocab_file, data.do_lower_case),
+        tokenization.reopen_tokenizer(data.vocab_file, data.casing),
         config.max_seq_length,
         config.doc_stride,
         config.max_query_length,

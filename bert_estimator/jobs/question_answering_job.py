@@ -53,6 +53,7 @@ class QuestionAnswering(FineTuning):
         kind              "question_answering"
         vocab_file        name of the vocabulary beside it; vocab.model is a SentencePiece model
         do_lower_case     whether text is lower-cased
+        strip_accents     whether accents are taken away; null: as is usual with do_lower_case
         max_seq_length    the length in tokens of a question with a window of its context
         doc_stride, max_query_length, version_2_with_negative
                           the flags of these names
@@ -61,7 +62,7 @@ class QuestionAnswering(FineTuning):
         return {
             "kind": "question_answering",
             "vocab_file": vocabulary.name_in_run(self._data.vocab_file),
-            "do_lower_case": self._data.do_lower_case,
+            **self._data.casing._asdict(),
             "max_seq_length": config.max_seq_length,
             "doc_stride": config.doc_stride,
             "max_query_length": config.max_query_length,

@@ -47,17 +47,17 @@ class WindowedText(Protocol):
         """Returns the outputs of `serving_default`, from the predictions for the windows."""
 
 
-def why_not(vocab_file: str, do_lower_case: bool, with_offsets: bool = False) -> str:
+def why_not(vocab_file: str, casing: tokenization.Casing, with_offsets: bool = False) -> str:
     """Returns why a graph cannot split text by a vocabulary, or "".
 
     Args:
-      vocab_file, do_lower_case: the vocabulary and its casing.
+      vocab_file, casing: the vocabulary and its casing.
       with_offsets: whether the graph has to tell, too, which characters a token comes from.
     """
     reason = graph_sentencepiece.load_operations() if vocab_file.endswith(".model") else ""
     if reason:
         return reason
-    tokenizer = tokenization.open_tokenizer(vocab_file, do_lower_case)
+    tokenizer = tokenization.reopen_tokenizer(vocab_file, casing)
     reason = graph_tokenizer.why_not(tokenizer)
     if with_offsets:
         reason = reason or graph_tokenizer.why_not_offsets(tokenizer)

@@ -25,11 +25,16 @@ def open_tokenizer(
     """Opens a vocabulary.
 
     Raises:
-      FlagError: it is not a vocabulary, has another casing than --do_lower_case says, or has more
-        tokens than the network.
+      FlagError: it is not a vocabulary, has another casing than --do_lower_case and --strip_accents
+        say, or has more tokens than the network.
     """
+    lower, strip = config.do_lower_case, config.strip_accents
     with flags.named("vocab_file"):
-        tokenizer = tokenization.open_tokenizer(vocab_file, config.do_lower_case)
+        if strip is None and RunDirectory(config.output_dir).holds_checkpoint():
+            # A run of an earlier version may have lost accents, and goes on as it began.
+            casing = tokenization.Casing(lower)
+            strip = tokenization.reopen_tokenizer(vocab_file, casing).strips_accents
+        tokenizer = tokenization.open_tokenizer(vocab_file, lower, strip)
     flags.check(
         tokenizer.vocab_size <= bert_config.vocab_size,
         "vocab_file",
@@ -46,7 +51,8 @@ def completed(config: Config) -> Config:
     The casing comes with it, if the files beside the weights say the casing.
 
     Raises:
-      FlagError: there is no vocabulary, or it has another casing than --do_lower_case says.
+      FlagError: there is no vocabulary, or it has another casing than --do_lower_case and
+        --strip_accents say.
     """
     if config.vocab_file or config.embedded:
         return config
@@ -63,7 +69,20 @@ def completed(config: Config) -> Config:
         config.do_lower_case,
         f"{config.init_checkpoint} was trained with {lower}; leave it out",
     )
-    return dataclasses.replace(config, vocab_file=source.vocab_file, do_lower_case=lower)
+    strip = config.strip_accents
+    if source.casing is not None:
+        if strip is None:
+            strip = source.strip_accents
+        given = tokenization.reopen_tokenizer(source.vocab_file, tokenization.Casing(lower, strip))
+        flags.check(
+            given.casing == source.casing,
+            "strip_accents",
+            strip,
+            f"{config.init_checkpoint} was trained with {not strip}; leave it out",
+        )
+    return dataclasses.replace(
+        config, vocab_file=source.vocab_file, do_lower_case=lower, strip_accents=strip
+    )
 
 
 def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
@@ -96,7 +115,7 @@ def name_in_run(vocab_file: str) -> str:
 
 
 def check_start(
-    config: JobConfig, vocab_file: str | None, do_lower_case: bool | None, flag: str
+    config: JobConfig, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
 ) -> None:
     """Checks that the network of --init_checkpoint was trained on the same tokens.
 
@@ -105,7 +124,7 @@ def check_start(
 
     Args:
       config: the configuration, with --init_checkpoint.
-      vocab_file, do_lower_case: what the examples are made with; None if it is not known.
+      vocab_file, casing: what the examples are made with; None if it is not known.
       flag: the flag that they come from.
 
     Raises:
@@ -114,8 +133,10 @@ def check_start(
     with flags.named("init_checkpoint"):
         source = interchange.open_source(config.init_checkpoint)
     found = ""
-    if None not in (source.do_lower_case, do_lower_case) and source.do_lower_case != do_lower_case:
-        found = f"with --do_lower_case={source.do_lower_case}, not {do_lower_case}"
+    if None not in (source.casing, casing) and source.casing != casing:
+        name = next(n for n in casing._fields if getattr(source, n) != getattr(casing, n))
+        theirs, ours = (_shown(getattr(values, name)) for values in (source, casing))
+        found = f"with --{name}={theirs}, not {ours}"
     elif source.vocab_file is not None and vocab_file is not None:
         with flags.named("init_checkpoint"):
             differs = _first_difference(source.vocab_file, vocab_file)
@@ -135,6 +156,10 @@ def check_start(
         f"--{flag}: {found}. Use the same vocabulary and casing, or add --allow_partial_init to "
         "go on all the same"
     )
+
+
+def _shown(value):
+    return "its default" if value is None else value
 
 
 def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:

@@ -194,6 +194,19 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="leave texts in the case that they have",
     )
+    add(
+        "--strip_accents",
+        action="store_true",
+        default=None,
+        help="strip accents from texts (default: as the files beside the weights say)",
+    )
+    add(
+        "--nostrip_accents",
+        dest="strip_accents",
+        action="store_false",
+        default=None,
+        help="leave texts the accents that they have",
+    )
     add("--vocab_file", help="use this vocabulary, not the one beside the weights")
     add("--bert_config_file", help="take the network from this, if none lies beside the weights")
     add("--checkpoint", choices=["best", "newest"], help="open this checkpoint of a run")
@@ -241,6 +254,7 @@ def main(argv: list[str]) -> int:
                     args.bert_config_file,
                     args.do_lower_case,
                     args.checkpoint,
+                    args.strip_accents,
                 )
             if args.format == "npy":
                 errors = write_vectors(embedder, reader, sys.stdout.buffer, _report)

@@ -45,6 +45,8 @@ class Embedder:
         network than lies there is an error.
       do_lower_case: whether text is lower-cased; None means what the files beside the weights say,
         or else what the capitals of the vocabulary say.
+      strip_accents: whether accents are taken away; None means what these files say, or else what
+        is usual: as do_lower_case says, and always for SentencePiece.
       checkpoint: which checkpoint of a run, as for `interchange.open_source`.
 
     Attributes:
@@ -68,6 +70,7 @@ class Embedder:
         bert_config_file: str | None = None,
         do_lower_case: bool | None = None,
         checkpoint: str | None = None,
+        strip_accents: bool | None = None,
     ):
         texts_lib.check_batch_size(batch_size)
         if pooling not in POOLINGS:
@@ -85,7 +88,9 @@ class Embedder:
             )
         if do_lower_case is None:
             do_lower_case = source.do_lower_case
-        self._tokenizer = source.open_tokenizer(do_lower_case)
+        if strip_accents is None:
+            strip_accents = source.strip_accents
+        self._tokenizer = source.open_tokenizer(do_lower_case, strip_accents)
         self._layers = _layer_numbers(layers, self._config.num_hidden_layers)
         self.max_seq_length = _length(max_seq_length, source)
         self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))

@@ -25,7 +25,7 @@ class TextTask:
       labels: the labels in the order of the outputs' columns; empty for regression.
       is_pair: whether the task is about pairs of texts.
       vocab_file: path of the vocabulary.
-      do_lower_case: whether text is lower-cased.
+      casing: what happens to the capitals and accents of text.
       max_seq_length: the length in tokens to which examples are cut.
     """
 
@@ -33,12 +33,12 @@ class TextTask:
     labels: tuple[str, ...]
     is_pair: bool
     vocab_file: str
-    do_lower_case: bool
+    casing: tokenization.Casing
     max_seq_length: int
 
     def open_tokenizer(self) -> tokenization.Tokenizer:
         """Returns the tokenizer of the vocabulary; raises ValueError if it is damaged."""
-        return tokenization.open_tokenizer(self.vocab_file, self.do_lower_case)
+        return tokenization.reopen_tokenizer(self.vocab_file, self.casing)
 
 
 def find(path: str) -> str:
@@ -98,6 +98,7 @@ def read_task(export_dir: str) -> TextTask:
     if kind not in TASK_KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(TASK_KINDS)}, not {kind!r}")
     is_pair, lower = (json_files.field(values, k, bool, path) for k in ("is_pair", "do_lower_case"))
+    strip = json_files.field(values, "strip_accents", bool, path, default=None)
     labels = json_files.field(values, "labels", list, path)
     json_files.items(labels, str, f"{path}: labels")
     if (kind == _REGRESSION) == bool(labels) or len(set(labels)) < len(labels):
@@ -111,7 +112,8 @@ def read_task(export_dir: str) -> TextTask:
     length = json_files.field(values, "max_seq_length", int, path)
     if length < LEAST_TOKENS:
         raise ValueError(f"{path}: max_seq_length must be at least {LEAST_TOKENS}, not {length}")
-    return TextTask(kind, tuple(labels), is_pair, vocab_file, lower, length)
+    casing = tokenization.Casing(lower, strip)
+    return TextTask(kind, tuple(labels), is_pair, vocab_file, casing, length)
 
 
 class OpenModel(NamedTuple):

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tokenization.casing import case_beside_sigma
+
 CODES = 0x110000
 SIGMA = ord("Σ")
 _SURROGATES = range(0xD800, 0xE000)
@@ -123,12 +125,5 @@ def _cases():
     are looked at, "o" is anything else."""
     cases = np.full(CODES, "o")
     for code in assigned():
-        cases[code] = _case(chr(code))
+        cases[code] = case_beside_sigma(chr(code))
     return ranges(cases)
-
-
-def _case(character):
-    """Returns how `str.lower` takes a character beside a sigma."""
-    if (character + "Σ").lower().endswith("ς"):
-        return "c"
-    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"

@@ -16,7 +16,6 @@ Letters: T texts, C characters of all texts, V pieces of the vocabulary.
 
 import functools
 import itertools
-import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from bert_estimator.serving import graph_characters, graph_offsets
 from bert_estimator.serving.graph_offsets import Tokens
 from bert_estimator.tokenization import SentencePieceTokenizer, sentencepiece_model
 from bert_estimator.tokenization.sentencepiece_model import CHAR, NORMAL, UNIGRAM, USER_DEFINED
-from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START
+from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START, without_marks
 
 _QUOTES = ("`", "'")  # two of them become a quotation mark
 _ALL = 1 << 30  # more characters than a piece has
@@ -87,7 +86,7 @@ class GraphSentencePiece:
         if why_not:
             raise ImportError(why_not)
         self._do_lower_case = tokenizer.do_lower_case
-        self._codes, self._replacements = _table(tokenizer.do_lower_case)
+        self._codes, self._replacements = _table(tokenizer.do_lower_case, tokenizer.strips_accents)
         again = tokenizer.split_again()
         self._model = _operation(self._serialized)
         self._pieces = tf.ragged.constant(
@@ -341,16 +340,17 @@ def _number_in_run(is_again):
 
 
 @functools.cache
-def _table(do_lower_case):
-    """Returns (the codes that change, int32, ascending; what each becomes): NFKD without marks.
+def _table(do_lower_case, strips_accents):
+    """Returns (the codes that change, int32, ascending; what each becomes).
+
+    If accents are stripped, a character becomes its NFKD without marks.
 
     Capital sigmas stay: their lower case depends on the characters around them. Every other
     character may be lower-cased by itself, before its marks are removed or after.
     """
     codes, replacements = [-1], [""]  # so that the table has an entry in any case
     for code in graph_characters.assigned():
-        text = unicodedata.normalize("NFKD", chr(code))
-        text = "".join(char for char in text if not unicodedata.combining(char))
+        text = without_marks(chr(code)) if strips_accents else chr(code)
         if do_lower_case:
             text = "Σ".join(part.lower() for part in text.split("Σ"))
         if text != chr(code):

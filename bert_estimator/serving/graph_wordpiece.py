@@ -16,7 +16,6 @@ P pieces of all words.
 """
 
 import functools
-import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.serving import graph_characters, graph_offsets
 from bert_estimator.serving.graph_offsets import Tokens
 from bert_estimator.tokenization import UNK, FullTokenizer
-from bert_estimator.tokenization.wordpiece import CONTINUATION, cleaned, is_punctuation
+from bert_estimator.tokenization.wordpiece import (
+    CONTINUATION,
+    cleaned,
+    is_punctuation,
+    without_accents,
+)
 
 _HASHES = (1 << 63) - 1
 _MOST_CHARACTERS_OF_A_WORD = 200
@@ -85,7 +89,7 @@ class GraphWordPiece:
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
-        self._table = _table(tokenizer.do_lower_case)
+        self._table = _table(tokenizer.do_lower_case, tokenizer.strips_accents)
         tokens = np.array([token.encode() for token in tokenizer.vocab], object)
         with tf.Graph().as_default(), tf.Session() as session:
             hashes = session.run(tf.strings.to_hash_bucket_fast(tf.constant(tokens), _HASHES))
@@ -267,12 +271,12 @@ def _with_final_sigmas(codes, made):
 
 
 @functools.cache
-def _table(do_lower_case):
+def _table(do_lower_case, strips_accents):
     """Returns the `_Table`, made by the functions that `FullTokenizer` calls."""
     rows: dict[tuple[int, ...], int] = {(_ITSELF,): 0}
     row_of = np.zeros(graph_characters.CODES, np.int32)
     for code in graph_characters.assigned():
-        made = _replacement(code, do_lower_case)
+        made = _replacement(code, do_lower_case, strips_accents)
         row = tuple(_ITSELF if c == chr(code) else ord(c) for c in made)
         row_of[code] = rows.setdefault(row, len(rows))
     codes = np.full([len(rows), max(map(len, rows))], _NOTHING, np.int32)
@@ -281,7 +285,7 @@ def _table(do_lower_case):
     return _Table(*graph_characters.ranges(row_of), codes)
 
 
-def _replacement(code, do_lower_case):
+def _replacement(code, do_lower_case, strips_accents):
     """Returns what a character becomes, with spaces around single words."""
     character = chr(code)
     text = cleaned(code)
@@ -290,6 +294,7 @@ def _replacement(code, do_lower_case):
     if not text.strip() or character.isspace():
         return " "
     if do_lower_case:
-        decomposed = unicodedata.normalize("NFD", text.lower())
-        text = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        text = text.lower()
+    if strips_accents:
+        text = without_accents(text)
     return "".join(f" {c} " if is_punctuation(c) else c for c in text)

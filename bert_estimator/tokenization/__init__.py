@@ -1,8 +1,13 @@
 """Tokenizers, which turn text into tokens and ids, and the training of vocabularies."""
 
+from bert_estimator.tokenization.casing import Casing, is_cased
 from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from bert_estimator.tokenization.tokenizer import Tokenizer, is_cased, open_tokenizer
+from bert_estimator.tokenization.tokenizer import (
+    Tokenizer,
+    open_tokenizer,
+    reopen_tokenizer,
+)
 from bert_estimator.tokenization.vocabulary import (
     train_sentencepiece,
     train_vocabulary,
@@ -29,6 +34,7 @@ __all__ = [
     "SPECIAL_TOKENS",
     "UNK",
     "BasicTokenizer",
+    "Casing",
     "FullTokenizer",
     "Piece",
     "SentencePieceTokenizer",
@@ -37,6 +43,7 @@ __all__ = [
     "is_cased",
     "load_vocab",
     "open_tokenizer",
+    "reopen_tokenizer",
     "train_sentencepiece",
     "train_vocabulary",
     "write_vocab",

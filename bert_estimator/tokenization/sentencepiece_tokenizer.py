@@ -15,6 +15,7 @@ import sentencepiece
 
 from bert_estimator import storage
 from bert_estimator.tokenization import offsets
+from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.wordpiece import CLS, MASK, SEP, is_cjk, is_punctuation
 
@@ -29,10 +30,14 @@ class SentencePieceTokenizer:
     Attributes:
       vocab_size: number of pieces.
       do_lower_case: whether text is lower-cased.
+      strips_accents: whether accents are taken away, and text is decomposed (NFKD).
+      casing: both, with None for what is usual.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens, pieces of the model.
     """
 
-    def __init__(self, model_file: str, do_lower_case: bool = True):
+    def __init__(
+        self, model_file: str, do_lower_case: bool = True, strip_accents: bool | None = None
+    ):
         """Loads a model.
 
         Raises:
@@ -45,6 +50,8 @@ class SentencePieceTokenizer:
         except RuntimeError as error:
             raise ValueError(f"{model_file}: is not a SentencePiece model ({error})") from None
         self.do_lower_case = do_lower_case
+        self.strips_accents = strip_accents is not False
+        self.casing = Casing(do_lower_case, None if self.strips_accents else False)
         self.vocab_size = self._model.get_piece_size()
         self.cls_id, self.sep_id, self.mask_id = (
             self._special(model_file, (token,)) for token in (CLS, SEP, MASK)
@@ -57,7 +64,7 @@ class SentencePieceTokenizer:
     def tokenize(self, text: str) -> list[str]:
         """Splits a text into pieces."""
         pieces: list[str] = []
-        for piece in self._model.encode(preprocess(text, self.do_lower_case), out_type=str):
+        for piece in self._model.encode(self._preprocessed(text), out_type=str):
             piece = self._without_control(piece)
             if self._is_number_with_comma(piece):
                 pieces += self._without_comma(piece)
@@ -65,9 +72,12 @@ class SentencePieceTokenizer:
                 pieces.append(piece)
         return pieces
 
+    def _preprocessed(self, text):
+        return preprocess(text, self.do_lower_case, self.strips_accents)
+
     def tokenize_with_offsets(self, text: str) -> list[Piece]:
         """Splits a text into pieces, each with the characters of the text that it comes from."""
-        chars = _preprocessed(text, self.do_lower_case)
+        chars = _preprocessed(text, self.do_lower_case, self.strips_accents)
         tokens: list[Piece] = []
         for piece, start, end in self._surfaces(offsets.joined(chars)):
             while start < end and chars[start].string.isspace():  # the mark of a space
@@ -144,6 +154,17 @@ class SentencePieceTokenizer:
         first = token[0]
         return not (first == WORD_START or is_punctuation(first) or is_cjk(first))
 
+    def without_accents(self, text: str) -> str:
+        """Returns a text without its accents; without any, as it is."""
+        decomposed = unicodedata.normalize("NFKD", text)
+        return without_marks(text) if any(map(unicodedata.combining, decomposed)) else text
+
+    @staticmethod
+    def usually_strips_accents(do_lower_case: bool) -> bool:
+        """Returns whether accents are stripped if nobody says whether."""
+        del do_lower_case
+        return True
+
     def _without_control(self, piece: str) -> str:
         """Returns a piece of a text, or the unknown piece for a text that spells a special one."""
         return self._model.id_to_piece(self.unk_id) if piece in self._controls else piece
@@ -176,29 +197,37 @@ class SentencePieceTokenizer:
         )
 
 
-def preprocess(text: str, do_lower_case: bool = True) -> str:
+def preprocess(text: str, do_lower_case: bool = True, strip_accents: bool | None = None) -> str:
     """Cleans text up as ALBERT does.
 
-    Spaces become single, `` and '' become quotation marks, and NFKD is applied and accents removed,
-    from cased text too. If `do_lower_case`, the text is lower-cased.
+    Spaces become single, and `` and '' become quotation marks. Unless `strip_accents` is False,
+    NFKD is applied and accents removed, from cased text too. If `do_lower_case`, the text is
+    lower-cased.
     """
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
-    decomposed = unicodedata.normalize("NFKD", text)
-    text = "".join(char for char in decomposed if not unicodedata.combining(char))
+    if strip_accents is not False:
+        text = without_marks(text)
     return text.lower() if do_lower_case else text
 
 
-def _preprocessed(text: str, do_lower_case: bool) -> list[Piece]:
-    """Returns the characters of `preprocess(text, do_lower_case)`."""
+def without_marks(text: str) -> str:
+    """Returns a text decomposed (NFKD), without combining marks."""
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(char for char in decomposed if not unicodedata.combining(char))
+
+
+def _preprocessed(text: str, do_lower_case: bool, strip_accents: bool = True) -> list[Piece]:
+    """Returns the characters of `preprocess(text, do_lower_case, strip_accents)`."""
     chars: list[Piece] = []
     for word in offsets.words(offsets.characters(text)):
         chars += [word[0]._replace(string=" ")] if chars else []
         chars += word
     for quotes in ("``", "''"):
         chars = _replaced(chars, quotes, '"')
-    decomposed = offsets.normalized("NFKD", chars)
-    kept = [char for char in decomposed if not unicodedata.combining(char.string)]
-    return offsets.lowered(kept) if do_lower_case else kept
+    if strip_accents:
+        decomposed = offsets.normalized("NFKD", chars)
+        chars = [char for char in decomposed if not unicodedata.combining(char.string)]
+    return offsets.lowered(chars) if do_lower_case else chars
 
 
 def _replaced(chars: list[Piece], old: str, new: str) -> list[Piece]:

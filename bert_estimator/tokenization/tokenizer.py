@@ -3,13 +3,11 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from bert_estimator.tokenization import casing
+from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from bert_estimator.tokenization.wordpiece import FullTokenizer
-
-# Published uncased vocabularies have hardly any capitals; cased ones have them in a third of words.
-_MOST_STRAY_CAPITALS = 0.05
-_FEW_WORDS = 1000
 
 
 class Tokenizer(Protocol):
@@ -18,11 +16,15 @@ class Tokenizer(Protocol):
     Attributes:
       vocab_size: number of ids.
       do_lower_case: whether text is lower-cased.
+      strips_accents: whether accents are taken away.
+      casing: both, with None for what is usual, for records.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     vocab_size: int
     do_lower_case: bool
+    strips_accents: bool
+    casing: Casing
     cls_id: int
     sep_id: int
     mask_id: int
@@ -53,65 +55,50 @@ class Tokenizer(Protocol):
         Whole-word masking masks a token with the tokens that continue it.
         """
 
+    def without_accents(self, text: str) -> str:
+        """Returns a text without its accents, as the tokenizer strips them."""
 
-def open_tokenizer(vocab_file: str, do_lower_case: bool | None = True) -> Tokenizer:
+    @staticmethod
+    def usually_strips_accents(do_lower_case: bool) -> bool:
+        """Returns whether accents are stripped if nobody says whether."""
+
+
+def open_tokenizer(
+    vocab_file: str, do_lower_case: bool | None = True, strip_accents: bool | None = None
+) -> Tokenizer:
     """Opens a vocabulary: SentencePiece if the file's name ends in `.model`, else WordPiece.
 
     Args:
       vocab_file: the file.
       do_lower_case: whether text is lower-cased; None to tell it by the vocabulary's capitals.
+      strip_accents: whether accents are taken away; None for what is usual (see `Casing`), or, if
+        `do_lower_case` is None too, to tell it by the vocabulary's accents.
 
     Raises:
-      ValueError: the file is not a vocabulary, or was made with the other casing; the message says
+      ValueError: the file is not a vocabulary, or was made with another casing; the message says
         why.
       OSError: it cannot be read.
     """
-    make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
-    tokenizer: Tokenizer = make(vocab_file, do_lower_case is not False)
+    tokenizer = reopen_tokenizer(vocab_file, Casing(do_lower_case is not False, strip_accents))
+    tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    vocabulary = casing.counted(tokens, tokenizer.without_accents)
     if do_lower_case is not None:
-        _check_casing(vocab_file, tokenizer)
-    elif is_cased(_tokens(tokenizer)):
-        tokenizer = make(vocab_file, False)
-    return tokenizer
+        given = Casing(do_lower_case, strip_accents)
+        usual = tokenizer.usually_strips_accents
+        casing.check(vocab_file, vocabulary, given, tokenizer.strips_accents, usual)
+        return tokenizer
+    lower = not vocabulary.is_cased
+    if strip_accents is None and vocabulary.has_accents:
+        strip_accents = False
+    return reopen_tokenizer(vocab_file, Casing(lower, strip_accents))
 
 
-def _tokens(tokenizer: Tokenizer) -> list[str]:
-    return tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+def reopen_tokenizer(vocab_file: str, casing: Casing) -> Tokenizer:
+    """Opens a vocabulary with the casing that something was made with, whatever its tokens tell.
 
-
-def is_cased(tokens: Iterable[str]) -> bool:
-    """Returns whether a vocabulary was made of text that was not lower-cased.
-
-    Such a vocabulary has capitals in many tokens; a few capitals stray into vocabularies of
-    lower-cased text too. Special tokens do not count.
+    Raises:
+      ValueError: the file is not a vocabulary.
+      OSError: it cannot be read.
     """
-    capitals, letters = _count_capitals(tokens)
-    return capitals > _MOST_STRAY_CAPITALS * letters
-
-
-def _count_capitals(tokens: Iterable[str]) -> tuple[int, int]:
-    """Returns (number of tokens with capitals, number of tokens whose letters have a case)."""
-    words = [token for token in tokens if not token.startswith(("[", "<"))]
-    capitals = sum(word != word.lower() for word in words)
-    return capitals, sum(word.upper() != word.lower() for word in words)
-
-
-def _check_casing(vocab_file: str, tokenizer: Tokenizer) -> None:
-    """Refuses a tokenizer whose casing is not the casing that its vocabulary was made with.
-
-    The tokenizer would still work, but would make other pieces than the network has learnt. The
-    check relies on capitals in the vocabulary. A vocabulary without many cased letters, such as a
-    Chinese vocabulary, passes.
-    """
-    tokens = _tokens(tokenizer)
-    capitals, letters = _count_capitals(tokens)
-    if tokenizer.do_lower_case and is_cased(tokens):
-        raise ValueError(
-            f"{vocab_file}: {capitals} of its tokens have capitals, so it was made of text that "
-            "was not lower-cased. Give do_lower_case=False (--nodo_lower_case)"
-        )
-    if not tokenizer.do_lower_case and not capitals and letters > _FEW_WORDS:
-        raise ValueError(
-            f"{vocab_file}: its tokens do not have capitals, so it was made of lower-cased text. "
-            "Give do_lower_case=True (--do_lower_case)"
-        )
+    make = SentencePieceTokenizer if vocab_file.endswith(".model") else FullTokenizer
+    return make(vocab_file, *casing)

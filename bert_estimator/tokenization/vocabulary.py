@@ -13,6 +13,7 @@ import sentencepiece
 
 from bert_estimator import atomic_file
 from bert_estimator.errors import ArgumentError
+from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from bert_estimator.tokenization.word_counts import WordCounts, sample
 from bert_estimator.tokenization.wordpiece import (
@@ -38,6 +39,7 @@ def train_vocabulary(
     vocab_size: int,
     do_lower_case: bool = True,
     character_coverage: float = CHARACTER_COVERAGE,
+    strip_accents: bool | None = None,
 ) -> list[str]:
     """Trains a vocabulary of exactly `vocab_size` tokens; deterministic for the same texts.
 
@@ -54,12 +56,13 @@ def train_vocabulary(
       vocab_size: number of tokens, the special tokens included.
       do_lower_case: `do_lower_case` of the tokenizer that will use the vocabulary.
       character_coverage: share of the characters of the text, in (0, 1].
+      strip_accents: `strip_accents` of that tokenizer.
 
     Raises:
       ArgumentError: `vocab_size` is too small for the characters, or too large for the text.
       ValueError: the text does not have words.
     """
-    counted = WordCounts(BasicTokenizer(do_lower_case).tokenize)
+    counted = WordCounts(BasicTokenizer(do_lower_case, strip_accents).tokenize)
     counted.add(texts)
     word_counts = counted.words
     alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
@@ -101,6 +104,7 @@ def train_sentencepiece(
     model_type: str = "unigram",
     do_lower_case: bool = True,
     character_coverage: float = CHARACTER_COVERAGE,
+    strip_accents: bool | None = None,
 ) -> float:
     """Trains a SentencePiece model like ALBERT's: `<pad>`, `<unk>`, [CLS], [SEP] and [MASK] first.
 
@@ -114,6 +118,7 @@ def train_sentencepiece(
       model_type: "unigram" or "bpe".
       do_lower_case: `do_lower_case` of the tokenizer that will use the model.
       character_coverage: share of the characters of the text that get a piece, at least 0.98.
+      strip_accents: `strip_accents` of that tokenizer.
 
     Returns:
       The share of the sentences that a unigram model was trained from, or of the characters that a
@@ -123,7 +128,8 @@ def train_sentencepiece(
       ValueError: the text does not give a model of this size.
     """
     model = io.BytesIO()
-    cleaned = (preprocess(text, do_lower_case).replace(_RESERVED, " ") for text in texts)
+    casing = Casing(do_lower_case, strip_accents)
+    cleaned = (preprocess(text, *casing).replace(_RESERVED, " ") for text in texts)
     options = {}
     if model_type == "bpe":
         counted = WordCounts(_trainable_words)

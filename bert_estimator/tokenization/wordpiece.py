@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from bert_estimator import storage
 from bert_estimator.tokenization import offsets
+from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -127,18 +128,25 @@ class FullTokenizer:
       vocab: token -> id, in the order of ids.
       inv_vocab: id -> token.
       vocab_size: number of tokens.
-      do_lower_case: whether text is lower-cased and its accents stripped.
+      do_lower_case: whether text is lower-cased.
+      strips_accents: whether accents are taken away.
+      casing: both, with None for what is usual.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(
+        self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None
+    ):
         self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.vocab_size = len(self.vocab)
         self.cls_id, self.sep_id = self.vocab[CLS], self.vocab[SEP]
         self.mask_id, self.pad_id, self.unk_id = (self.vocab[token] for token in (MASK, PAD, UNK))
+        self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents)
         self.do_lower_case = do_lower_case
-        self.basic_tokenizer = BasicTokenizer(do_lower_case)
+        self.strips_accents = self.basic_tokenizer.strips_accents
+        is_usual = self.strips_accents == self.usually_strips_accents(do_lower_case)
+        self.casing = Casing(do_lower_case, None if is_usual else self.strips_accents)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._tokens_of_chunk = _Cache(self._tokens_with_offsets)
         self._ids = _Cache(self._ids_of_word)
@@ -198,17 +206,28 @@ class FullTokenizer:
         """Returns True for a token that continues a word."""
         return token.startswith(CONTINUATION)
 
+    def without_accents(self, text: str) -> str:
+        """Returns a text without its accents."""
+        return without_accents(text)
+
+    @staticmethod
+    def usually_strips_accents(do_lower_case: bool) -> bool:
+        """Returns whether accents are stripped if nobody says whether."""
+        return do_lower_case
+
 
 class BasicTokenizer:
     """Cleans text and splits it into words and punctuation signs.
 
     Invalid characters and control characters are removed. Whitespace of all kinds separates words,
     and each CJK ideograph and each punctuation sign is a word. If `do_lower_case`, words are
-    lower-cased and lose their accents (nonspacing marks after canonical decomposition).
+    lower-cased. If `strip_accents`, by default if they are lower-cased, they lose their accents
+    (nonspacing marks after canonical decomposition).
     """
 
-    def __init__(self, do_lower_case: bool = True):
+    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None):
         self.do_lower_case = do_lower_case
+        self.strips_accents = do_lower_case if strip_accents is None else strip_accents
         self._characters = _CharacterTable()
         self.split_word = _Cache(self._split_word).__getitem__
 
@@ -230,8 +249,9 @@ class BasicTokenizer:
         if word.isascii():  # such words have no accents
             return tuple((word.lower() if self.do_lower_case else word).translate(_SIGNS).split())
         if self.do_lower_case:
-            decomposed = unicodedata.normalize("NFD", word.lower())
-            word = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+            word = word.lower()
+        if self.strips_accents:
+            word = without_accents(word)
         spaced = "".join(f" {char} " if is_punctuation(char) else char for char in word)
         return tuple(spaced.split())
 
@@ -248,7 +268,9 @@ class BasicTokenizer:
         result = []
         for word in offsets.words(cleaned):
             if self.do_lower_case:
-                word = offsets.normalized("NFD", offsets.lowered(word))
+                word = offsets.lowered(word)
+            if self.strips_accents:
+                word = offsets.normalized("NFD", word)
                 word = [char for char in word if unicodedata.category(char.string) != "Mn"]
             spaced: list[Piece] = []
             for char in word:
@@ -306,6 +328,12 @@ def is_punctuation(char: str) -> bool:
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
         return True
     return unicodedata.category(char).startswith("P")
+
+
+def without_accents(text: str) -> str:
+    """Returns a text decomposed (NFD), without nonspacing marks."""
+    decomposed = unicodedata.normalize("NFD", text)
+    return "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
 
 
 _SIGNS = {code: f" {chr(code)} " for code in range(128) if is_punctuation(chr(code))}

@@ -43,12 +43,12 @@ def test_manifests_are_found_for_the_files_that_they_list(tmp_path):
 
 def test_a_manifest_of_an_earlier_version_names_no_vocabulary(tmp_path):
     fields = dataclasses.asdict(MANIFEST)
-    del fields["vocab_file"]
+    del fields["vocab_file"], fields["strip_accents"]
     (tmp_path / "manifest.a.tfrecord.json").write_text(json.dumps(fields))
     assert manifests.read_manifest(str(tmp_path / "manifest.a.tfrecord.json")) == MANIFEST
     files = [str(tmp_path / "a.tfrecord")]
     assert manifests.find_vocabulary(files) is None
-    assert manifests.casings(files) == {False}
+    assert manifests.casings(files) == {(False, None)}
     assert manifests.casings([str(tmp_path / "b.tfrecord")]) == set()
 
 

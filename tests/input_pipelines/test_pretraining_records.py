@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.tokenization import Casing
 from input_pipelines import creation
 from input_pipelines import manifest as manifests
 from input_pipelines.creation_settings import CreationSettings
@@ -148,9 +150,17 @@ def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file
     own = tmp_path / "vocab.txt"
     own.write_bytes(pathlib.Path(vocab_file).read_bytes() + b"more\n")
     sha256 = manifests.sha256_of_file(vocab_file)
-    work = creation.Work("", str(own), sha256, True, SETTINGS, False, ("x",))
+    work = creation.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
     with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
         work.tokenizer  # noqa: B018
+
+
+def test_unfinished_work_of_earlier_versions_goes_on():
+    """What names the work's directories is as it was, unless the casing is a new one."""
+    work = creation.Work("", "vocab.txt", "sha", Casing(True), SETTINGS, False, ("x",))
+    assert work.vocabulary == ["sha", True]
+    work = dataclasses.replace(work, casing=Casing(False, True))
+    assert work.vocabulary == ["sha", False, True]
 
 
 @pytest.mark.parametrize(

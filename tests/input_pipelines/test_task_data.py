@@ -35,7 +35,7 @@ def test_labels_are_discovered_in_the_training_file(task):
     assert data.evaluate[""].labels.tolist() == [0, 1, 1, 1]
     assert data.predict[""].labels is None and len(data.predict[""]) == 4
     assert data.majority() == 0.75
-    assert (data.is_pair, data.vocab_file, data.do_lower_case) == (True, "vocab.txt", True)
+    assert (data.is_pair, data.vocab_file, data.casing) == (True, "vocab.txt", (True, None))
 
 
 def test_only_what_is_asked_for_is_read(task):

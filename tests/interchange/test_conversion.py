@@ -44,7 +44,7 @@ def test_from_tf1_to_hugging_face(tmp_path):
         assert f"  {line}\n" in result.stdout
     assert os.listdir(tmp_path) == ["hf"]
     assert sorted(os.listdir(tmp_path / "hf")) == [
-        "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt",
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]

@@ -14,7 +14,7 @@ from bert_estimator.interchange import (
     open_source,
     tf1_checkpoint,
 )
-from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
+from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 
 def outputs(folder):
@@ -256,25 +256,34 @@ def test_heads_that_no_model_of_transformers_has_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "recorded", "lower"),
+    ("words", "recorded", "casing"),
     [
-        (["été", "##s"], None, True),
-        (["Summer"], None, False),
-        (["Привет", "мир"], None, False),
-        (["A", *(f"a{i}" for i in range(30))], None, True),  # a capital that strayed in
-        (["été"], False, False),
-        (["A", *(f"a{i}" for i in range(30))], False, False),
+        (["ete", "##s"], None, (True, None)),
+        (["été", "##s"], None, (True, False)),
+        (["Summer"], None, (False, None)),
+        (["Привет", "мир"], None, (False, None)),
+        (["A", *(f"a{i}" for i in range(30))], None, (True, None)),  # a capital that strayed in
+        (["été"], (False, None), (False, None)),
+        (["ete"], (False, True), (False, True)),
+        (["été"], (True, False), (True, False)),
+        (["été"], (True, None), (True, None)),
+        (["A", *(f"a{i}" for i in range(30))], (False, None), (False, None)),
     ],
 )
-def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, recorded, lower):
+def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, recorded, casing):
     source = open_source(str(fixtures.DATA / "hf_encoder"))
     vocab_file = tmp_path / "words.txt"
     write_vocab([*SPECIAL_TOKENS, *words], str(vocab_file))
-    source = dataclasses.replace(source, vocab_file=str(vocab_file), do_lower_case=recorded)
+    lower, strip = recorded or (None, None)
+    source = dataclasses.replace(
+        source, vocab_file=str(vocab_file), do_lower_case=lower, strip_accents=strip
+    )
     fixtures.write_hugging_face(tmp_path, source)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": lower,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "do_lower_case": casing[0],
+        "strip_accents": casing[1],
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": 24,
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",
@@ -282,6 +291,7 @@ def test_the_casing_is_as_recorded_or_told_by_the_vocabulary(tmp_path, words, re
         "cls_token": "[CLS]",
         "mask_token": "[MASK]",
     }
+    assert open_source(str(tmp_path)).casing == casing
 
 
 @pytest.mark.parametrize(
@@ -488,31 +498,49 @@ def test_the_padding_token_is_the_vocabularys(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "refused"),
+    ("settings", "casing"),
     [
-        ({"do_lower_case": True, "strip_accents": False}, "strip_accents=false"),  # German models
-        ({"strip_accents": False}, "strip_accents=false"),
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents=true"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=false"),
-        ({"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True}, None),
-        ({"do_lower_case": False, "strip_accents": False}, None),
-        ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, None),
+        ({"do_lower_case": True, "strip_accents": False}, (True, False)),  # German models
+        ({"strip_accents": False}, (True, False)),
+        ({"strip_accents": True}, (True, None)),
+        ({"do_lower_case": False, "strip_accents": True}, (False, True)),
+        ({"do_lower_case": True, "strip_accents": True}, (True, None)),
+        ({"do_lower_case": False, "strip_accents": False}, (False, None)),
+        ({"do_lower_case": True, "strip_accents": None}, (True, None)),
+        ({"tokenize_chinese_chars": None}, None),
+        ({"tokenize_chinese_chars": True}, None),
     ],
 )
-def test_another_tokenizer_is_refused(tmp_path, settings, refused):
+def test_the_casing_of_tokenizer_config(tmp_path, settings, casing):
     folder = fixtures.changed(tmp_path, "hf_encoder")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    if refused is None:
-        assert open_source(str(folder)).do_lower_case is settings.get("do_lower_case")
-        return
-    name = refused.partition("=")[0]
+    assert open_source(str(folder)).casing == casing
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    folder = fixtures.changed(tmp_path, "hf_encoder")
+    (folder / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
     with pytest.raises(
-        ValueError, match=rf"json: {refused} with do_lower_case=.* take {name} out of the file$"
+        ValueError, match=r"tokenize_chinese_chars=false is not .* take tokenize_chinese_chars out"
     ):
         open_source(str(folder))
 
 
-@pytest.mark.parametrize("setting", [{"keep_accents": True}, {"remove_space": False}])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_accents_of_a_sentencepiece_model(tmp_path, keeps):
+    source = open_source(str(fixtures.DATA / "hf_albert"))
+    pieces = str(tmp_path / "pieces.model")
+    train_sentencepiece(["some words of few letters"] * 9, pieces, vocab_size=17)
+    strip = False if keeps else None
+    source = dataclasses.replace(source, vocab_file=pieces, do_lower_case=True, strip_accents=strip)
+    folder = tmp_path / "written"
+    folder.mkdir()
+    fixtures.write_hugging_face(folder, source)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["keep_accents"] is keeps
+    assert open_source(str(folder)).casing == (True, strip)
+
+
+@pytest.mark.parametrize("setting", [{"remove_space": False}])
 def test_sentencepiece_that_is_prepared_otherwise_is_refused(tmp_path, setting):
     folder = fixtures.changed(tmp_path, "hf_albert")
     path = folder / "tokenizer_config.json"

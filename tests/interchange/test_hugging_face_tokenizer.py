@@ -147,6 +147,30 @@ def test_a_sentencepiece_model_beside_a_wordpiece_vocabulary_is_refused(tmp_path
 
 
 @pytest.mark.parametrize(
+    ("settings", "stripped", "expected"),
+    [
+        ({}, None, (True, None)),
+        ({}, True, (True, None)),
+        ({}, False, "lacks it, which means true. The two must agree. Write there whether the mo"),
+        ({"strip_accents": False}, False, (True, False)),
+        ({"strip_accents": False}, None, (True, False)),  # BertTokenizer's own setting counts
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False, (True, False)),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, True, (True, None)),
+        ({"tokenizer_class": "TokenizersBackend", "strip_accents": True}, False, "says true. The"),
+    ],
+)
+def test_the_accents_that_two_files_tell(tmp_path, settings, stripped, expected):
+    folder = model(tmp_path, **settings)
+    fixtures.with_tokenizer_json(folder, normalizer={"strip_accents": stripped})
+    if isinstance(expected, tuple):
+        assert open_source(str(folder)).casing == expected
+        return
+    start = "tokenizer.json: normalizer: strip_accents=false, but strip_accents of "
+    with refused(folder, f"{start}tokenizer_config.json {expected}"):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize(
     ("settings", "lowercase", "expected"),
     [
         ({}, True, True),

@@ -27,7 +27,6 @@ def model(tmp_path, **parts):
             "normalizer: handle_chinese_chars=false",
             "true",
         ),
-        ({"normalizer": {"strip_accents": False}}, "normalizer: strip_accents=false", "null or tr"),
         (
             {"pre_tokenizer": {"type": "WhitespaceSplit"}},
             'pre_tokenizer: type="WhitespaceSplit"',

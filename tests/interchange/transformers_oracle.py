@@ -7,12 +7,15 @@ In an environment of its own (pip install torch transformers safetensors):
     python tests/interchange/transformers_oracle.py ids MODEL_DIRECTORY PAIRS.json LENGTH BATCH.npz
     python tests/interchange/transformers_oracle.py logits MODEL_DIRECTORY BATCH.npz LOGITS.npz
     python tests/interchange/transformers_oracle.py vectors MODEL_DIRECTORY TEXTS.json VECTORS.npz
+    python tests/interchange/transformers_oracle.py words - < REQUESTS.jsonl > ANSWERS.jsonl
     python tests/interchange/transformers_oracle.py pipelines - < REQUESTS.jsonl > ANSWERS.jsonl
 
 `make` writes tiny random models and, for each, `batch.npz` and `logits.npz`. `classifier` writes a
 model of three labels, and its tokenizer as transformers saves it. `ids` tokenizes pairs of texts
 with the directory's tokenizer, `logits` computes what its model says to a batch. `vectors` writes
-the hidden states of texts, and of pairs of texts, and the pooler's output. `pipelines` runs a
+the hidden states of texts, and of pairs of texts, and the pooler's output. `words` splits texts
+into words by BERT's own normalizer with some settings, or by a tokenizer.json, for each request,
+{"settings": {...}, "texts": [...]} or {"file": ..., "texts": [...]}. `pipelines` runs a
 pipeline for each request, {"task": ..., "folder": ..., "inputs": [...], "options": {...}}.
 """
 
@@ -21,6 +24,7 @@ import os
 import sys
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
 
@@ -169,6 +173,23 @@ def vectors(directory, texts):
     return {"hidden": np.stack(hidden, 1), "mask": np.stack(masks), "pooled": np.array(pooled)}
 
 
+def words():
+    """Answers requests, a line each, until there are no more."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "file" in request:
+            tokenizer = tokenizers.Tokenizer.from_file(request["file"])
+            normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+        else:
+            normalizer = tokenizers.normalizers.BertNormalizer(**request["settings"])
+            splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+        answers = [
+            [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+            for text in request["texts"]
+        ]
+        print(json.dumps(answers), flush=True)
+
+
 def pipelines():
     """Answers requests, a line each, until there are no more."""
     for line in sys.stdin:
@@ -182,6 +203,8 @@ if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
     if command == "make":
         make(folder, *rest)
+    elif command == "words":
+        words()
     elif command == "pipelines":
         pipelines()
     elif command == "classifier":

@@ -16,7 +16,7 @@ from bert_estimator.jobs import text_export
 from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_model, text_model
 from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.predictor import words_of
-from bert_estimator.tokenization import CLS, MASK, SEP, SentencePieceTokenizer
+from bert_estimator.tokenization import CLS, MASK, SEP, Casing, SentencePieceTokenizer
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
@@ -34,9 +34,12 @@ IS_OLD = tuple(map(int, tf.__version__.split(".")[:2])) < graph_sentencepiece._F
 needs_fast = pytest.mark.skipif(IS_OLD, reason="unigram models need TensorFlow 2.20")
 
 
+CASINGS = {"uncased": (True,), "cased": (False,), "uncased with accents": (True, False)}
+
+
 def golden(kind, casing="uncased"):
     path = str(GOLDENS.parent / f"{kind}.model")
-    return where_it_works(SentencePieceTokenizer(path, casing == "uncased"))
+    return where_it_works(SentencePieceTokenizer(path, *CASINGS[casing]))
 
 
 def where_it_works(tokenizer):
@@ -48,7 +51,7 @@ def where_it_works(tokenizer):
 
 @pytest.fixture(
     scope="module",
-    params=[(kind, casing) for kind in ("unigram", "bpe") for casing in ("uncased", "cased")],
+    params=[(kind, casing) for kind in ("unigram", "bpe") for casing in CASINGS],
     ids="-".join,
 )
 def tokenizer(request):
@@ -184,9 +187,13 @@ def test_the_probes_show_an_operation_that_is_not_for_a_model(monkeypatch, capsy
     # Without the flag the export takes ids, and says why; with it this is an error.
     vocab_file = str(GOLDENS.parent / "bpe.model")
     why = f"tensorflow-text cannot do the same as {vocab_file}; for example, the graph of the exp"
+
+    def why_not():
+        return text_export.why_not(vocab_file, Casing(False))
+
     with pytest.raises(flags.FlagError, match=f"^--export_inputs=text: {re.escape(why)}"):
-        text_export.takes_text("text", lambda: text_export.why_not(vocab_file, False), str)
-    assert not text_export.takes_text(None, lambda: text_export.why_not(vocab_file, False), str)
+        text_export.takes_text("text", why_not, str)
+    assert not text_export.takes_text(None, why_not, str)
     assert capsys.readouterr().out.startswith(f"The SavedModel takes ids: {why}")
 
 
@@ -203,7 +210,7 @@ def test_what_an_old_operation_would_do_with_large_batches_is_not_tried(monkeypa
 
 @needs_text
 @pytest.mark.slow
-@pytest.mark.parametrize("casing", ["uncased", "cased"])
+@pytest.mark.parametrize("casing", CASINGS)
 def test_every_character(casing):
     """Each is cleaned up alike, whether the vocabulary knows it or not, and gives the same ids."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -211,7 +218,7 @@ def test_every_character(casing):
     texts = [f"a{chr(code)}b ΔΣ{chr(code)} Σ" for code in codes]
     for first in range(0, len(texts), 100_000):
         some = texts[first : first + 100_000]
-        expected = [preprocess(text, casing == "uncased").encode() for text in some]
+        expected = [preprocess(text, *CASINGS[casing]).encode() for text in some]
         with tf.Graph().as_default(), tf.Session() as session:
             in_graph = GraphSentencePiece(tokenizer)
             given = tf.constant([text.encode() for text in some])

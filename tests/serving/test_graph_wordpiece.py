@@ -15,11 +15,19 @@ GOLDENS = pathlib.Path(__file__).parent.parent / "tokenization" / "goldens" / "t
 NASTY = json.loads(GOLDENS.read_text(encoding="ascii"))
 
 
-@pytest.fixture(scope="module", params=["uncased", "cased"])
+CASINGS = {
+    "uncased": (True, None),
+    "cased": (False, None),
+    "uncased with accents": (True, False),
+    "cased without accents": (False, True),
+}
+
+
+@pytest.fixture(scope="module", params=CASINGS.values(), ids=CASINGS)
 def tokenizer(request, tmp_path_factory):
     vocab_file = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
     write_vocab(NASTY["vocab"], vocab_file)
-    return FullTokenizer(vocab_file, request.param == "uncased")
+    return FullTokenizer(vocab_file, *request.param)
 
 
 def in_graph(tokenizer, texts, **options):
@@ -96,8 +104,8 @@ def test_the_first_words(tokenizer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_character(tmp_path, do_lower_case):
+@pytest.mark.parametrize("casing", CASINGS.values(), ids=CASINGS)
+def test_every_character(tmp_path, casing):
     """Each between letters, so that it is seen whether it is kept, dropped or splits the word."""
     codes = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     letters = sorted({c for code in range(0x3000) for c in chr(code).lower() if c.isalnum()})
@@ -105,7 +113,7 @@ def test_every_character(tmp_path, do_lower_case):
     write_vocab(
         [*SPECIAL_TOKENS, *letters, *("##" + c for c in letters), "!", "`", ";"], vocab_file
     )
-    tokenizer = FullTokenizer(vocab_file, do_lower_case)
+    tokenizer = FullTokenizer(vocab_file, *casing)
     texts = [f"a{chr(code)}b" for code in codes]
     for first in range(0, len(texts), 100_000):
         assert_same(tokenizer, texts[first : first + 100_000])

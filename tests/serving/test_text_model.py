@@ -200,7 +200,7 @@ class _Config:
 class _Task:
     vocab_file: str
     kind: str = "classification"
-    do_lower_case: bool = True
+    casing: tuple = (True, None)
 
     def texts(self):
         return ["a b"]

@@ -1,5 +1,6 @@
 """Makes features of texts that are numbers, for tests without a vocabulary."""
 
+from bert_estimator.tokenization import Casing
 from input_pipelines.examples import Example
 from input_pipelines.features import Features
 
@@ -8,7 +9,7 @@ class Numbers:
     """Turns texts of numbers into ids: "7 8" becomes [7, 8]."""
 
     cls_id, sep_id = 101, 102
-    do_lower_case = True
+    casing = Casing(True)
 
     def encode(self, text):
         return [int(word) for word in text.split()]

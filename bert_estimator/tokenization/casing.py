@@ -1,0 +1,163 @@
+"""How text is cased before it meets a vocabulary, and with which casing a vocabulary was made.
+
+A tokenizer with the wrong casing still works, but text never reaches the tokens that it cannot
+make, and becomes other pieces than the network has learned, or [UNK].
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_log = logging.getLogger(__name__)
+
+# Published uncased vocabularies have hardly any capitals; cased ones have them in a third of words.
+_MOST_STRAY_CAPITALS = 0.05
+# BERT-Base, Uncased, does not have tokens with accents. BERT-Base, Chinese, has some: kana with sound
+# marks. Of the words of Norwegian, 6 % or so have them, in German more, and in Vietnamese most.
+_MOST_STRAY_ACCENTS = 0.03
+_FEW_WORDS = 1000
+_EXAMPLES = 3
+
+
+class Casing(NamedTuple):
+    """Says what happens to capitals and accents; the keys of records and task.json.
+
+    Attributes:
+      do_lower_case: whether text is lower-cased.
+      strip_accents: whether accents are taken away; None for what is usual: WordPiece strips the
+        accents of text that it lower-cases, and SentencePiece, as ALBERT uses it, of all text.
+    """
+
+    do_lower_case: bool
+    strip_accents: bool | None = None
+
+
+class Vocabulary(NamedTuple):
+    """Counts what a vocabulary tells of the text that it was made of; special tokens do not count.
+
+    Attributes:
+      words: the number of tokens.
+      letters: the number of tokens whose letters have a case.
+      capitals: the number of tokens with capitals.
+      accented: the tokens that no text reaches if accents are stripped.
+    """
+
+    words: int
+    letters: int
+    capitals: int
+    accented: list[str]
+
+    @property
+    def is_cased(self) -> bool:
+        """Whether it was made of text that was not lower-cased.
+
+        Such a vocabulary has capitals in many tokens; a few capitals stray into vocabularies of
+        lower-cased text too.
+        """
+        return self.capitals > _MOST_STRAY_CAPITALS * self.letters
+
+    @property
+    def is_lower_cased(self) -> bool:
+        """Whether it was made of lower-cased text. Without many cased letters, it does not tell."""
+        return not self.capitals and self.letters > _FEW_WORDS
+
+    @property
+    def has_accents(self) -> bool:
+        """Whether it was made of text whose accents were not stripped."""
+        return len(self.accented) > _MOST_STRAY_ACCENTS * self.words
+
+
+def counted(tokens: Sequence[str], strip: Callable[[str], str]) -> Vocabulary:
+    """Returns what the tokens of a vocabulary tell.
+
+    Args:
+      tokens: the tokens.
+      strip: returns a token without its accents.
+    """
+    words = [token for token in tokens if not token.startswith(("[", "<"))]
+    return Vocabulary(
+        len(words),
+        sum(word.upper() != word.lower() for word in words),
+        sum(word != word.lower() for word in words),
+        [word for word in words if not word.isascii() and strip(word) != word],
+    )
+
+
+def is_cased(tokens: Sequence[str]) -> bool:
+    """Returns whether a vocabulary was made of text that was not lower-cased."""
+    return counted(tokens, str).is_cased
+
+
+def check(
+    path: str, vocabulary: Vocabulary, casing: Casing, strips: bool, usual: Callable[[bool], bool]
+) -> None:
+    """Refuses a casing with which text would not reach the tokens of a vocabulary.
+
+    A few tokens with accents, or many if a flag asks for stripped text, lead to a warning only.
+
+    Args:
+      path: the vocabulary's file, for messages.
+      vocabulary: what its tokens tell.
+      casing: the casing.
+      strips: whether the casing strips accents.
+      usual: function of do_lower_case that returns whether accents are usually stripped with it.
+
+    Raises:
+      ValueError: capitals or accents in the vocabulary show that it was made with another casing;
+        the message says with which.
+    """
+    lower = casing.do_lower_case
+    if lower and vocabulary.is_cased:
+        raise ValueError(
+            f"{path}: {vocabulary.capitals} of its tokens have capitals, so it was made of text "
+            f"that was not lower-cased. Give {_advice(vocabulary, False, usual)}"
+        )
+    if not lower and vocabulary.is_lower_cased:
+        raise ValueError(
+            f"{path}: its tokens do not have capitals, so it was made of lower-cased text. "
+            f"Give {_advice(vocabulary, True, usual)}"
+        )
+    accented = vocabulary.accented
+    if strips and accented:
+        examples = ", ".join(map(repr, accented[:_EXAMPLES]))
+        lost = (
+            f"{path}: {len(accented)} of its {vocabulary.words} tokens have accents or other "
+            f"combining marks (such as {examples}), which"
+        )
+        if vocabulary.has_accents and casing.strip_accents is None:
+            raise ValueError(
+                f"{lost} text loses by default, so it was made of text that keeps them. Give "
+                "strip_accents=False (--nostrip_accents); or strip_accents=True (--strip_accents), "
+                "if a network was trained with this vocabulary and without them"
+            )
+        _log.warning(
+            "%s text loses: it does not reach these tokens. strip_accents=False "
+            "(--nostrip_accents) keeps them.",
+            lost,
+        )
+    if lower and not strips and not accented and vocabulary.letters > _FEW_WORDS:
+        _log.warning(
+            "%s: its tokens do not have accents, so text with accents becomes other pieces or "
+            "[UNK]. If it was made of text without them, give strip_accents=True "
+            "(--strip_accents).",
+            path,
+        )
+
+
+def _advice(vocabulary, lower, usual):
+    """Returns the arguments and flags of the casing that a vocabulary was made with."""
+    arguments, flag = f"do_lower_case={lower}", "--do_lower_case" if lower else "--nodo_lower_case"
+    if usual(lower) and vocabulary.has_accents:
+        return f"{arguments} and strip_accents=False ({flag} --nostrip_accents)"
+    return f"{arguments} ({flag})"
+
+
+def case_beside_sigma(character: str) -> str:
+    """Returns how `str.lower` takes a character beside a sigma, whose lower case depends on it.
+
+    Returns:
+      "c" if it has a case, "i" if it is ignored when cases are looked at, or "o" for another one.
+    """
+    if (character + "Σ").lower().endswith("ς"):
+        return "c"
+    return "i" if ("a" + character + "Σ").lower().endswith("ς") else "o"
