@@ -27,7 +27,7 @@ def exported(text: str):
     jax = devices.import_jax()
     from jax import export
 
-    with _parsed(text) as module:
+    with parsed(text) as module:
         _walk(module.operation, _mend)
         main = _main(module)
         in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
@@ -56,7 +56,7 @@ def exported(text: str):
 
 def portable(text: str) -> bytes:
     """Returns a module as a portable artifact, which later versions of jax can read too."""
-    with _parsed(text) as module:
+    with parsed(text) as module:
         _walk(module.operation, _mend)
         return _serialized(module)
 
@@ -78,7 +78,7 @@ def _serialized(module):
 
 def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Returns (shape, numpy dtype) of each input of a module's main function."""
-    with _parsed(text) as module:
+    with parsed(text) as module:
         return [_shape_and_dtype(t) for t in _main(module).type.inputs]
 
 
@@ -114,7 +114,7 @@ def _sum_over(text, functions_by_name):
     """
     from jaxlib.mlir import ir
 
-    with _parsed(text) as module:
+    with parsed(text) as module:
         functions = {
             ir.StringAttr(op.attributes["sym_name"]).value: op for op in module.body.operations
         }
@@ -211,7 +211,8 @@ def _trips(condition, functions):
 
 
 @contextlib.contextmanager
-def _parsed(text):
+def parsed(text):
+    """Gives the module of a text, in a context of MLIR."""
     devices.import_jax()
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
