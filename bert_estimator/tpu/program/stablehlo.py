@@ -6,6 +6,7 @@ No other module uses jax's private API. It was tested with the versions in `devi
 import contextlib
 import dataclasses
 import math
+import re
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def exported(text: str):
     jax = devices.import_jax()
     from jax import export
 
-    with _parsed(text) as module:
+    with parsed(text) as module:
         _walk(module.operation, _mend)
         main = _main(module)
         in_avals = tuple(jax.core.ShapedArray(*_shape_and_dtype(t)) for t in main.type.inputs)
@@ -55,7 +56,7 @@ def exported(text: str):
 
 def portable(text: str) -> bytes:
     """Returns a module as a portable artifact, which later versions of jax can read too."""
-    with _parsed(text) as module:
+    with parsed(text) as module:
         _walk(module.operation, _mend)
         return _serialized(module)
 
@@ -77,7 +78,7 @@ def _serialized(module):
 
 def parameters(text: str) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Returns (shape, numpy dtype) of each input of a module's main function."""
-    with _parsed(text) as module:
+    with parsed(text) as module:
         return [_shape_and_dtype(t) for t in _main(module).type.inputs]
 
 
@@ -113,7 +114,7 @@ def _sum_over(text, functions_by_name):
     """
     from jaxlib.mlir import ir
 
-    with _parsed(text) as module:
+    with parsed(text) as module:
         functions = {
             ir.StringAttr(op.attributes["sym_name"]).value: op for op in module.body.operations
         }
@@ -210,13 +211,42 @@ def _trips(condition, functions):
 
 
 @contextlib.contextmanager
-def _parsed(text):
+def parsed(text):
+    """Gives the module of a text, in a context of MLIR."""
     devices.import_jax()
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
     with mlir.make_ir_context():
-        yield ir.Module.parse(text)
+        yield ir.Module.parse(_with_readable_booleans(text))
+
+
+# A constant with many elements is written as hexadecimal digits.
+_BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]*)">( : tensor<((?:\d+x)*)i1>)')
+
+
+def _with_readable_booleans(text):
+    """Returns a module with its long boolean constants as this version of jaxlib reads them.
+
+    Some versions of MLIR take a bit for each element, and others a byte. TensorFlow's version may
+    be another than jaxlib's.
+    """
+    from jaxlib.mlir import ir
+
+    def rewritten(match):
+        digits, rest, sizes = match.groups()
+        given = np.frombuffer(bytes.fromhex(digits), np.uint8)
+        size = math.prod(int(n) for n in sizes.split("x")[:-1])
+        if len(given) < size:
+            given = np.unpackbits(given, count=size, bitorder="little")
+        wanted = np.packbits(given, bitorder="little") if in_bits else given.astype(bool)
+        return f'dense<"0x{wanted.tobytes().hex().upper()}">{rest}'
+
+    try:
+        in_bits = bool(ir.Attribute.parse('dense<"0xFF01"> : tensor<9xi1>'))
+    except ir.MLIRError:
+        in_bits = False
+    return _BOOLEANS.sub(rewritten, text)
 
 
 def _main(module):
@@ -300,9 +330,12 @@ def _mend(operation):
 
 
 _DTYPES = {
-    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "i1": "bool", "i4": "int4", "ui4": "uint4",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8E5M2": "float8_e5m2", "f8E4M3FN": "float8_e4m3fn",
+    "complex<f32>": "complex64", "complex<f64>": "complex128",
 }  # fmt: skip
 
 

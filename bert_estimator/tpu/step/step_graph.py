@@ -9,12 +9,14 @@ function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a
 import contextlib
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
 
 from bert_estimator.tpu import graph_walk, replica
+from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.step import (
     function_names,
@@ -22,6 +24,7 @@ from bert_estimator.tpu.step import (
     initial_values,
     lowering_error,
     outside_compilation,
+    random_operations,
     update_shards,
     variable_versions,
 )
@@ -54,6 +57,8 @@ class StepGraph:
       has_sums: whether an operation of the graph sums over the replicas.
       variables: None until `lower` sets it: list of the session's variables that are the step's
         state, in the state's order.
+      counters: list of those variables that count from 0 in each session; nothing else initializes
+        them.
 
     Raises:
       RuntimeError: this TensorFlow is too old to lower a step.
@@ -67,6 +72,7 @@ class StepGraph:
         self.inputs = []
         self.has_sums = False
         self.variables = None
+        self.counters = []
         self._on_host = []  # the operations of outside compilations
         self._outer = tf.get_default_graph()
         self._graph = tf2.__internal__.FuncGraph("step")
@@ -95,6 +101,7 @@ class StepGraph:
                 self._graph, self._outer, [*self.inputs, self._replica_id]
             ),
             this.entered(),
+            random_operations.counted_together(self._graph),
             _xla_context(),
         ):
             yield
@@ -196,6 +203,9 @@ class StepGraph:
         results = [tensor.op for tensor in outputs]
         if self._shards is not None:
             after += self._shards.complete(graph_walk.all_before(results + after))
+        deciding = []
+        if random_operations.are_in(graph_walk.all_before(results + after), self._graph):
+            deciding = self._numbers_of_step(after)
         present = {each.name for each in graph_walk.all_before(results + after)}
         variable_of, shapes, split_axes = self._variables_in(present)
         inputs = [self._replica_id, *self.inputs]
@@ -208,6 +218,8 @@ class StepGraph:
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         lowering_error.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
+        places = [order.index(_place(variable, self.variables)) for variable in deciding]
+        text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
         state = [
             StateVariable(
                 v.op.name,
@@ -219,6 +231,32 @@ class StepGraph:
             for v in self.variables
         ]
         return LoweredStep(text, len(inputs), len(outputs), state, order, self._num_shards)
+
+    def _numbers_of_step(self, after):
+        """Returns the variables that tell steps apart, for random operations: the global step, and
+        how many steps had this global step before, in this session.
+
+        Args:
+          after: list of the operations that run in every step, which gets another.
+        """
+        with self._outer.as_default(), tf.control_dependencies(None):
+            turn = tf.Variable(
+                np.int64(0),
+                trainable=False,
+                collections=[],  # Neither checkpoints nor an own local_init_op know it.
+                use_resource=True,
+                name="steps_at_this_global_step",
+            )
+        step = tf.train.get_global_step(self._outer)
+        with self._graph.as_default():
+            following = turn.read_value() + 1
+            if step is not None:
+                before = step.read_value()
+                with tf.control_dependencies(after):
+                    following *= tf.cast(tf.equal(before, step.read_value()), tf.int64)
+            after.append(turn.assign(following, read_value=False))
+        self.counters.append(turn)
+        return [turn] if step is None else [step, turn]
 
     def _variables_in(self, present):
         """Returns which variables the step uses.
@@ -235,6 +273,7 @@ class StepGraph:
         variables = [
             *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
             *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
+            *self.counters,
         ]
         variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
         held = self._shards.held if self._shards is not None else {}
@@ -277,6 +316,10 @@ class StepGraph:
             needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
             node.input[:] = needed
         self._fill_in_defaults(kept)
+        del graph_def.node[:]
+        graph_def.node.extend(kept)
+        random_operations.replace(graph_def)
+        kept = list(graph_def.node)
         library = variable_versions.Library(graph_def.library)
         dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}
         nodes, copies = variable_versions.separate(kept, dtypes, library)
@@ -295,6 +338,10 @@ class StepGraph:
             if value is not None:
                 attr = {"value": tf.AttrValue(tensor=value), "dtype": node.attr["dtype"]}
                 node.CopyFrom(tf.NodeDef(name=node.name, op="Const", attr=attr))
+
+
+def _place(variable, variables):
+    return next(place for place, each in enumerate(variables) if each is variable)
 
 
 def _default_of(tensor):

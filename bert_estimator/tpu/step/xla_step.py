@@ -39,6 +39,7 @@ class XlaStep:
 
     Attributes:
       lowered: the `LoweredStep`; see `CoreModel.lower` for its outputs.
+      variables: list of the session's variables that are the step's state, in its order.
     """
 
     def __init__(self, job, input_fn, start_step):
@@ -58,6 +59,7 @@ class XlaStep:
             list(self._host.scalars.values()),
             [tensor for tensors in self._host.tensors for tensor in tensors],
         )
+        self.variables = self._model.graph.variables
         self._summaries = None  # once `add_summaries` was called
         # These are set by `host_session`. The threads use a session that does not wait for the end
         # of a loop; hooks see the other one.
@@ -79,7 +81,8 @@ class XlaStep:
 
     def host_session(self, session):
         self._threads_session = session
-        self._session = DeviceSession(session, self._model.graph.variables)
+        session.run([counter.initializer for counter in self._model.graph.counters])
+        self._session = DeviceSession(session, self.variables)
         return self._session
 
     def start(self, session, limit=None, start_step=None):

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import tensorflow.compat.v1 as tf
-
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.step.inputs import Inputs
@@ -57,10 +55,9 @@ def export(job, input_fn: Callable, num_batches: int) -> ExportedProgram:
             warm_start.apply(job.warm_start)
         checkpoints.ensure_saver(step.spec.scaffold, config)
         inputs = Inputs(input_fn, job.mode, job.input_params(start_step), config)
-        variables = {v.op.name: v for v in [*tf.global_variables(), *tf.local_variables()]}
         with opened_session(job, step.spec.scaffold, restored) as opened:
             session = step.host_session(opened)
-            state = session.run([variables[each.name] for each in step.lowered.state])
+            state = session.run(step.variables)
             if inputs.initializer is not None:
                 session.run(inputs.initializer)
             draw = inputs.drawer(session, job.draws_per_step)
