@@ -15,7 +15,6 @@ Letters of the shapes:
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import modeling, precision
-from bert_estimator.layers import activations
 
 
 def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tensor:
@@ -37,7 +36,7 @@ def masked_lm_logits(model: modeling.BertModel, positions: tf.Tensor) -> tf.Tens
     with tf.variable_scope("cls/predictions", use_resource=True):
         with tf.variable_scope("transform"):
             x = modeling.dense(x, config.embedding_width(), config.initializer_range, "dense")
-            x = activations.ACTIVATIONS[config.hidden_act](x)
+            x = modeling.activate(config, x)
             x = modeling.layer_norm(x)
         table = tf.cast(model.get_embedding_table(), x.dtype)
         bias = tf.get_variable(

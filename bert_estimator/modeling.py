@@ -15,21 +15,19 @@ and the sum of the embeddings are always float32. Between layers the activations
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.bert_config import BertConfig as BertConfig  # models use modeling.BertConfig
-from bert_estimator.layers import activations, embeddings, primitives
+from bert_estimator.layers import dropout as dropout_lib
+from bert_estimator.layers import embeddings, kernels
 from bert_estimator.layers import recompute as recompute_lib
-from bert_estimator.layers.attention import attend
 from bert_estimator.layers.embeddings import gather_lookup as gather_lookup
 from bert_estimator.layers.embeddings import one_hot_lookup as one_hot_lookup
 from bert_estimator.layers.initializers import weight as weight
-from bert_estimator.layers.normalization import layer_norm as layer_norm
-from bert_estimator.xla_context import in_xla_program
+from bert_estimator.layers.primitives import length_of
 
 # A function (x, rate) -> tensor of x's shape and dtype, such as a `dropout.Dropout`.
 DropoutFn = Callable[[tf.Tensor, float], tf.Tensor]
@@ -158,7 +156,7 @@ def transformer_layer(
     Returns:
       A tensor of x's shape and dtype.
     """
-    sequence_length = embeddings.length_of(input_mask)
+    sequence_length = length_of(input_mask)
 
     def project_and_add(values, residual):
         values = dense(values, config.hidden_size, config.initializer_range, "dense")
@@ -174,7 +172,7 @@ def transformer_layer(
             attention = project_and_add(context, x)
     with tf.variable_scope("intermediate"):
         intermediate = dense(attention, config.intermediate_size, config.initializer_range, "dense")
-        intermediate = activations.ACTIVATIONS[config.hidden_act](intermediate)
+        intermediate = activate(config, intermediate)
     with tf.variable_scope("output"):
         return project_and_add(intermediate, attention)
 
@@ -198,45 +196,18 @@ def self_attention(
     Returns:
       [B * F, H] in the compute dtype, the heads side by side.
     """
-    sequence_length = embeddings.length_of(input_mask)
-    num_heads = config.num_attention_heads
-    head_size = config.hidden_size // num_heads
-    # A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, which is
-    # 64, would be half empty, and to avoid them the compiler moves whole tensors to and fro. So in
-    # programs for XLA the positions come last, where the product itself puts them. In a session,
-    # a product with [B * F, H] is fastest.
-    columns = in_xla_program()
 
-    def heads(name, scale=None):
-        arguments = (config.hidden_size, config.initializer_range, name)
-        if columns:
-            values = _dense_columns(tf.reshape(x, [-1, sequence_length, x.shape[1]]), *arguments)
-            return tf.reshape(values, [-1, num_heads, head_size, sequence_length])
-        values = dense(x, *arguments, scale)
-        values = tf.reshape(values, [-1, sequence_length, num_heads, head_size])
-        return tf.transpose(values, [0, 2, 1, 3])
+    def weights(name, dtype=None):
+        with tf.variable_scope(name):
+            return _kernel_and_bias(x, config.hidden_size, config.initializer_range, dtype)
 
-    # `query` = [B, N, F, D]; `key`, `value` = [B, N, T, D]; with columns D comes before F and T.
-    # In a session, the factor 1 / sqrt(D) of the scores is applied to the query's weights, which
-    # takes H * H products instead of B * N * F * T. `attend` applies it in a program for XLA, where
-    # its products cost nothing and weights that are only cast are gathered from the cores in the
-    # compute dtype; and in a portable graph, whose requests may have fewer scores than weights.
-    scale, scale_of_scores = 1.0 / math.sqrt(head_size), None
-    if columns or primitives.is_portable():
-        scale, scale_of_scores = None, scale
-    query = heads("query", scale)
-    key = heads("key")
-    value = heads("value")
-
-    context = attend(
-        query, key, value, input_mask, dropout, attention_rate, columns, scale_of_scores
-    )
+    drop = dropout_lib.at_rate(dropout, attention_rate)
+    attention = kernels.of_graph().attention
+    context = attention(x, weights, input_mask, config.num_attention_heads, drop)
     return tf.reshape(context, [-1, config.hidden_size])
 
 
-def dense(
-    x: tf.Tensor, units: int, initializer_range: float, name: str, scale: float | None = None
-) -> tf.Tensor:
+def dense(x: tf.Tensor, units: int, initializer_range: float, name: str) -> tf.Tensor:
     """Multiplies x [rows, n] by `name`/kernel [n, units] and adds `name`/bias [units].
 
     Args:
@@ -244,36 +215,59 @@ def dense(
       units: columns of the output.
       initializer_range: standard deviation of the initial kernel.
       name: name of the variable scope.
-      scale: a factor of the output; it is applied to the weights, in float32.
 
     Returns:
       [rows, units] in the compute dtype.
     """
     with tf.variable_scope(name):
-        kernel, bias = _kernel_and_bias(x, units, initializer_range, scale)
-        return primitives.bias_add(tf.matmul(x, kernel), bias)
-
-
-def _dense_columns(x, units, initializer_range, name):
-    """Does what `dense` does, for x [B, F, n]; returns [B, units, F]."""
-    with tf.variable_scope(name):
         kernel, bias = _kernel_and_bias(x, units, initializer_range)
-        # The product wants its kernel in another layout than its gradient. Without the barrier, the
-        # compiler would choose this layout for the variable and all that is updated with it, and
-        # move all of these in float32.
-        kernel = primitives.barrier(kernel)
-        return tf.einsum("nu,bfn->buf", kernel, x) + bias[:, tf.newaxis]
+        return kernels.of_graph().bias_add(tf.matmul(x, kernel), bias)
 
 
-def _kernel_and_bias(x, units, initializer_range, scale=None):
-    """Returns the weights of a dense layer on x [..., n], in the compute dtype."""
-    dtype = precision.compute_dtype()
-    stored = None if scale is None else tf.float32
-    kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, stored)
-    bias = tf.get_variable("bias", [units], dtype=stored, initializer=tf.zeros_initializer())
-    if scale is None:
-        return kernel, bias
-    return tf.cast(kernel * scale, dtype), tf.cast(bias * scale, dtype)
+def activate(config: BertConfig, x: tf.Tensor) -> tf.Tensor:
+    """Applies the activation that the configuration names; returns a tensor of x's shape, dtype.
+
+    "gelu" is the tanh form of the Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), and
+    "gelu_erf" is x * Phi(x), which Hugging Face's transformers calls "gelu".
+    """
+    target = kernels.of_graph()
+    functions = {
+        "gelu": target.gelu,
+        "gelu_erf": target.gelu_erf,
+        "relu": tf.nn.relu,
+        "tanh": tf.tanh,
+        "linear": tf.identity,
+    }
+    return functions[config.hidden_act](x)
+
+
+def layer_norm(*addends: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum, and scales and shifts it by LayerNorm/gamma and beta.
+
+    This is the layer norm of Ba et al., 2016. The statistics and the gradients are float32.
+
+    Args:
+      *addends: tensors of one shape, [..., H] with a static H, and one dtype.
+
+    Returns:
+      A tensor of that shape and dtype.
+    """
+    width = addends[0].shape.as_list()[-1]
+    with tf.variable_scope("LayerNorm"):
+        beta = tf.get_variable("beta", [width], tf.float32, tf.zeros_initializer())
+        gamma = tf.get_variable("gamma", [width], tf.float32, tf.ones_initializer())
+        inputs = [tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *addends]
+        return kernels.of_graph().layer_norm(*inputs)
+
+
+def _kernel_and_bias(x, units, initializer_range, dtype=None):
+    """Returns the weights of a dense layer on x [..., n].
+
+    They are in the compute dtype, or in the dtype that is requested, which may be float32.
+    """
+    kernel = weight("kernel", [x.shape.as_list()[-1], units], initializer_range, dtype)
+    bias = tf.get_variable("bias", [units], dtype=dtype, initializer=tf.zeros_initializer())
+    return kernel, bias
 
 
 def _widened(config, x, sequence_length):
@@ -294,14 +288,7 @@ def _layer_fn(config, input_mask, hidden_rate, attention_rate):
 
 def _pooled(config, sequence_output):
     """Returns tanh of a dense layer on the first token of a layer [B, F, H]: [B, H]."""
-    if in_xla_program():
-        # The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in
-        # another layout than sequence_output's, and moves it. The gradient of a gather is added in
-        # place.
-        positions = tf.zeros_like(sequence_output[:, :1, 0], tf.int32)
-        first = tf.gather(sequence_output, positions, batch_dims=1)[:, 0, :]
-    else:
-        first = sequence_output[:, 0, :]
+    first = kernels.of_graph().first_token(sequence_output)
     return tf.tanh(dense(first, config.hidden_size, config.initializer_range, "dense"))
 
 
@@ -346,4 +333,4 @@ def _check_inputs(config, input_ids, input_mask, token_type_ids):
             raise ValueError(
                 f"{name} has shape {other.shape}; it must have input_ids' shape {shape}."
             )
-    return embeddings.length_of(input_ids)
+    return length_of(input_ids)

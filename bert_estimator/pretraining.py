@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import heads, modeling, tpu, update
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.init_checkpoint import scaffold_fn
-from bert_estimator.layers import cross_entropy
+from bert_estimator.layers import kernels
 from bert_estimator.layers.dropout import Dropout
 from bert_estimator.precision import scope, to_float32
 
@@ -137,9 +137,7 @@ def _per_position(make_model, precision, features, dropout):
     masked_lm_ids = tf.reshape(features["masked_lm_ids"], [-1])
     labels = tf.reshape(features["next_sentence_labels"], [-1])
     return {
-        "masked_lm_loss": cross_entropy.sparse_softmax_cross_entropy(
-            masked_lm_ids, masked_lm_logits
-        ),
+        "masked_lm_loss": kernels.of_graph().cross_entropy(masked_lm_ids, masked_lm_logits),
         "masked_lm_predictions": tf.argmax(masked_lm_logits, axis=-1, output_type=tf.int32),
         "masked_lm_ids": masked_lm_ids,
         "masked_lm_weights": tf.reshape(_masked_lm_weights(features), [-1]),

@@ -1,4 +1,4 @@
-"""The parts that modeling.py is made of.
+"""The parts that modeling.py is made of: embeddings, initial weights, dropout, recomputation.
 
-They are initializers, embeddings, activations, dropout, recomputation, and fused operations.
+`kernels/` has what a session, a program for XLA and an export compute in different ways.
 """

@@ -12,47 +12,15 @@ a resumed run draws the masks that an uninterrupted run would draw.
 import functools
 import math
 import zlib
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import philox, primitives
-from bert_estimator.xla_context import in_xla_program
+from bert_estimator.layers import kernels, primitives
+from bert_estimator.layers.kernels.masks import BLOCK_ELEMENTS, HALF_BITS, Drop, Mask
 
-_BLOCK_WORDS = 4  # A Philox block has four 32-bit words.
-_BLOCK_ELEMENTS = 8  # A block decides over eight elements, each by 16 bits.
-_HALF_BITS = 16
-_LEVELS = 1 << _HALF_BITS
-_BITS = np.left_shift(1, np.arange(_BLOCK_ELEMENTS)).astype(np.uint8)  # 1, 2, 4 to 128
-
-# For fewer elements, compiling takes longer than it saves in a whole training.
-_LEAST_ELEMENTS = 1 << 20
-
-
-class Mask(NamedTuple):
-    """Tells which elements of a tensor dropout keeps, and the factor of the kept ones.
-
-    Attributes:
-      keep: bool, of the shape of the tensor that the mask was drawn for. For a CPU, which then
-        writes and reads less memory, a large mask is packed into bytes: uint8, [B, *shape of a
-        row's blocks], where the bits of a byte, from the lowest, belong to the eight parts of a row
-        (see `_parts`).
-      scale: scalar of that tensor's dtype: 1 / (1 - rate), after rounding.
-    """
-
-    keep: tf.Tensor
-    scale: tf.Tensor
-
-    def apply(self, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Applies the mask to values, in the scale's dtype; returns the result, cast to `dtype`.
-
-        Args:
-          values: float tensor of the shape of the tensor that the mask was drawn for.
-          dtype: the dtype of the result.
-        """
-        function = _mask_and_scale_to(dtype)
-        return primitives.fused_if_large(_LEAST_ELEMENTS, function, values, *self)
+_LEVELS = 1 << HALF_BITS
 
 
 class Dropout:
@@ -125,7 +93,7 @@ class Dropout:
         mask = self.mask(x, rate)
         if mask is None:
             return x
-        value = mask.apply(x, x.dtype)
+        value = kernels.of_graph().mask_and_scale(mask, x, x.dtype)
         return primitives.with_gradient("BertEstimatorDropout", value, x, *mask)
 
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
@@ -189,23 +157,13 @@ class Dropout:
         counter = tf.stack([first_block, self._step])
         shape = (rows, *block_shape)
         row_elements = math.prod(row_shape)
-        threshold = tf.constant(threshold << _HALF_BITS, tf.uint32)
-        if _is_compiled(shape):
-            packed = primitives.fused(_compiled_packed(shape), key, counter, threshold)
-            if not is_cut and row_elements % _BLOCK_ELEMENTS == 0:
-                return packed
-            keep = primitives.fused(_unpacked, packed)
-        else:
-            words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-                shape=[*shape, _BLOCK_WORDS],
-                key=key,
-                counter=counter,
-                alg=philox.ALGORITHM,
-                dtype=tf.uint32,
-            )
-            keep = tf.concat(_parts(tf.unstack(words, axis=-1), threshold), axis=1)
-        if row_elements % _BLOCK_ELEMENTS:
-            keep = tf.reshape(keep, [rows, row_blocks * _BLOCK_ELEMENTS])[:, :row_elements]
+        threshold = tf.constant(threshold << HALF_BITS, tf.uint32)
+        may_pack = not is_cut and row_elements % BLOCK_ELEMENTS == 0
+        keep = kernels.of_graph().draw_mask(shape, key, counter, threshold, may_pack)
+        if keep.dtype == tf.uint8:
+            return keep
+        if row_elements % BLOCK_ELEMENTS:
+            keep = tf.reshape(keep, [rows, row_blocks * BLOCK_ELEMENTS])[:, :row_elements]
         keep = tf.reshape(keep, [rows, *row_shape])
         return tf.slice(keep, [0] * x.shape.rank, tf.shape(x)) if is_cut else keep
 
@@ -216,73 +174,25 @@ class Dropout:
         return zlib.crc32(f"{name}:{call}".encode())
 
 
-def _parts(words, threshold):
-    """Returns the eight parts of a mask, which follow each other in each row, bool tensors.
-
-    A row's elements are decided by the low halves of all blocks' first words, then of their second
-    words, and so on; then by the high halves. In this order, the masks of a word are next to each
-    other, and a TPU writes each of them to its place as soon as it has the words. Elements in the
-    order of the blocks took several times as long, and minutes to compile.
+def at_rate(dropout: Callable[[tf.Tensor, float], tf.Tensor] | None, rate: float) -> Drop | None:
+    """Returns dropout at a rate; None for the rate 0.
 
     Args:
-      words: a block's four words, uint32 tensors with an element for each block.
-      threshold: uint32 scalar tensor, in 1 / 2^32; the lower half of its bits is 0.
+      dropout: a `Dropout`, or any function (x, rate) -> tensor like x. A subclass of `Dropout`
+        counts as any function. It may be None if the rate is 0.
+      rate: the dropout rate.
     """
-    half_bits = tf.constant(_HALF_BITS, tf.uint32)
-    low_halves = [tf.bitwise.left_shift(word, half_bits) for word in words]
-    return [half >= threshold for half in low_halves + words]
-
-
-def _is_compiled(shape):
-    """Returns whether to draw a mask of blocks of this shape as one XLA computation of its own.
-
-    On a CPU that takes half the time. A step that XLA compiles as a whole keeps the operation for
-    random words, which is better on a TPU. So do graphs in which XLA is to compile nothing, masks
-    of unknown size, and small masks.
-    """
-    if in_xla_program() or primitives.is_portable() or tf.is_tensor(shape[0]):
-        return False
-    return math.prod(shape) * _BLOCK_ELEMENTS >= _LEAST_ELEMENTS
-
-
-@functools.cache
-def _compiled_packed(shape):
-    """Returns a function of (key, counter, threshold) that gives a packed mask, uint8 [*shape].
-
-    The result is a single tensor: XLA would compute the words of a block again for each of several.
-    """
-
-    def packed(key, counter, threshold):
-        parts = _parts(philox.blocks(key, counter, math.prod(shape)), threshold)
-        bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, _BITS, strict=True)]
-        return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
-
-    return packed
-
-
-def _unpacked(packed):
-    """Returns bool [rows, 8, ...], a row's parts, from a packed mask, uint8 [rows, ...]."""
-    bits = tf.reshape(_BITS, [1, _BLOCK_ELEMENTS] + [1] * (packed.shape.rank - 1))
-    return tf.not_equal(tf.bitwise.bitwise_and(packed[:, tf.newaxis], bits), np.uint8(0))
+    if not rate:
+        return None
+    mask = functools.partial(dropout.mask, rate=rate) if type(dropout) is Dropout else None
+    return Drop(lambda x: dropout(x, rate), mask)
 
 
 @tf.RegisterGradient("BertEstimatorDropout")
 def _dropout_gradient(op, gradient, *_):
     _, x, keep, scale = op.inputs
-    return None, Mask(keep, scale).apply(gradient, x.dtype), None, None
-
-
-@functools.cache
-def _mask_and_scale_to(dtype):
-    """Returns a function of (values, keep, scale), which computes in the dtype of the scale."""
-
-    def mask_and_scale(values, keep, scale):
-        if keep.dtype == tf.uint8:
-            keep = tf.reshape(_unpacked(keep), tf.shape(values))
-        values = tf.cast(values, scale.dtype)
-        return tf.cast(tf.where(keep, values * scale, tf.zeros_like(values)), dtype)
-
-    return mask_and_scale
+    mask = Mask(keep, scale)
+    return None, kernels.of_graph().mask_and_scale(mask, gradient, x.dtype), None, None
 
 
 def _block_shape(row_shape):
@@ -291,7 +201,7 @@ def _block_shape(row_shape):
     The first dimensions, as many as are needed for a multiple of eight, become one.
     """
     for merged in range(1, len(row_shape) + 1):
-        blocks, rest = divmod(math.prod(row_shape[:merged]), _BLOCK_ELEMENTS)
+        blocks, rest = divmod(math.prod(row_shape[:merged]), BLOCK_ELEMENTS)
         if not rest:
             return [blocks, *row_shape[merged:]]
     return [blocks + 1]

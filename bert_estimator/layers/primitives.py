@@ -12,9 +12,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from bert_estimator import bias_gradient
-from bert_estimator.xla_context import in_xla_program
-
 # Whether somebody may train the graphs of `portable`; None outside of it.
 _PORTABLE = contextvars.ContextVar("portable", default=None)
 
@@ -68,24 +65,6 @@ def with_gradient(name: str, value: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
         return tf.identity_n([value, *inputs])[0]
 
 
-def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Adds a bias to each row; in bfloat16 its gradient is summed in float32.
-
-    Within `portable()` the gradient is TensorFlow's own.
-
-    Args:
-      x: float tensor [..., n].
-      bias: [n], of x's dtype.
-
-    Returns:
-      A tensor of x's shape and dtype.
-    """
-    if x.dtype != tf.bfloat16 or is_portable():
-        return tf.nn.bias_add(x, bias)
-    with bias_gradient.summed_in_float32():
-        return tf.nn.bias_add(x, bias)
-
-
 def barrier(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the tensor, in a layout of its own; only for programs for XLA (`xla_context`).
 
@@ -121,25 +100,10 @@ def fused(function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
     return _compiled(function, specs)(*tensors)
 
 
-def fused_if_large(least_elements: int, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-    """Calls a function, as one XLA computation if the first tensor is large, and else directly.
-
-    It is called directly, too, if the first tensor's size or any tensor's rank is unknown when the
-    graph is built, and within a program that XLA compiles as a whole.
-
-    Args:
-      least_elements: the number of elements from which the first tensor counts as large.
-      function: as for `fused`.
-      *tensors: as for `fused`.
-
-    Returns:
-      What the function returns.
-    """
-    elements = tensors[0].shape.num_elements() or 0
-    is_known = all(tensor.shape.rank is not None for tensor in tensors)
-    if elements < least_elements or not is_known or in_xla_program():
-        return function(*tensors)
-    return fused(function, *tensors)
+def length_of(tensor: tf.Tensor) -> int | tf.Tensor:
+    """Returns the sequence length of a tensor [B, F, ...]; a scalar tensor if it is not static."""
+    static = tensor.shape.as_list()[1]
+    return tf.shape(tensor)[1] if static is None else static
 
 
 def fused_both_ways(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:

@@ -23,8 +23,8 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
-from bert_estimator.optimization.parameter import Parameter
 from bert_estimator.optimization.parts import Part, Shards
+from bert_estimator.optimization.piece import Piece, Slot, Step
 from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
@@ -46,14 +46,16 @@ __all__ = [
     "LAMBOptimizer",
     "LARSOptimizer",
     "Momentum",
-    "Parameter",
     "Part",
+    "Piece",
     "ScaleByAdam",
     "ScaleByFactoredMoments",
     "ScaleByLearningRate",
     "ScaleByParameterRms",
     "ScaleByTrustRatio",
     "Shards",
+    "Slot",
+    "Step",
     "WarmupPolynomialDecay",
     "accumulate",
     "clip_by_global_norm",

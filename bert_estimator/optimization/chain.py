@@ -3,14 +3,24 @@
 `to_dense_float32` is how gradients enter the chain.
 """
 
-import functools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.copies import FirstUpdate, is_in
-from bert_estimator.optimization.parameter import Parameter, Piece, name_of
 from bert_estimator.optimization.parts import Part
+from bert_estimator.optimization.piece import Piece, Slot, Step
+from bert_estimator.optimization.variable_update import call, new_values
+
+# A learning rate: a number, a float scalar tensor such as a schedule returns (or a variable), or a
+# function of a variable's name that returns a number or a tensor.
+Rate = float | tf.Tensor | tf.Variable
+LearningRate = Rate | Callable[[str], Rate]
+
+
+def name_of(variable: tf.Variable) -> str:
+    """Returns the variable's name as checkpoints have it: without the ":0" of its tensor."""
+    return variable.name.rsplit(":", 1)[0]
 
 
 def to_dense_float32(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
@@ -50,10 +60,6 @@ def _dense_like(variable, gradient):
     return dense if dense.shape.is_fully_defined() else tf.ensure_shape(dense, variable.shape)
 
 
-def _tensor_of(gradient):
-    return gradient.value if isinstance(gradient, Part) else gradient
-
-
 def _as_computed(gradient):
     """Returns a tensor for which an operation can wait.
 
@@ -61,7 +67,7 @@ def _as_computed(gradient):
     """
     if tf.executing_eagerly():
         return gradient
-    if is_in(tf.get_default_graph(), gradient) and gradient.op.type != "Placeholder":
+    if gradient.graph is tf.get_default_graph() and gradient.op.type != "Placeholder":
         return gradient
     return tf.identity(gradient)
 
@@ -75,33 +81,26 @@ def _assign(assignments, after):
         return [target.assign(value, read_value=False) for target, value in assignments]
 
 
-def _attribute(piece, name, default):
-    """Returns an attribute that says what the piece's `__call__` does.
+def _read(variable):
+    """Returns the variable's present value, by one operation if it is a resource variable.
 
-    A subclass that has another `__call__` does not inherit it, nor does a function that
-    `functools.wraps` gave the attributes of another one.
+    `read_value` adds an identity, and a network has many variables.
     """
-    for owner in (piece, *type(piece).__mro__):
-        own = getattr(owner, "__dict__", {})
-        if name in own and "__wrapped__" not in own:
-            return getattr(piece, name)
-        if "__call__" in own:
-            break
-    return default
-
-
-def _always_none(name):
-    return None
+    if not hasattr(variable, "handle"):
+        return variable.read_value()
+    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    value.set_shape(variable.shape)
+    return value
 
 
 class ChainOptimizer(tf.train.Optimizer):
     """Passes each gradient through a chain of pieces and subtracts the result from its variable.
 
-        optimizer = ChainOptimizer([ScaleByAdam(...), ScaleByLearningRate(1e-4)], name="Adam")
+        optimizer = ChainOptimizer([ScaleByAdam(...), ScaleByLearningRate()], 1e-4, name="Adam")
         train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
 
-    A piece is a callable `piece(update, parameter) -> update` (see `Parameter`); the first piece
-    gets the gradient. All arithmetic is float32, whatever the variable's dtype.
+    A piece is a pure function of an update (see `Piece`); the first piece gets the gradient. All
+    arithmetic is float32, whatever the variable's dtype.
 
     Slots are variables named `<variable>/<slot>`, as in google-research/bert. They are resource
     variables, not trainable, zero at first, and float32 unless a piece asks for another dtype.
@@ -118,17 +117,23 @@ class ChainOptimizer(tf.train.Optimizer):
     Attributes:
       trust_ratios: dict from variable name to float32 scalar tensor: the trust ratios of the last
         `apply_gradients`. Variables that a `ScaleByTrustRatio` excludes are not in it.
-      takes_parts: whether gradients may be `Part`s. All pieces must have an attribute `takes_parts`
-        that is true: a piece that takes parts sums over a variable's elements by
-        `Parameter.total`.
+      takes_parts: whether gradients may be `Part`s: all pieces take parts.
     """
 
-    def __init__(self, pieces: Sequence[Piece], name: str):
-        """Keeps the pieces, in the order of their application."""
+    def __init__(self, pieces: Sequence[Piece], learning_rate: LearningRate, name: str):
+        """Keeps the pieces, in the order of their application.
+
+        Args:
+          pieces: the pieces; `ScaleByLearningRate` is one of them.
+          learning_rate: a number; a float scalar tensor, such as a schedule returns for a step; or
+            a function of a variable's name, such as "bert/pooler/dense/kernel", that returns a
+            number or a tensor.
+          name: prefix of the operations' names.
+        """
         super().__init__(use_locking=False, name=name)
         self.trust_ratios = {}
-        self.takes_parts = all(_attribute(piece, "takes_parts", False) for piece in pieces)
-        self._pieces = list(pieces)
+        self.takes_parts = all(piece.takes_parts for piece in pieces)
+        self._pieces, self._learning_rate = list(pieces), learning_rate
         self._slot_variables, self._zero_tensors = {}, {}
 
     def apply_gradients(
@@ -171,58 +176,45 @@ class ChainOptimizer(tf.train.Optimizer):
             )
         self.trust_ratios = {}
         with tf.name_scope(name or self.get_name()):
-            update_number = None
+            number = None
             if global_step is not None:
-                update_number = tf.cast(global_step.read_value() + 1, tf.float32)
-            constant = functools.cache(lambda number: tf.constant(number, tf.float32))
-            parameters = []
-            for gradient, variable in dense:
-                slots = functools.partial(self._slot, variable)
-                part = gradient if isinstance(gradient, Part) else None
-                parameters.append(Parameter(variable, update_number, slots, constant, part))
-            gradients = [_tensor_of(gradient) for gradient, _ in dense]
+                number = tf.cast(global_step.read_value() + 1, tf.float32)
+            gradients = [g.value if isinstance(g, Part) else g for g, _ in dense]
             all_gradients = tf.group(*map(_as_computed, gradients))
-            assignments = self._assignments(gradients, parameters)
-            assigned = []
-            for parameter in parameters:
-                if parameter.trust_ratio is not None:
-                    self.trust_ratios[parameter.name] = parameter.trust_ratio
-                assigned += _assign(assignments[parameter], all_gradients)
+            updates = [self._update(gradient, variable, number) for gradient, variable in dense]
+            assigned = [op for assignments in updates for op in _assign(assignments, all_gradients)]
             if global_step is None:
                 return tf.group(*assigned)
             with tf.control_dependencies(assigned):
                 return global_step.assign_add(1, read_value=False)
 
-    def _assignments(self, gradients, parameters):
-        """Returns a dict from each parameter to its assignments.
+    def _update(self, gradient, variable, number):
+        """Returns (variable, new value of its dtype) for each slot, then for the variable."""
+        name, shape = name_of(variable), tuple(variable.shape.as_list())
+        pieces = [piece for piece in (piece.of(name) for piece in self._pieces) if piece]
+        described = {k: slot for piece in pieces for k, slot in piece.slots(shape).items()}
+        variables = {k: self._slot(variable, k, slot) for k, slot in described.items()}
+        is_part, total = isinstance(gradient, Part), Step.total
+        if is_part:
+            shards, axis, gradient = gradient.shards, gradient.axis, gradient.value
+            total = shards.sum
+            variables = {k: shards.hold_part(slot, axis) for k, slot in variables.items()}
+            variable = shards.hold_part(variable, axis)
+        rate = self._learning_rate(name) if callable(self._learning_rate) else self._learning_rate
+        step = Step(tf.cast(rate, tf.float32), number, math.prod(shape), total)
+        value = tf.cast(_read(variable), tf.float32)
+        slots = {k: tf.cast(_read(slot), tf.float32) for k, slot in variables.items()}
+        if is_part or tf.executing_eagerly():
+            new_value, new_slots = new_values(pieces, gradient, value, slots, step)
+            reports = step.reports
+        else:
+            new_value, new_slots, reports = call(pieces, gradient, value, slots, step)
+        if "trust_ratio" in reports:
+            self.trust_ratios[name] = reports["trust_ratio"]
+        targets = [(variables[k], value) for k, value in new_slots.items()]
+        return [*targets, (variable, tf.cast(new_value, variable.dtype.base_dtype))]
 
-        The pieces compute the first update of a kind. Further updates of the kind are copies of it.
-        """
-        assignments, firsts = {}, {}
-        for gradient, parameter in zip(gradients, parameters, strict=True):
-            kind = self._kind(parameter)
-            if kind is None:
-                assignments[parameter] = parameter.apply(self._pieces, gradient)
-            elif kind in firsts:
-                firsts[kind].add(gradient, parameter)
-            else:
-                firsts[kind] = FirstUpdate(self._pieces, gradient, parameter)
-        for first in firsts.values():
-            assignments.update(first.assignments())
-        return assignments
-
-    def _kind(self, parameter):
-        """Returns what is equal for variables that are updated alike.
-
-        It is None if this core updates a part of the variable, or a piece must be called for it, or
-        there is no graph.
-        """
-        kinds = [_attribute(piece, "kind", _always_none)(parameter.name) for piece in self._pieces]
-        if parameter.shape_and_dtype is None or None in kinds or tf.executing_eagerly():
-            return None
-        return (parameter.shape_and_dtype, *kinds)
-
-    def _slot(self, variable, slot_name, shape, dtype):
+    def _slot(self, variable: tf.Variable, slot_name: str, slot: Slot) -> tf.Variable:
         """Returns the slot variable, which it creates at its first use."""
         key = (variable.ref(), slot_name)
         if key not in self._slot_variables:
@@ -234,8 +226,8 @@ class ChainOptimizer(tf.train.Optimizer):
             ):
                 self._slot_variables[key] = tf.get_variable(
                     f"{name_of(variable)}/{slot_name}",
-                    shape,
-                    dtype=dtype,
+                    slot.shape,
+                    dtype=slot.dtype,
                     initializer=self._zeros,
                     trainable=False,
                 )

@@ -1,16 +1,18 @@
 """Pieces of an optimizer that remember gradients: Adam's moments, Adafactor's, and momentum.
 
-A piece is a callable `piece(update, parameter) -> update`; see `parameter.Piece`.
+A piece is a pure function of an update; see `piece.Piece`.
 """
 
+import dataclasses
 import math
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.parameter import Parameter, alike
+from bert_estimator.optimization.piece import Piece, Slot, Slots, Step
 
 
-class ScaleByAdam:
+@dataclasses.dataclass(frozen=True)
+class ScaleByAdam(Piece):
     """Turns gradients into Adam's ratio r (Kingma and Ba, 2015, algorithm 1).
 
     With g the gradient and t the number of the update, counted from 1:
@@ -28,57 +30,51 @@ class ScaleByAdam:
     Both are float32, or the first moment is bfloat16, which saves 2 bytes a weight. The second
     moment cannot be bfloat16: a step changes it by about a thousandth, which is below bfloat16's
     resolution.
+
+    Attributes:
+      beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
+      beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
+      epsilon: number > 0, added to the root of the second moment.
+      bias_correction: whether to divide the moments by 1 - beta^t. It needs the global_step in
+        `apply_gradients`.
+      bfloat16_first_moments: whether to store the first moments as bfloat16.
+
+    Raises:
+      ValueError: a constant is out of range.
     """
 
-    takes_parts = True
-    kind = staticmethod(alike)
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    bias_correction: bool
+    bfloat16_first_moments: bool = False
 
-    def __init__(
-        self,
-        beta_1: float,
-        beta_2: float,
-        epsilon: float,
-        bias_correction: bool,
-        bfloat16_first_moments: bool = False,
-    ):
-        """Sets the constants.
+    elementwise = takes_parts = True
 
-        Args:
-          beta_1: decay rate of the first moment, 0 <= beta_1 < 1.
-          beta_2: decay rate of the second moment, 0 <= beta_2 < 1.
-          epsilon: number > 0, added to the root of the second moment.
-          bias_correction: whether to divide the moments by 1 - beta^t. It needs the global_step
-            in `apply_gradients`.
-          bfloat16_first_moments: whether to store the first moments as bfloat16.
+    def __post_init__(self):
+        _check_decay_rate("beta_1", self.beta_1)
+        _check_decay_rate("beta_2", self.beta_2)
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0.0):
+            raise ValueError(f"epsilon={self.epsilon}: must be a finite number > 0; BERT has 1e-6.")
 
-        Raises:
-          ValueError: a constant is out of range.
-        """
-        _check_decay_rate("beta_1", beta_1)
-        _check_decay_rate("beta_2", beta_2)
-        if not (math.isfinite(epsilon) and epsilon > 0.0):
-            raise ValueError(f"epsilon={epsilon}: must be a finite number > 0; BERT has 1e-6.")
-        self._beta_1 = beta_1
-        self._beta_2 = beta_2
-        self._epsilon = epsilon
-        self._bias_correction = bias_correction
-        self._first_dtype = tf.bfloat16 if bfloat16_first_moments else tf.float32
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        first = tf.bfloat16 if self.bfloat16_first_moments else tf.float32
+        return {"adam_m": Slot(shape, first), "adam_v": Slot(shape)}
 
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the float32 ratio for a float32 gradient; both have the variable's shape."""
-        constant, beta_1, beta_2 = parameter.constant, self._beta_1, self._beta_2
-        old_m, old_v = parameter.slot("adam_m", dtype=self._first_dtype), parameter.slot("adam_v")
-        m = constant(beta_1) * old_m + constant(1.0 - beta_1) * update
-        v = constant(beta_2) * old_v + constant(1.0 - beta_2) * tf.square(update)
-        parameter.set_slot("adam_m", m)
-        parameter.set_slot("adam_v", v)
-        if self._bias_correction:
-            m = m / _one_minus_power(beta_1, parameter.update_number)
-            v = v / _one_minus_power(beta_2, parameter.update_number)
-        return m / (tf.sqrt(v) + constant(self._epsilon))
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        m = self.beta_1 * slots["adam_m"] + (1.0 - self.beta_1) * update
+        v = self.beta_2 * slots["adam_v"] + (1.0 - self.beta_2) * tf.square(update)
+        moments = {"adam_m": m, "adam_v": v}
+        if self.bias_correction:
+            m = m / _one_minus_power(self.beta_1, step.number)
+            v = v / _one_minus_power(self.beta_2, step.number)
+        return m / (tf.sqrt(v) + self.epsilon), moments
 
 
-class ScaleByFactoredMoments:
+@dataclasses.dataclass(frozen=True)
+class ScaleByFactoredMoments(Piece):
     """Divides gradients by the root of their second moment, kept as row means and column means.
 
     Shazeer and Stern, 2018, "Adafactor", algorithm 4. With g the gradient of a matrix and t the
@@ -95,77 +91,86 @@ class ScaleByFactoredMoments:
 
     The slots are float32: `<variable>/adafactor_row` and `<variable>/adafactor_column`, or
     `<variable>/adafactor_v`. The piece needs the global_step in `apply_gradients`.
+
+    Attributes:
+      decay_exponent: 0 < decay_exponent <= 1; the paper has 0.8. The newest squared gradient has
+        the weight t^-decay_exponent in the second moment.
+      epsilon_1: number > 0, added to the squared gradients; the paper has 1e-30.
+
+    Raises:
+      ValueError: a constant is out of range.
     """
 
-    kind = staticmethod(alike)
+    decay_exponent: float
+    epsilon_1: float
 
-    def __init__(self, decay_exponent: float, epsilon_1: float):
-        """Sets the constants.
-
-        Args:
-          decay_exponent: 0 < decay_exponent <= 1; the paper has 0.8. The newest squared gradient
-            has the weight t^-decay_exponent in the second moment.
-          epsilon_1: number > 0, added to the squared gradients; the paper has 1e-30.
-
-        Raises:
-          ValueError: a constant is out of range.
-        """
-        if not 0.0 < decay_exponent <= 1.0:
-            raise ValueError(f"decay_exponent={decay_exponent}: must be above 0 and at most 1.")
-        if not (math.isfinite(epsilon_1) and epsilon_1 > 0.0):
+    def __post_init__(self):
+        if not 0.0 < self.decay_exponent <= 1.0:
             raise ValueError(
-                f"epsilon_1={epsilon_1}: must be a finite number > 0; Adafactor has 1e-30."
+                f"decay_exponent={self.decay_exponent}: must be above 0 and at most 1."
             )
-        self._decay_exponent = decay_exponent
-        self._epsilon_1 = epsilon_1
+        if not (math.isfinite(self.epsilon_1) and self.epsilon_1 > 0.0):
+            raise ValueError(
+                f"epsilon_1={self.epsilon_1}: must be a finite number > 0; Adafactor has 1e-30."
+            )
 
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the float32 update for a float32 gradient; both have the variable's shape."""
-        square = tf.square(update) + self._epsilon_1
-        share = parameter.update_number**-self._decay_exponent
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        if len(shape) < 2:
+            return {"adafactor_v": Slot(shape)}
+        return {
+            "adafactor_row": Slot(shape[:-1]),
+            "adafactor_column": Slot((*shape[:-2], shape[-1])),
+        }
+
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        square = tf.square(update) + self.epsilon_1
+        share = step.number**-self.decay_exponent
+        new = {}
 
         def moment(name, value):
-            moment = (1.0 - share) * parameter.slot(name, value.shape) + share * value
-            parameter.set_slot(name, moment)
-            return moment
+            new[name] = (1.0 - share) * slots[name] + share * value
+            return new[name]
 
         if square.shape.rank < 2:
-            return update * tf.math.rsqrt(moment("adafactor_v", square))
+            return update * tf.math.rsqrt(moment("adafactor_v", square)), new
         row = moment("adafactor_row", tf.reduce_mean(square, axis=-1))
         column = moment("adafactor_column", tf.reduce_mean(square, axis=-2))
         # Each factor is applied alone: the product of two tiny moments would be 0 in float32.
         row = row / tf.reduce_mean(row, axis=-1, keepdims=True)
         update = update * tf.expand_dims(tf.math.rsqrt(row), -1)
-        return update * tf.expand_dims(tf.math.rsqrt(column), -2)
+        return update * tf.expand_dims(tf.math.rsqrt(column), -2), new
 
 
-class Momentum:
+@dataclasses.dataclass(frozen=True)
+class Momentum(Piece):
     """Replaces updates by their exponential average: m = beta * m + (1 - beta) * u.
 
     You et al., 2020, algorithm 1. The average is the float32 slot `<variable>/momentum`.
+
+    Attributes:
+      beta: decay rate, 0 <= beta < 1.
+
+    Raises:
+      ValueError: `beta` is out of range.
     """
 
-    takes_parts = True
-    kind = staticmethod(alike)
+    beta: float
 
-    def __init__(self, beta: float):
-        """Sets the decay rate.
+    elementwise = takes_parts = True
 
-        Args:
-          beta: 0 <= beta < 1.
+    def __post_init__(self):
+        _check_decay_rate("beta", self.beta)
 
-        Raises:
-          ValueError: `beta` is out of range.
-        """
-        _check_decay_rate("beta", beta)
-        self._beta = beta
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        return {"momentum": Slot(shape)}
 
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the float32 average for a float32 update; both have the variable's shape."""
-        beta, rest = parameter.constant(self._beta), parameter.constant(1.0 - self._beta)
-        m = beta * parameter.slot("momentum") + rest * update
-        parameter.set_slot("momentum", m)
-        return m
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        m = self.beta * slots["momentum"] + (1.0 - self.beta) * update
+        return m, {"momentum": m}
 
 
 def _check_decay_rate(name, beta):

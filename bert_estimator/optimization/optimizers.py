@@ -5,13 +5,12 @@ The arguments are the pieces' arguments, by the same names: `moments` and `scali
 
 from collections.abc import Sequence
 
-from bert_estimator.optimization.chain import ChainOptimizer
+from bert_estimator.optimization.chain import ChainOptimizer, LearningRate
 from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
 from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
     ClipByRms,
-    LearningRate,
     ScaleByLearningRate,
     ScaleByParameterRms,
     ScaleByTrustRatio,
@@ -71,8 +70,9 @@ class LAMBOptimizer(ChainOptimizer):
                 ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 ScaleByTrustRatio(exclude_from_layer_adaptation),
-                ScaleByLearningRate(learning_rate),
+                ScaleByLearningRate(),
             ],
+            learning_rate,
             name,
         )
 
@@ -117,8 +117,9 @@ class AdamWeightDecayOptimizer(ChainOptimizer):
             [
                 ScaleByAdam(beta_1, beta_2, epsilon, bias_correction, bfloat16_first_moments),
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
-                ScaleByLearningRate(learning_rate),
+                ScaleByLearningRate(),
             ],
+            learning_rate,
             name,
         )
 
@@ -166,8 +167,9 @@ class LARSOptimizer(ChainOptimizer):
                 AddDecayedWeights(weight_decay_rate, exclude_from_weight_decay),
                 Momentum(beta),
                 ScaleByTrustRatio(exclude_from_layer_adaptation),
-                ScaleByLearningRate(learning_rate),
+                ScaleByLearningRate(),
             ],
+            learning_rate,
             name,
         )
 
@@ -213,8 +215,9 @@ class AdafactorOptimizer(ChainOptimizer):
                 ScaleByFactoredMoments(decay_exponent, epsilon_1),
                 ClipByRms(clipping_threshold),
                 ScaleByParameterRms(epsilon_2),
-                ScaleByLearningRate(learning_rate),
+                ScaleByLearningRate(),
             ],
+            learning_rate,
             name,
         )
 

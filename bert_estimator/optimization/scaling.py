@@ -1,101 +1,64 @@
 """Pieces of an optimizer that scale updates: weight decay, trust ratio, RMS, learning rate.
 
-A piece is a callable `piece(update, parameter) -> update`; see `parameter.Piece`. These pieces do
-not have slots. Two of them leave alone the variables that a list of regular expressions excludes.
+A piece is a pure function of an update; see `piece.Piece`. These pieces do not have slots.
+Two of them leave alone the variables that a list of regular expressions excludes: each is searched
+for anywhere in a variable's name. Names are given without the ":0" of the tensor, so that "kernel$"
+matches at the end of the name. An empty list excludes nothing.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.parameter import Parameter, alike
+from bert_estimator.optimization.piece import Piece, Slots, Step
 
 # LayerNorm's gamma and beta, and every bias, by google-research/bert's names and by slim's.
 LAYER_NORM_AND_BIAS = ("LayerNorm", "layer_norm", "bias")
 
-# A learning rate: a number, a float scalar tensor such as a schedule returns (or a variable), or a
-# function of a variable's name that returns a number or a tensor.
-Rate = float | tf.Tensor | tf.Variable
-LearningRate = Rate | Callable[[str], Rate]
 
-
-class Exclusions:
-    """Holds regular expressions; each is searched for anywhere in a variable's name.
-
-    `name in exclusions` says whether a pattern is found. Names are given without the ":0" of the
-    tensor, so that "kernel$" matches at the end of the name.
-    """
-
-    def __init__(self, patterns: Sequence[str], argument: str):
-        """Compiles the patterns.
-
-        Args:
-          patterns: list or tuple of regular expressions; an empty list excludes nothing.
-          argument: name of the caller's argument that holds the patterns, for errors.
-
-        Raises:
-          ValueError: `patterns` is a single string, or a pattern is not a regular expression.
-        """
-        if isinstance(patterns, str):
-            raise ValueError(
-                f"{argument}={patterns!r}: must be a list of regular expressions; write "
-                f"[{patterns!r}]."
-            )
-        self._patterns = []
-        for pattern in patterns:
-            try:
-                self._patterns.append(re.compile(pattern))
-            except re.error as error:
-                raise ValueError(
-                    f"{argument}: {pattern!r} is not a regular expression ({error})."
-                ) from error
-
-    def __contains__(self, name: str) -> bool:
-        return any(pattern.search(name) for pattern in self._patterns)
-
-
-class AddDecayedWeights:
+@dataclasses.dataclass(frozen=True)
+class AddDecayedWeights(Piece):
     """Adds weight_decay_rate * w to the update of every variable w that is not excluded.
 
     This is the decoupled weight decay of Loshchilov and Hutter (2019). The piece comes after Adam's
     moments, so that they do not see the decay: weight_decay_rate * w added to the gradient would be
     an L2 loss, which Adam rescales weight by weight. It comes before the trust ratio and the
     learning rate, so that both scale the decay too. In LARS it comes before the momentum as well.
+
+    Attributes:
+      weight_decay_rate: number >= 0; BERT has 0.01.
+      exclude_from_weight_decay: list or tuple of regular expressions; it becomes a tuple.
+
+    Raises:
+      ValueError: the rate is negative or not finite, or a pattern is not a regular expression.
     """
 
-    takes_parts = True
+    weight_decay_rate: float
+    exclude_from_weight_decay: Sequence[str]
 
-    def __init__(self, weight_decay_rate: float, exclude_from_weight_decay: Sequence[str]):
-        """Sets the rate and the exclusions.
+    elementwise = takes_parts = True
 
-        Args:
-          weight_decay_rate: number >= 0; BERT has 0.01.
-          exclude_from_weight_decay: list of regular expressions, see `Exclusions`.
-
-        Raises:
-          ValueError: the rate is negative or not finite, or a pattern is not a regular expression.
-        """
-        if not (math.isfinite(weight_decay_rate) and weight_decay_rate >= 0.0):
+    def __post_init__(self):
+        if not (math.isfinite(self.weight_decay_rate) and self.weight_decay_rate >= 0.0):
             raise ValueError(
-                f"weight_decay_rate={weight_decay_rate}: must be a finite number >= 0."
+                f"weight_decay_rate={self.weight_decay_rate}: must be a finite number >= 0."
             )
-        self._weight_decay_rate = weight_decay_rate
-        self._exclude = Exclusions(exclude_from_weight_decay, "exclude_from_weight_decay")
+        _check_patterns(self, "exclude_from_weight_decay")
 
-    def kind(self, name: str) -> bool:
-        """Returns whether the variable of this name is excluded."""
-        return name in self._exclude
+    def of(self, name: str) -> Piece | None:
+        return None if _is_excluded(name, self.exclude_from_weight_decay) else self
 
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the float32 update with the decay added; both have the variable's shape."""
-        if parameter.name in self._exclude:
-            return update
-        return update + parameter.constant(self._weight_decay_rate) * parameter.value
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        return update + self.weight_decay_rate * value, {}
 
 
-class ScaleByTrustRatio:
+@dataclasses.dataclass(frozen=True)
+class ScaleByTrustRatio(Piece):
     """Scales the update u of a variable w by ||w|| / ||u||: it becomes as long as w.
 
     The learning rate, which comes after it, is then the share of w that a step changes. This is the
@@ -105,135 +68,134 @@ class ScaleByTrustRatio:
 
     The ratio is 1 if either norm is zero: a tensor that starts at zero must be able to leave zero.
     If a norm is not finite, the variable becomes not finite, and checks for NaN find it. (The norms
-    of finite weights above 1e19 may overflow, too.)
+    of finite weights above 1e19 may overflow, too.) The ratio is reported as `trust_ratio`.
 
-    The piece leaves the ratio in `parameter.trust_ratio`, unless the variable is excluded.
+    Attributes:
+      exclude_from_layer_adaptation: list or tuple of regular expressions; it becomes a tuple.
+
+    Raises:
+      ValueError: a pattern is not a regular expression.
     """
+
+    exclude_from_layer_adaptation: Sequence[str]
 
     takes_parts = True
 
-    def __init__(self, exclude_from_layer_adaptation: Sequence[str]):
-        """Sets the exclusions.
+    def __post_init__(self):
+        _check_patterns(self, "exclude_from_layer_adaptation")
 
-        Args:
-          exclude_from_layer_adaptation: list of regular expressions, see `Exclusions`.
+    def of(self, name: str) -> Piece | None:
+        return None if _is_excluded(name, self.exclude_from_layer_adaptation) else self
 
-        Raises:
-          ValueError: a pattern is not a regular expression.
-        """
-        self._exclude = Exclusions(exclude_from_layer_adaptation, "exclude_from_layer_adaptation")
-
-    def kind(self, name: str) -> bool:
-        """Returns whether the variable of this name is excluded."""
-        return name in self._exclude
-
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the scaled float32 update; both have the variable's shape."""
-        if parameter.name in self._exclude:
-            return update
-        zero, one = parameter.constant(0.0), parameter.constant(1.0)
-        weight_norm = _norm(parameter.value, parameter)
-        update_norm = _norm(update, parameter)
-        either_is_zero = tf.logical_or(tf.equal(weight_norm, zero), tf.equal(update_norm, zero))
-        ratio = tf.where(either_is_zero, one, tf.math.divide_no_nan(weight_norm, update_norm))
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        weight_norm, update_norm = _norm(value, step), _norm(update, step)
+        either_is_zero = tf.logical_or(tf.equal(weight_norm, 0.0), tf.equal(update_norm, 0.0))
+        ratio = tf.where(either_is_zero, 1.0, tf.math.divide_no_nan(weight_norm, update_norm))
         # A finite norm divided by infinity is zero, which would hide that the update overflowed.
         ratio = tf.where(tf.math.is_inf(update_norm), update_norm, ratio)
-        parameter.trust_ratio = ratio
-        return ratio * update
+        step.reports["trust_ratio"] = ratio
+        return ratio * update, {}
 
 
-class ClipByRms:
+@dataclasses.dataclass(frozen=True)
+class ClipByRms(Piece):
     """Limits the root mean square of an update u: u / max(1, RMS(u) / clipping_threshold).
 
     Shazeer and Stern, 2018, section 6: updates are far too large when the second moment lags behind
     the gradients.
+
+    Attributes:
+      clipping_threshold: number > 0, the largest root mean square of an update; the paper's d is 1.
+
+    Raises:
+      ValueError: the threshold is out of range.
     """
 
+    clipping_threshold: float
+
     takes_parts = True
-    kind = staticmethod(alike)
 
-    def __init__(self, clipping_threshold: float):
-        """Sets the limit.
+    def __post_init__(self):
+        _check_positive("clipping_threshold", self.clipping_threshold)
 
-        Args:
-          clipping_threshold: number > 0, the largest root mean square of an update; the paper's d
-            is 1.
-
-        Raises:
-          ValueError: the threshold is out of range.
-        """
-        _check_positive("clipping_threshold", clipping_threshold)
-        self._clipping_threshold = clipping_threshold
-
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the limited float32 update; both have the variable's shape."""
-        return update / tf.maximum(1.0, _rms(update, parameter) / self._clipping_threshold)
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        return update / tf.maximum(1.0, _rms(update, step) / self.clipping_threshold), {}
 
 
-class ScaleByParameterRms:
+@dataclasses.dataclass(frozen=True)
+class ScaleByParameterRms(Piece):
     """Makes the learning rate relative to the variable w: u * max(epsilon_2, RMS(w)).
 
     Shazeer and Stern, 2018, section 8. The bound lets a variable that is zero leave zero.
+
+    Attributes:
+      epsilon_2: number > 0, the least size that a variable counts as; the paper has 1e-3.
+
+    Raises:
+      ValueError: the bound is out of range.
     """
 
+    epsilon_2: float
+
     takes_parts = True
-    kind = staticmethod(alike)
 
-    def __init__(self, epsilon_2: float):
-        """Sets the bound.
+    def __post_init__(self):
+        _check_positive("epsilon_2", self.epsilon_2)
 
-        Args:
-          epsilon_2: number > 0, the least size that a variable counts as; the paper has 1e-3.
-
-        Raises:
-          ValueError: the bound is out of range.
-        """
-        _check_positive("epsilon_2", epsilon_2)
-        self._epsilon_2 = epsilon_2
-
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the scaled float32 update; both have the variable's shape."""
-        return update * tf.maximum(self._epsilon_2, _rms(parameter.value, parameter))
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        return update * tf.maximum(self.epsilon_2, _rms(value, step)), {}
 
 
-class ScaleByLearningRate:
+@dataclasses.dataclass(frozen=True)
+class ScaleByLearningRate(Piece):
     """Multiplies updates by the learning rate.
 
     The learning rate is a piece like the others because its place matters: a momentum that comes
     after it remembers past learning rates, and a momentum that comes before it does not.
     """
 
-    takes_parts = True
+    elementwise = takes_parts = True
 
-    def __init__(self, learning_rate: LearningRate):
-        """Sets the learning rate.
-
-        Args:
-          learning_rate: a number; a float scalar tensor, such as a schedule returns for a step; or
-            a function of a variable's name, such as "bert/pooler/dense/kernel", that returns a
-            number or a tensor.
-        """
-        self._learning_rate = learning_rate
-
-    def kind(self, name: str) -> str | None:
-        """Returns None if the rate is a function: it is called once for each variable."""
-        return None if callable(self._learning_rate) else "alike"
-
-    def __call__(self, update: tf.Tensor, parameter: Parameter) -> tf.Tensor:
-        """Returns the scaled float32 update; both have the variable's shape."""
-        rate = self._learning_rate
-        if callable(rate):
-            rate = rate(parameter.name)
-        return tf.cast(rate, tf.float32) * update
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        return step.learning_rate * update, {}
 
 
-def _norm(x, parameter):
-    half = parameter.total(tf.nn.l2_loss(x))  # see `clipping`
-    return tf.sqrt(parameter.constant(2.0) * half)
+def _norm(x, step):
+    half = step.total(tf.nn.l2_loss(x))  # see `clipping`
+    return tf.sqrt(2.0 * half)
 
 
-def _rms(x, parameter):
-    return _norm(x, parameter) / math.sqrt(parameter.num_elements)
+def _rms(x, step):
+    return _norm(x, step) / math.sqrt(step.size)
+
+
+def _check_patterns(piece, argument):
+    """Checks the regular expressions in an attribute of a piece, and makes it a tuple."""
+    patterns = getattr(piece, argument)
+    if isinstance(patterns, str):
+        raise ValueError(
+            f"{argument}={patterns!r}: must be a list of regular expressions; write [{patterns!r}]."
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"{argument}: {pattern!r} is not a regular expression ({error})."
+            ) from error
+    object.__setattr__(piece, argument, tuple(patterns))
+
+
+def _is_excluded(name, patterns):
+    return any(re.search(pattern, name) for pattern in patterns)
 
 
 def _check_positive(name, value):

@@ -7,9 +7,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator.layers import dropout as dropout_module
-from bert_estimator.layers import primitives
+from bert_estimator.layers import kernels, primitives
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.layers.kernels import session as session_kernels
 
 SHAPE = (6, 5, 7)  # 35 elements per row, which is not a multiple of the 8 of a block
 
@@ -18,7 +18,7 @@ SHAPE = (6, 5, 7)  # 35 elements per row, which is not a multiple of the 8 of a 
 def masks(request, monkeypatch):
     """Runs each test with all masks compiled, and with none."""
     least = 0 if request.param == "compiled" else 1 << 62
-    monkeypatch.setattr(dropout_module, "_LEAST_ELEMENTS", least)
+    monkeypatch.setattr(session_kernels, "_LEAST_OF_MASKS", least)
     return request.param
 
 
@@ -207,7 +207,8 @@ def test_a_mask_alone_equals_a_calls_mask(to):
     values = np.random.RandomState(0).normal(size=[4, 32]).astype(np.float32)
     with tf.Graph().as_default():
         x = tf.constant(values)
-        mine = Dropout(1, 2).mask(x, 0.1).apply(x, to)
+        mask = Dropout(1, 2).mask(x, 0.1)
+        mine = kernels.of_graph().mask_and_scale(mask, x, to)
         assert mine.dtype == to
         with tf.Session() as session:
             mine, expected = session.run([mine, tf.cast(Dropout(1, 2)(x, 0.1), to)])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import activations, embeddings
+from bert_estimator.layers import embeddings, kernels
+from bert_estimator.layers.kernels import program
 
 
 def test_gradients_inside_a_loop_equal_those_outside():
@@ -14,7 +15,7 @@ def test_gradients_inside_a_loop_equal_those_outside():
 
         def loss(rows):
             rows = embeddings.gather_lookup(table, rows[:, tf.newaxis])
-            return tf.reduce_sum(activations.gelu(rows))
+            return tf.reduce_sum(kernels.of_graph().gelu(rows))
 
         def body(row, total):
             return row + 1, total + tf.gradients(loss(row[tf.newaxis]), table)[0]
@@ -34,7 +35,7 @@ def test_a_lookup_by_comparisons_equals_a_gather(num_rows):
         ids = tf.constant(rng.randint(0, num_rows, [3, 7]), tf.int32)
         gradient = tf.constant(rng.normal(size=[3, 7, 5]), tf.float32)
         results = []
-        for lookup in (embeddings.select_lookup, embeddings.gather_lookup):
+        for lookup in (program.look_up_types, embeddings.gather_lookup):
             rows = lookup(table, ids)
             results.append([rows, *tf.gradients(rows, table, gradient)])
         (rows, slope), (expected, expected_slope) = session.run(results)

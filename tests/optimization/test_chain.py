@@ -8,13 +8,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
-from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
+from bert_estimator.optimization.chain import ChainOptimizer, name_of, to_dense_float32
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     LAMBOptimizer,
     create_optimizer,
 )
-from bert_estimator.optimization.parameter import Parameter, name_of
 from bert_estimator.optimization.scaling import ScaleByLearningRate
 
 KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
@@ -70,33 +69,11 @@ def test_name_has_no_tensor_suffix():
 def test_a_bfloat16_variable_is_updated_in_float32_and_stored_as_it_was():
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.get_variable("w", initializer=tf.constant([1.0, 2.0], tf.bfloat16))
-        parameter = Parameter(variable, update_number=None, slots=None)
-        assert parameter.value.dtype == tf.float32
-        ((target, value),) = parameter.assignments(tf.constant([0.5, 2**-9]))
-        assert target is variable
-        assert value.dtype == tf.bfloat16
-        session.run(variable.initializer)
-        np.testing.assert_array_equal(session.run(tf.cast(value, tf.float32)), [0.5, 2.0])
-
-
-def test_new_slots_are_not_visible_before_they_are_assigned():
-    with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable("w", initializer=[1.0])
-        slot = tf.get_variable("w/m", initializer=[5.0])
-        parameter = Parameter(variable, update_number=None, slots=lambda *_: slot)
-        parameter.set_slot("m", parameter.slot("m") + 1.0)
-        session.run([variable.initializer, slot.initializer])
-        assert session.run(parameter.slot("m")) == 5.0
-        targets, values = zip(*parameter.assignments(tf.constant([0.25])), strict=True)
-        assert targets == (slot, variable)
-        assert session.run(list(values)) == [6.0, 0.75]
-
-
-def test_update_number_that_is_not_known_is_an_error():
-    with tf.Graph().as_default():
-        parameter = Parameter(tf.get_variable("w", [1]), update_number=None, slots=None)
-        with pytest.raises(ValueError, match=r"give apply_gradients or minimize global_step="):
-            _ = parameter.update_number
+        optimizer = ChainOptimizer([ScaleByLearningRate()], 0.5, "Descent")
+        train_op = optimizer.apply_gradients([(tf.constant([1.0, 2**-8]), variable)])
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        np.testing.assert_array_equal(session.run(tf.cast(variable, tf.float32)), [0.5, 2.0])
 
 
 def build_step():
@@ -179,7 +156,7 @@ def test_gradients_from_outside_are_computed_before_the_first_update(place, vers
         with tf.control_dependencies([pause]):
             late = tf.ensure_shape(a.read_value(), [])
         gradients = [(tf.constant(10.0), a), (late, b)]
-        optimizer = ChainOptimizer([ScaleByLearningRate(0.5)], "Own")
+        optimizer = ChainOptimizer([ScaleByLearningRate()], 0.5, "Own")
 
         def update(turn=0):
             with tf.control_dependencies([optimizer.apply_gradients(gradients)]):
@@ -289,7 +266,7 @@ def test_the_learning_rate_is_read_before_the_step_is_counted():
         weight = tf.get_variable("w", initializer=[1.0])
         step = tf.train.create_global_step()
         rate = tf.cast(step, tf.float32)
-        train_op = ChainOptimizer([ScaleByLearningRate(rate)], "Descent").apply_gradients(
+        train_op = ChainOptimizer([ScaleByLearningRate()], rate, "Descent").apply_gradients(
             [(tf.constant([1.0]), weight)], step
         )
         session.run(tf.global_variables_initializer())

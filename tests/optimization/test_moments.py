@@ -26,7 +26,7 @@ def test_adam_equals_its_twin_over_twenty_steps(beta_1, bias_correction):
     gradients = np.random.RandomState(1).randn(20, 3, 2) * np.logspace(-4, 2, 20)[:, None, None]
     history = optimizer_steps.run(
         lambda rate: ChainOptimizer(
-            [ScaleByAdam(beta_1, 0.999, 1e-6, bias_correction)], name="Adam"
+            [ScaleByAdam(beta_1, 0.999, 1e-6, bias_correction)], 1.0, name="Adam"
         ),
         {"w": np.zeros([3, 2])},
         [{"w": gradient} for gradient in gradients],
@@ -48,7 +48,7 @@ def test_first_ratios_of_a_constant_gradient():
     for bias_correction in (False, True):
         history = optimizer_steps.run(
             lambda rate, on=bias_correction: ChainOptimizer(
-                [ScaleByAdam(0.9, 0.999, 1e-9, on)], "A"
+                [ScaleByAdam(0.9, 0.999, 1e-9, on)], 1.0, "A"
             ),
             {"w": [0.0]},
             [{"w": [0.5]}] * 20,
@@ -68,7 +68,7 @@ def test_bias_correction_counts_from_the_global_step():
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", initializer=[0.0])
         step = tf.get_variable("step", initializer=np.int64(1000), trainable=False)
-        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], "Adam")
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], 1.0, "Adam")
         train_op = optimizer.apply_gradients([(tf.constant([1.0]), weight)], step)
         session.run(tf.global_variables_initializer())
         session.run(train_op)
@@ -84,7 +84,7 @@ def test_bfloat16_first_moments():
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [3, 2], initializer=tf.zeros_initializer())
         gradient = tf.placeholder(tf.float32, [3, 2])
-        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, False, True)], "Adam")
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, False, True)], 1.0, "Adam")
         train_op = optimizer.apply_gradients([(gradient, weight)])
         slots = [optimizer.get_slot(weight, name) for name in ("adam_m", "adam_v")]
         assert [slot.dtype.base_dtype for slot in slots] == [tf.bfloat16, tf.float32]
@@ -104,7 +104,7 @@ def test_bfloat16_first_moments():
 def test_bias_correction_without_a_step_is_refused():
     with tf.Graph().as_default():
         weight = tf.get_variable("w", initializer=[0.0])
-        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], "Adam")
+        optimizer = ChainOptimizer([ScaleByAdam(0.9, 0.999, 1e-6, True)], 1.0, "Adam")
         with pytest.raises(
             ValueError, match=r"bias_correction=True, .* apply_gradients or minimize"
         ):
@@ -130,7 +130,7 @@ def run_piece(piece, gradients):
     Returns a list with a dict of the variables' values for each update.
     """
     history = optimizer_steps.run(
-        lambda rate: ChainOptimizer([piece], "Piece"),
+        lambda rate: ChainOptimizer([piece], 1.0, "Piece"),
         {name: np.zeros_like(value) for name, value in gradients[0].items()},
         gradients,
         [1.0] * len(gradients),
@@ -182,7 +182,7 @@ def test_factored_moments_of_a_matrix_are_a_row_and_a_column():
     with tf.Graph().as_default():
         kernel = tf.get_variable("kernel", [6, 4])
         bias = tf.get_variable("bias", [4])
-        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], "Factored")
+        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], 1.0, "Factored")
         pairs = [(tf.ones([6, 4]), kernel), (tf.ones([4]), bias)]
         optimizer.apply_gradients(pairs, tf.train.create_global_step())
         found = {v.op.name: v.shape.as_list() for v in optimizer.variables()}
@@ -196,7 +196,7 @@ def test_factored_moments_of_a_matrix_are_a_row_and_a_column():
 def test_factored_moments_need_the_number_of_the_update():
     with tf.Graph().as_default():
         weight = tf.get_variable("w", [2])
-        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], "Factored")
+        optimizer = ChainOptimizer([ScaleByFactoredMoments(0.8, 1e-30)], 1.0, "Factored")
         with pytest.raises(ValueError, match=r"or Adafactor\) .* apply_gradients or minimize"):
             optimizer.apply_gradients([(tf.ones([2]), weight)])
 

@@ -10,7 +10,6 @@ from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,
     ClipByRms,
-    Exclusions,
     ScaleByLearningRate,
     ScaleByParameterRms,
     ScaleByTrustRatio,
@@ -54,29 +53,41 @@ def rms(x):
     ],
 )
 def test_the_usual_list_on_bert(name, excluded):
-    assert (name in Exclusions(LAYER_NORM_AND_BIAS, "exclude")) is excluded
+    for piece in (
+        AddDecayedWeights(0.1, LAYER_NORM_AND_BIAS),
+        ScaleByTrustRatio(LAYER_NORM_AND_BIAS),
+    ):
+        assert piece.of(name) is (None if excluded else piece)
 
 
 def test_an_empty_list_excludes_nothing():
-    assert "bias" not in Exclusions([], "exclude")
+    assert AddDecayedWeights(0.1, []).of("bias") is not None
 
 
 def test_patterns_are_regular_expressions_over_the_whole_name():
-    exclude = Exclusions(["kernel$", "^cls/"], "exclude")
-    assert "a/kernel" in exclude
-    assert "a/kernel/b" not in exclude
-    assert "cls/x" in exclude
-    assert "a/cls/x" not in exclude
+    piece = ScaleByTrustRatio(["kernel$", "^cls/"])
+    assert piece.of("a/kernel") is None
+    assert piece.of("a/kernel/b") is piece
+    assert piece.of("cls/x") is None
+    assert piece.of("a/cls/x") is piece
 
 
 def test_a_bare_string_is_refused():
-    with pytest.raises(ValueError, match=r"skip='bias': must be a list .* write \['bias'\]"):
-        Exclusions("bias", "skip")
+    name = "exclude_from_layer_adaptation"
+    with pytest.raises(ValueError, match=rf"{name}='bias': must be a list .* write \['bias'\]"):
+        ScaleByTrustRatio("bias")
 
 
 def test_a_pattern_that_is_not_a_regular_expression_is_refused():
-    with pytest.raises(ValueError, match=r"skip: '\(' is not a regular expression"):
-        Exclusions(["bias", "("], "skip")
+    with pytest.raises(ValueError, match=r"decay: '\(' is not a regular expression"):
+        AddDecayedWeights(0.1, ["bias", "("])
+
+
+def test_pieces_of_equal_constants_are_equal_and_may_be_keys():
+    """Updates by equal pieces are traced and compiled once."""
+    for make in (lambda: AddDecayedWeights(0.1, ["a"]), lambda: ScaleByTrustRatio(["a"])):
+        assert make() == make() and len({make(), make()}) == 1
+    assert AddDecayedWeights(0.1, ["a"]) != AddDecayedWeights(0.1, ["b"])
 
 
 # Weight decay
@@ -201,19 +212,21 @@ def test_rms_pieces_refuse_a_bound_out_of_range(piece, argument, value):
 # Learning rate
 
 
-def test_a_number_scales_the_update():
-    update, _ = optimizer_steps.apply_piece(ScaleByLearningRate(0.5), [7.0, 7.0], [2.0, -4.0])
-    np.testing.assert_array_equal(update, [1.0, -2.0])
-
-
 @pytest.mark.parametrize("rate", [0.3, 3, np.float64(0.3), np.float32(0.3)])
-def test_every_kind_of_number_equals_its_twin(rate):
-    assert_equals_twin(ScaleByLearningRate(rate), lambda _, update: float(rate) * update)
+def test_every_kind_of_number_scales_updates(rate):
+    history = optimizer_steps.run(
+        lambda _: ChainOptimizer([ScaleByLearningRate()], rate, "Descent"),
+        {"w": [7.0, 7.0]},
+        [{"w": [2.0, -4.0]}],
+        [1.0],
+    )
+    expected = 7.0 - float(rate) * np.array([2.0, -4.0])
+    np.testing.assert_allclose(history[0]["param"]["w"], expected, rtol=1e-6)
 
 
 def test_a_tensor_is_read_in_every_step():
     history = optimizer_steps.run(
-        lambda rate: ChainOptimizer([ScaleByLearningRate(rate)], "Descent"),
+        lambda rate: ChainOptimizer([ScaleByLearningRate()], rate, "Descent"),
         {"w": [0.0]},
         [{"w": [1.0]}] * 3,
         [1.0, 0.5, 0.25],
@@ -225,7 +238,7 @@ def test_a_variable_is_read_in_every_step():
     with tf.Graph().as_default(), tf.Session() as session:
         rate = tf.get_variable("rate", initializer=1.0, trainable=False)
         weight = tf.get_variable("w", initializer=[0.0])
-        optimizer = ChainOptimizer([ScaleByLearningRate(rate)], "Descent")
+        optimizer = ChainOptimizer([ScaleByLearningRate()], rate, "Descent")
         train_op = optimizer.apply_gradients([(tf.constant([1.0]), weight)])
         session.run(tf.global_variables_initializer())
         session.run(train_op)
@@ -240,7 +253,8 @@ def test_a_function_gets_the_variables_name_and_returns_its_rate():
     names = []
     history = optimizer_steps.run(
         lambda rate: ChainOptimizer(
-            [ScaleByLearningRate(lambda name: names.append(name) or {"a/w": rate}.get(name, 2.0))],
+            [ScaleByLearningRate()],
+            lambda name: names.append(name) or {"a/w": rate}.get(name, 2.0),
             "Descent",
         ),
         {"a/w": [0.0], "b/w": [0.0]},

@@ -3,7 +3,6 @@
 import pytest
 
 from bert_estimator import optimization
-from bert_estimator.optimization.scaling import Exclusions
 from bert_estimator.provenance import Origin, Source
 from bert_estimator.recipes import plans
 
@@ -115,7 +114,7 @@ def test_the_schedule_of_the_76_minutes():
 
 def test_what_lamb_leaves_alone():
     """Decay and adaptation have the default exclusions (ALBERT; the paper's first author)."""
-    excluded = Exclusions(optimization.LAYER_NORM_AND_BIAS, "exclusions")
+    decay = optimization.AddDecayedWeights(0.01, optimization.LAYER_NORM_AND_BIAS)
     layer = "bert/encoder/layer_0/attention"
     for name, expected in {
         f"{layer}/self/query/kernel": False,
@@ -128,4 +127,4 @@ def test_what_lamb_leaves_alone():
         "cls/seq_relationship/output_weights": False,
         "cls/seq_relationship/output_bias": True,
     }.items():
-        assert (name in excluded) == expected, name
+        assert (decay.of(name) is None) == expected, name

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.parameter import Parameter
+from bert_estimator.optimization.piece import Step
 
 
 def run(make_optimizer, initial, gradients, learning_rates):
@@ -49,15 +49,18 @@ def run(make_optimizer, initial, gradients, learning_rates):
 
 
 def apply_piece(piece, value, update, name="w"):
-    """Applies a piece once; returns (new update, the trust ratio that the piece left, or None)."""
+    """Applies a piece once, at the learning rate 1, to a variable that has no slots.
+
+    Returns:
+      (new update, the trust ratio that the piece reports, or None).
+    """
     with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable(name, initializer=np.array(value, np.float32))
-        parameter = Parameter(variable, update_number=None, slots=None)
-        result = piece(tf.constant(update, tf.float32), parameter)
-        session.run(tf.global_variables_initializer())
-        if parameter.trust_ratio is None:
-            return session.run(result), None
-        return session.run((result, parameter.trust_ratio))
+        value, update = tf.constant(value, tf.float32), tf.constant(update, tf.float32)
+        step = Step(tf.constant(1.0), size=value.shape.num_elements())
+        piece = piece.of(name)
+        result = update if piece is None else piece(update, value, {}, step)[0]
+        ratio = step.reports.get("trust_ratio")
+        return session.run(result), None if ratio is None else session.run(ratio)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import cross_entropy
+from bert_estimator.layers.kernels import session as kernels
 
 ROWS, VOCABULARY = 5, 33
 LABELS = np.array([0, 32, 7, 7, 16], np.int32)
@@ -18,7 +18,7 @@ def evaluate(values, labels=LABELS, weights=None):
     """Returns the losses, and the gradient of their weighted sum by the logits."""
     with tf.Graph().as_default() as graph:
         x = tf.constant(values)
-        losses = cross_entropy.sparse_softmax_cross_entropy(tf.constant(labels), x)
+        losses = kernels.cross_entropy(tf.constant(labels), x)
         assert losses.dtype == tf.float32 and losses.shape.as_list() == [ROWS]
         (gradient,) = tf.gradients(losses, x, None if weights is None else tf.constant(weights))
         kinds = [op.type for op in graph.get_operations()]
@@ -30,7 +30,7 @@ def evaluate(values, labels=LABELS, weights=None):
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
 @pytest.mark.parametrize("least_elements", [0, 10**9])
 def test_losses_and_gradients_equal_the_twin(monkeypatch, least_elements, scale):
-    monkeypatch.setattr(cross_entropy, "_LEAST_ELEMENTS", least_elements)
+    monkeypatch.setattr(kernels, "_LEAST_LOGITS", least_elements)
     values, weights = logits(scale), np.float32([1.0, 0.0, 0.25, -2.0, 3.0])
     losses, gradient, kinds = evaluate(values, weights=weights)
     assert kinds.count("SparseSoftmaxCrossEntropyWithLogits") == bool(least_elements)
@@ -48,7 +48,7 @@ def test_an_infinite_logit_gives_nan_as_in_tensorflow(monkeypatch):
     values = logits(1.0)
     values[2, 3] = np.inf
     expected, _, _ = evaluate(values)
-    monkeypatch.setattr(cross_entropy, "_LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(kernels, "_LEAST_LOGITS", 0)
     actual, _, _ = evaluate(values)
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
     assert np.isnan(actual[2]) and np.isfinite(np.delete(actual, 2)).all()
@@ -56,7 +56,7 @@ def test_an_infinite_logit_gives_nan_as_in_tensorflow(monkeypatch):
 
 @pytest.mark.parametrize("label", [-1, VOCABULARY])
 def test_a_label_out_of_range_gives_nan_in_its_row_alone(monkeypatch, label):
-    monkeypatch.setattr(cross_entropy, "_LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(kernels, "_LEAST_LOGITS", 0)
     labels = LABELS.copy()
     labels[1] = label
     losses, _, _ = evaluate(logits(1.0), labels)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.layers import normalization
-from bert_estimator.layers.normalization import layer_norm
+from bert_estimator.layers.kernels import session as kernels
+from bert_estimator.modeling import layer_norm
 
 ROWS, WIDTH = 6, 40
 
@@ -31,7 +31,7 @@ def twin(gamma, beta, gradient, *addends):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("number", [1, 2])
 def test_values_and_gradients_equal_the_twin(monkeypatch, number, dtype, tolerance, least_elements):
-    monkeypatch.setattr(normalization, "_LEAST_ELEMENTS", least_elements)
+    monkeypatch.setattr(kernels, "_LEAST_OF_LAYER_NORM", least_elements)
     with tf.Graph().as_default(), tf.variable_scope("net", use_resource=True):
         # bfloat16 has 8 bits; these inputs are rounded to it first, for the twin as well.
         gradient, *addends = (tf.cast(v, dtype) for v in values(number + 1))

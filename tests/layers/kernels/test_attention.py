@@ -1,13 +1,16 @@
 """Attention and its gradients, in both layouts, equal a float64 twin."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops, control_flow_v2_toggles
 
-from bert_estimator.layers import attention, primitives
-from bert_estimator.layers.attention import attend
-from bert_estimator.layers.dropout import Dropout, Mask
+from bert_estimator.layers import kernels, primitives
+from bert_estimator.layers.dropout import Dropout, at_rate
+from bert_estimator.layers.kernels import portable, program, session
+from bert_estimator.layers.kernels.masks import Drop, Mask
 
 BATCH, HEADS, LENGTH, SIZE = 3, 2, 5, 4
 RNG = np.random.RandomState(0)
@@ -15,6 +18,7 @@ QUERY, KEY, VALUE = RNG.normal(size=[3, BATCH, HEADS, LENGTH, SIZE])
 OUT_GRADIENT = RNG.normal(size=[BATCH, LENGTH, HEADS, SIZE])
 FACTORS = RNG.choice([0.0, 1.25], [BATCH, HEADS, LENGTH, LENGTH], p=[0.2, 0.8])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], np.int32)
+TARGETS = ("session", "program", "portable")
 ALL_FACTORS = {
     "all weights": np.ones_like(FACTORS),
     "dropout": FACTORS,
@@ -37,102 +41,93 @@ def twin(factors):
     return np.swapaxes(context, 1, 2), *slopes, np.swapaxes(probs * factors, 2, 3) @ gradient
 
 
-# Positions last; scores that `attend` scales; a query that is scaled.
-LAYOUTS = {"positions last": (True, 0.5), "scores": (False, 0.5), "query": (False, None)}
+@pytest.fixture(params=["with a mask", "other function"])
+def drop_of(request):
+    """Returns a function of factors that returns a `Drop` with these factors."""
+
+    def make(factors):
+        def mask(x):
+            return Mask(tf.constant(factors != 0), tf.constant(factors.max(), tf.float32))
+
+        return Drop(
+            lambda x: x * tf.constant(factors, tf.float32),
+            mask if request.param == "with a mask" else None,
+        )
+
+    return make
 
 
-class Fixed(Dropout):
-    """Drops fixed elements. Tests put it in the place of `Dropout`, whose subclasses are others."""
-
-    def __init__(self, factors):
-        super().__init__(seed=1, step=0)
-        self._factors = factors
-
-    def mask(self, x, rate):
-        return Mask(tf.constant(self._factors != 0), tf.constant(self._factors.max(), tf.float32))
-
-
-@pytest.fixture(params=["Dropout", "other function"])
-def dropout_of(request, monkeypatch):
-    """Returns a function of factors that returns a dropout with these factors."""
-    if request.param == "Dropout":
-        monkeypatch.setattr(attention, "Dropout", Fixed)
-        return Fixed
-    return lambda factors: lambda x, rate: x * tf.constant(factors, tf.float32)
+def attended(drop, target, query, key, value):
+    """Attends as a target does, which has the scores or the query scaled, and its own layout."""
+    mask = tf.constant(MASK)
+    if target == "session":
+        return session.attend(query / 2, key, value, mask, drop)
+    if target == "portable":
+        return portable.attend(query, key, value, mask, drop, 0.5)
+    laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in (query, key, value)]
+    return program.attend(*laid_out, mask, drop, 0.5)
 
 
-def attended(dropout, layout, query, key, value):
-    columns, scale = LAYOUTS[layout]
-    laid_out = [query if scale else query / 2, key, value]
-    if columns:
-        laid_out = [tf.transpose(tensor, [0, 1, 3, 2]) for tensor in laid_out]
-    return attend(*laid_out, tf.constant(MASK), dropout, 0.2 if dropout else 0.0, columns, scale)
-
-
-def run(dropout, layout, dtype):
-    with tf.Graph().as_default(), tf.Session() as session:
+def run(drop, target, dtype):
+    with tf.Graph().as_default(), tf.Session() as tf_session:
         inputs = [tf.constant(values, tf.float32) for values in (QUERY, KEY, VALUE)]
-        context = attended(dropout, layout, *(tf.cast(tensor, dtype) for tensor in inputs))
+        context = attended(drop, target, *(tf.cast(tensor, dtype) for tensor in inputs))
         assert context.dtype == dtype
         slopes = tf.gradients(context, inputs, tf.constant(OUT_GRADIENT, dtype))
-        return session.run([tf.cast(context, tf.float32), *slopes])
+        return tf_session.run([tf.cast(context, tf.float32), *slopes])
 
 
 @pytest.fixture(params=["operations", "compiled"], autouse=True)
 def least_scores(request, monkeypatch):
     """Runs each test with all passes over the scores compiled, and with none."""
     least = 0 if request.param == "compiled" else 1 << 62
-    monkeypatch.setattr(attention, "_LEAST_SCORES", least)
+    monkeypatch.setattr(session, "_LEAST_SCORES", least)
     return least
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("factors", list(ALL_FACTORS))
-def test_values_and_gradients_equal_the_twins(factors, layout, dropout_of):
+def test_values_and_gradients_equal_the_twins(factors, target, drop_of):
     factors = ALL_FACTORS[factors]
-    dropout = None if factors.min() == 1 else dropout_of(factors)
-    for value, expected in zip(run(dropout, layout, tf.float32), twin(factors), strict=True):
+    drop = None if factors.min() == 1 else drop_of(factors)
+    for value, expected in zip(run(drop, target, tf.float32), twin(factors), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_in_bfloat16_they_are_as_near_as_its_digits(layout, dropout_of):
-    found = run(dropout_of(FACTORS), layout, tf.bfloat16)
+@pytest.mark.parametrize("target", TARGETS)
+def test_in_bfloat16_they_are_as_near_as_its_digits(target, drop_of):
+    found = run(drop_of(FACTORS), target, tf.bfloat16)
     for value, expected in zip(found, twin(FACTORS), strict=True):
         error = np.sqrt(np.mean((value - expected) ** 2) / np.mean(expected**2))
         assert 1e-5 < error < 2**-5
 
 
-@pytest.mark.parametrize("layout", ["scores", "query"])
-def test_portable_graphs_have_the_same_values_and_gradients(layout, dropout_of):
+def test_portable_graphs_have_the_same_values_and_gradients(drop_of):
     for dtype, tolerance in ((tf.float32, 2e-6), (tf.bfloat16, 0.05)):
-        expected = run(dropout_of(FACTORS), layout, dtype)
-        with primitives.portable(is_trained=True):
-            actual = run(dropout_of(FACTORS), layout, dtype)
+        expected = run(drop_of(FACTORS), "session", dtype)
+        actual = run(drop_of(FACTORS), "portable", dtype)
         for value, other in zip(actual, expected, strict=True):
             np.testing.assert_allclose(value, other, rtol=0, atol=tolerance)
 
 
-def second_derivatives(dropout, layout):
-    with tf.Graph().as_default(), tf.Session() as session:
+def second_derivatives(drop, target):
+    with tf.Graph().as_default(), tf.Session() as tf_session:
         inputs = [tf.constant(values, tf.float32) for values in (QUERY, KEY, VALUE)]
-        context = attended(dropout, layout, *inputs)
+        context = attended(drop, target, *inputs)
         slopes = tf.gradients(context, inputs, tf.constant(OUT_GRADIENT, tf.float32))
-        return session.run(tf.gradients(tf.add_n([tf.nn.l2_loss(x) for x in slopes]), inputs))
+        return tf_session.run(tf.gradients(tf.add_n([tf.nn.l2_loss(x) for x in slopes]), inputs))
 
 
-@pytest.mark.parametrize("layout", ["scores", "query"])
-def test_second_derivatives_equal_tensorflows(layout, dropout_of):
-    found = second_derivatives(dropout_of(FACTORS), layout)
-    with primitives.portable(is_trained=True):
-        expected = second_derivatives(dropout_of(FACTORS), layout)
+def test_second_derivatives_equal_tensorflows(drop_of):
+    found = second_derivatives(drop_of(FACTORS), "session")
+    expected = second_derivatives(drop_of(FACTORS), "portable")
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-4)
 
 
 def test_programs_for_xla_have_no_second_derivatives():
     with pytest.raises(LookupError, match="attention in a program for XLA has no second deriv"):
-        second_derivatives(None, "positions last")
+        second_derivatives(None, "program")
 
 
 @pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
@@ -140,8 +135,9 @@ def test_layers_in_a_loop_of_tensorflow_1(dropout_rate):
     """Feeds the output of attention to the next turn, and differentiates outside of the loop."""
 
     def turn(x):
-        tensors = [tf.transpose(x * factor, [0, 2, 1, 3]) for factor in (1.0, 0.5, 2.0)]
-        return x + attend(*tensors, tf.constant(MASK), Dropout(1, 2), dropout_rate, False, 0.5)
+        tensors = [tf.transpose(x * factor, [0, 2, 1, 3]) for factor in (0.5, 0.5, 2.0)]
+        drop = at_rate(Dropout(1, 2), dropout_rate)
+        return x + session.attend(*tensors, tf.constant(MASK), drop)
 
     def loop(x):
         x.set_shape(OUT_GRADIENT.shape)
@@ -152,7 +148,7 @@ def test_layers_in_a_loop_of_tensorflow_1(dropout_rate):
             x = turn(x)
         return x
 
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), tf.Session() as tf_session:
         uses_v2 = control_flow_v2_toggles.control_flow_v2_enabled()
         control_flow_v2_toggles.disable_control_flow_v2()
         try:
@@ -163,16 +159,30 @@ def test_layers_in_a_loop_of_tensorflow_1(dropout_rate):
         finally:
             if uses_v2:
                 control_flow_v2_toggles.enable_control_flow_v2()
-        found, expected = session.run([found, expected])
+        found, expected = tf_session.run([found, expected])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("in_xla_program", [False, True])
-def test_graphs_of_large_scores_have_two_compiled_passes(least_scores, in_xla_program):
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_a_session_has_compiled_passes_over_large_scores(least_scores, target):
     with tf.Graph().as_default() as graph:
-        if in_xla_program:
-            control_flow_ops.XLAControlFlowContext().Enter()
         query = tf.ones(QUERY.shape)
-        tf.gradients(attended(None, "query", query, query, query), query)
+        tf.gradients(attended(None, target, query, query, query), query)
         calls = [op for op in graph.get_operations() if op.type == "PartitionedCall"]
-    assert len(calls) == (2 if least_scores == 0 and not in_xla_program else 0)
+    assert len(calls) == (2 if least_scores == 0 and target == "session" else 0)
+
+
+def test_a_graph_has_the_kernels_of_its_target():
+    with tf.Graph().as_default():
+        assert kernels.of_graph() is session
+        with primitives.portable():
+            assert kernels.of_graph() is portable
+        control_flow_ops.XLAControlFlowContext().Enter()
+        assert kernels.of_graph() is program
+
+
+def test_all_targets_have_the_same_functions():
+    names = re.findall(r"`([a-z_]+)`", kernels.__doc__.rpartition("The functions are")[2])
+    assert len(names) == 11
+    for target in (session, program, portable):
+        assert [name for name in names if not callable(getattr(target, name, None))] == []

@@ -1,0 +1,25 @@
+"""What each target computes in its own way. The target is chosen here, and nowhere else.
+
+A graph is built for one of three targets, each a module with the same functions:
+
+    session    a session on this machine: on large tensors, several operations are one compiled
+               pass, with gradients of their own
+    program    one XLA program for each core, which XLA compiles as a whole
+    portable   TensorFlow's own operations and gradients alone, for exports (`primitives.portable`)
+
+The functions are `attention`, `bias_add`, `cross_entropy`, `draw_mask`, `first_token`, `gather`,
+`gelu`, `gelu_erf`, `layer_norm`, `look_up_types` and `mask_and_scale`. session.py describes them.
+"""
+
+from types import ModuleType
+
+from bert_estimator.layers import primitives
+from bert_estimator.layers.kernels import portable, program, session
+from bert_estimator.xla_context import in_xla_program
+
+
+def of_graph() -> ModuleType:
+    """Returns the module of the target that the current graph is built for."""
+    if primitives.is_portable():
+        return portable
+    return program if in_xla_program() else session

@@ -1,0 +1,117 @@
+"""What every target computes, as plain functions of tensors: GELU, layer norm, logits.
+
+All of them compute in float32, whatever the dtype of their arguments.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import primitives
+
+# Added to the scores of padding. Its exponential is 0 in float32, unless a row has only padding:
+# then all scores shift by the same amount, and attention is over all positions, as in BERT.
+_MASK_ADDER = -10000.0
+
+_EPSILON = 1e-12  # of layer norm
+
+# The tanh form of GELU is v * (1 + tanh(u)) / 2, which is v * sigmoid(2 u) with
+# 2 u = v * (LINEAR + CUBIC * v^2). In the lower tail 1 + tanh(u) is 0 in float32, but the sigmoid
+# keeps its relative precision. For the same reason 1 - sigmoid is written exponential * sigmoid.
+LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
+CUBIC = 0.044715 * LINEAR
+
+
+def padding_adder(input_mask: tf.Tensor) -> tf.Tensor:
+    """Returns what is added to scores [B, N, F, T], [B, 1, 1, T], for a mask [B, T]."""
+    return (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * _MASK_ADDER
+
+
+@functools.cache
+def scale_and_add(scale: float | None) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns a function of (scores, adder) that returns the logits of attention, in float32."""
+
+    def scaled(scores, adder):
+        scores = tf.cast(scores, tf.float32)
+        return (scores if scale is None else scores * scale) + adder
+
+    return scaled
+
+
+def _exponential_and_sigmoid(v):
+    # The bound keeps the exponential finite. At the bound the sigmoid is already below 1e-34.
+    exponential = tf.exp(tf.minimum(-v * (LINEAR + CUBIC * v * v), 80.0))
+    return exponential, 1.0 / (1.0 + exponential)
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Returns GELU in its tanh form, of x's shape and dtype."""
+    v = tf.cast(x, tf.float32)
+    _, sigmoid = _exponential_and_sigmoid(v)
+    return tf.cast(v * sigmoid, x.dtype)
+
+
+def gelu_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of `gelu`."""
+    v = tf.cast(x, tf.float32)
+    exponential, sigmoid = _exponential_and_sigmoid(v)
+    inner = v * (LINEAR + 3.0 * CUBIC * v * v)
+    slope = sigmoid * (1.0 + exponential * sigmoid * inner)
+    return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
+
+
+def _normal_distribution(v):
+    # The lower tail of erfc keeps its relative precision; 1 + erf would lose it.
+    return 0.5 * tf.math.erfc(-v * math.sqrt(0.5))
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Returns the exact GELU, of x's shape and dtype."""
+    v = tf.cast(x, tf.float32)
+    return tf.cast(v * _normal_distribution(v), x.dtype)
+
+
+def gelu_erf_slope(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of `gelu_erf`."""
+    v = tf.cast(x, tf.float32)
+    density = tf.exp(-0.5 * v * v) / math.sqrt(2.0 * math.pi)
+    slope = _normal_distribution(v) + v * density
+    return tf.cast(tf.cast(gradient, tf.float32) * slope, x.dtype)
+
+
+def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum, and scales and shifts it."""
+    total = tf.cast(sum(addends[1:], addends[0]), tf.float32)
+    if addends[0].dtype == tf.float32:
+        mean, variance = tf.nn.moments(total, [-1], keep_dims=True)
+    else:
+        mean, variance = _moments_in_one_pass(total)
+    normalized = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
+    return tf.cast(normalized, addends[0].dtype)
+
+
+def _moments_in_one_pass(x):
+    """Returns the mean and the variance of the last dimension, [..., 1], from sums of x and x^2.
+
+    `tf.nn.moments` reads x once more, to subtract the mean from it. That is more exact: here
+    float32 rounds squares of x, and the variance may be wrong by about x^2 / 2^22. But rounding x
+    itself to bfloat16, by up to |x| / 2^9, has changed the variance by up to x^2 / 2^18.
+
+    Args:
+      x: float32 [..., H], with the values of a bfloat16 tensor.
+    """
+    mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+    mean_square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
+    square = tf.square(mean)
+    # If all numbers are equal, what is left of the difference is its rounding error.
+    variance = tf.maximum(mean_square - square, square * 2.0**-22)
+    return mean, primitives.with_gradient("BertEstimatorVariance", variance, x, mean)
+
+
+@tf.RegisterGradient("BertEstimatorVariance")
+def _variance_gradient(op, gradient, *_):
+    """Gives the gradient of `tf.nn.moments`, which subtracts the mean before it multiplies."""
+    _, x, mean = op.inputs
+    return None, gradient * (x - mean) * (2.0 / x.shape.as_list()[-1]), None

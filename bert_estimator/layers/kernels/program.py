@@ -1,0 +1,147 @@
+"""The network's operations for a program that XLA compiles as a whole; see `session.py`.
+
+A TPU stores tensors in tiles of 8 by 128 elements. Tiles whose last dimension is D, the size of a
+head, which is 64, would be half empty, and to avoid them the compiler moves whole tensors to and
+fro. So in attention the positions come last, where the product itself puts them.
+
+Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
+"""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.layers import primitives
+from bert_estimator.layers.kernels import formulas, masks, session
+
+bias_add, gelu, gelu_erf, layer_norm = (
+    session.bias_add,
+    session.gelu,
+    session.gelu_erf,
+    session.layer_norm,
+)
+gather = session.gather
+
+# A table with at most so many rows is looked up by comparisons.
+_FEW_ROWS = 4
+
+
+def attention(
+    x: tf.Tensor,
+    weights: masks.Weights,
+    input_mask: tf.Tensor,
+    num_heads: int,
+    drop: masks.Drop | None,
+) -> tf.Tensor:
+    """Does what `session.attention` does; the result can be differentiated only once."""
+    width = x.shape.as_list()[1]
+    length = primitives.length_of(input_mask)
+    examples = tf.reshape(x, [-1, length, width])
+
+    def heads(name):
+        kernel, bias = weights(name)
+        # The product wants its kernel in another layout than its gradient. Without the barrier, the
+        # compiler would choose this layout for the variable and all that is updated with it, and
+        # move all of these in float32.
+        kernel = primitives.barrier(kernel)
+        values = tf.einsum("nu,bfn->buf", kernel, examples) + bias[:, tf.newaxis]
+        return tf.reshape(values, [-1, num_heads, width // num_heads, length])
+
+    # The scores are scaled, which costs nothing here: weights that are only cast are gathered from
+    # the cores in the compute dtype.
+    scale = 1.0 / math.sqrt(width // num_heads)
+    return attend(heads("query"), heads("key"), heads("value"), input_mask, drop, scale)
+
+
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    drop: masks.Drop | None,
+    scale: float,
+) -> tf.Tensor:
+    """Returns the means of the values, with softmax(query key^T * scale) as weights: [B, F, N, D].
+
+    Args:
+      query: [B, N, D, F].
+      key, value: [B, N, D, T].
+      input_mask, drop: as for `attention`.
+      scale: the factor of the scores, in float32.
+    """
+    scores = tf.matmul(query, key, transpose_a=True)  # [B, N, F, T]
+    logits = formulas.scale_and_add(scale)(scores, formulas.padding_adder(input_mask))
+    probs = tf.nn.softmax(logits)
+    probs = primitives.with_gradient("BertEstimatorSoftmax", probs, logits)
+    dropped = tf.cast(drop.apply(probs) if drop else probs, value.dtype)
+    # `context` = [B, N, D, F]
+    context = tf.matmul(value, dropped, transpose_b=True)
+    context = primitives.with_gradient("BertEstimatorContext", context, context, logits, probs)
+    return tf.transpose(context, [0, 3, 1, 2])
+
+
+# The gradient of the logits has two terms; see `session.py`. Here the softmax gives the first and
+# the context the second, and XLA computes both in the product that gives the weights' gradient.
+
+
+@tf.RegisterGradient("BertEstimatorSoftmax")
+def _softmax_gradient(op, gradient, *_):
+    probs = op.inputs[0]
+    return None, _not_differentiable(probs * gradient)
+
+
+@tf.RegisterGradient("BertEstimatorContext")
+def _context_gradient(op, gradient, *_):
+    _, context, _, probs = op.inputs
+    products = tf.cast(context, tf.float32) * tf.cast(gradient, tf.float32)
+    sums = tf.reduce_sum(products, axis=2)[..., tf.newaxis]  # [B, N, F, 1]
+    return None, gradient, _not_differentiable(-probs * sums), None
+
+
+def _not_differentiable(gradient):
+    """Makes differentiating the gradient an error: the second derivative would lack terms."""
+    return tf.raw_ops.PreventGradient(
+        input=gradient, message="attention in a program for XLA has no second derivative"
+    )
+
+
+def mask_and_scale(mask: masks.Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Does what `session.mask_and_scale` does."""
+    return masks.mask_and_scale_to(dtype)(values, *mask)
+
+
+def draw_mask(
+    shape: masks.Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor, may_pack: bool
+) -> tf.Tensor:
+    """Does what `session.draw_mask` does, by the operation that is best on a TPU."""
+    return masks.draw(shape, key, counter, threshold)
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Does what `session.cross_entropy` does."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+
+def look_up_types(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Does what `gather` does, by comparisons if the table has two or a few more rows.
+
+    They become part of the operations around them. A gather would write a whole tensor, and its
+    gradient would read one. An id that the table does not have gets row 0.
+    """
+    if not 1 < table.shape.as_list()[0] <= _FEW_ROWS:
+        return gather(table, ids)
+    rows, *others = tf.unstack(table)
+    ids = ids[..., tf.newaxis]
+    for row, other in enumerate(others, 1):
+        rows = tf.where_v2(tf.equal(ids, row), other, rows)
+    return rows
+
+
+def first_token(sequence: tf.Tensor) -> tf.Tensor:
+    """Does what `session.first_token` does.
+
+    The gradient of a slice is a tensor with zeros for all other tokens. A TPU writes it in another
+    layout than the sequence's, and moves it. The gradient of a gather is added in place.
+    """
+    positions = tf.zeros_like(sequence[:, :1, 0], tf.int32)
+    return tf.gather(sequence, positions, batch_dims=1)[:, 0, :]

@@ -1,0 +1,293 @@
+"""The network's operations for a session on this machine.
+
+As single operations, each of which reads and writes whole tensors, they would take a large part of
+a training step on a CPU. So on large tensors, several of them are one compiled pass, forward and
+for the gradient. On small tensors one computation saves less in a whole training than the second or
+more that every session takes to compile it.
+
+Letters of the shapes: B examples, N heads, F queries, T keys, D size of a head, H = N * D.
+"""
+
+import functools
+import math
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import bias_gradient
+from bert_estimator.layers import philox, primitives
+from bert_estimator.layers.kernels import formulas, masks
+from bert_estimator.layers.kernels.masks import Drop, Mask
+
+# The least numbers of elements for which a pass is compiled.
+_LEAST_SCORES = 1 << 20
+_LEAST_OF_MASKS = 1 << 20
+_LEAST_OF_LAYER_NORM = 1 << 20
+# TensorFlow's own cross-entropy takes 4 nanoseconds for an element, and the compiled one takes 1.
+_LEAST_LOGITS = 1 << 22
+
+_USUAL_ROWS = 4096  # stands for a number of rows that is not known
+
+
+def attention(
+    x: tf.Tensor,
+    weights: masks.Weights,
+    input_mask: tf.Tensor,
+    num_heads: int,
+    drop: Drop | None,
+) -> tf.Tensor:
+    """Attends from each position of x to the others (Vaswani et al., 2017, section 3.2).
+
+    If `drop` has a mask or is None, gradients reach x and the weights of the network, but
+    `tf.gradients` with respect to the weights of attention returns None.
+
+    Args:
+      x: [B * F, H] in the compute dtype.
+      weights: function (name, dtype to request or None) that returns the kernel [H, H] and the bias
+        [H] of "query", "key" or "value".
+      input_mask: int32 [B, T], 1 for positions that may be attended to.
+      num_heads: N.
+      drop: the `Drop` of the weights of attention, float32 [B, N, F, T]; None drops nothing. A drop
+        without a mask must multiply each weight by a factor that does not depend on the weights.
+
+    Returns:
+      [B, F, N, D] in x's dtype.
+    """
+    head_size = x.shape.as_list()[1] // num_heads
+    length = primitives.length_of(input_mask)
+
+    def heads(kernel, bias):
+        values = bias_add(tf.matmul(x, kernel), bias)
+        values = tf.reshape(values, [-1, length, num_heads, head_size])
+        return tf.transpose(values, [0, 2, 1, 3])
+
+    # The factor 1 / sqrt(D) of the scores is applied to the query's weights, in float32: that takes
+    # H * H products instead of B * N * F * T.
+    scale = 1.0 / math.sqrt(head_size)
+    query = [tf.cast(stored * scale, x.dtype) for stored in weights("query", tf.float32)]
+    return attend(heads(*query), heads(*weights("key")), heads(*weights("value")), input_mask, drop)
+
+
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    drop: Drop | None,
+) -> tf.Tensor:
+    """Returns the means of the values, with softmax(query key^T) as weights: [B, F, N, D].
+
+    Args:
+      query: [B, N, F, D], scaled.
+      key, value: [B, N, T, D].
+      input_mask, drop: as for `attention`.
+    """
+    # `scores` = [B, N, F, T]; `adder` = [B, 1, 1, T] is broadcast over N and F.
+    scores = tf.matmul(query, key, transpose_b=True)
+    adder = formulas.padding_adder(input_mask)
+    add = formulas.scale_and_add(None)
+    logits = _fused_if_large(_LEAST_SCORES, add, scores, adder)
+    probs = tf.nn.softmax(logits)
+    if drop and drop.mask is None:
+        context = tf.matmul(tf.cast(drop.apply(probs), value.dtype), value)
+        return tf.transpose(context, [0, 2, 1, 3])
+    mask = drop.mask(probs) if drop else None
+    dropped = mask_and_scale(mask, probs, value.dtype) if mask else tf.cast(probs, value.dtype)
+    context = tf.matmul(dropped, value)
+    inputs = (scores, value, dropped, context, probs, *(mask or ()))
+    context = primitives.with_gradient("BertEstimatorAttention", context, *inputs)
+    return tf.transpose(context, [0, 2, 1, 3])
+
+
+# The gradient of the logits is probs * (g - sum(probs * g)), with the gradient g of the weights and
+# a sum over T. The sum needs all of g, so g, which is as large as the weights, would be written
+# once and read twice. But it equals the sum over D of the context times its gradient: dropout's
+# factors are in both (Dao et al., 2022, "FlashAttention", appendix B.2).
+
+
+@tf.RegisterGradient("BertEstimatorAttention")
+def _attention_gradient(op, gradient, *_):
+    _, scores, value, dropped, context, probs, *mask = op.inputs
+    weights_gradient = tf.matmul(gradient, value, transpose_b=True)
+    value_gradient = tf.matmul(dropped, gradient, transpose_a=True)
+    function = _scores_gradient_in(scores.dtype)
+    tensors = (probs, weights_gradient, context, gradient, *mask)
+    scores_gradient = _fused_if_large(_LEAST_SCORES, function, *tensors)
+    return None, scores_gradient, value_gradient, *[None] * (len(op.inputs) - 3)
+
+
+@functools.cache
+def _scores_gradient_in(dtype):
+    """Returns a function that computes the gradient of the scores in float32, and casts it."""
+
+    def scores_gradient(probs, weights_gradient, context, context_gradient, *mask):
+        if mask:
+            probs_gradient = masks.mask_and_scale_to(tf.float32)(weights_gradient, *mask)
+        else:
+            probs_gradient = tf.cast(weights_gradient, tf.float32)
+        products = tf.cast(context, tf.float32) * tf.cast(context_gradient, tf.float32)
+        sums = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
+        return tf.cast(probs * (probs_gradient - sums), dtype)
+
+    return scores_gradient
+
+
+def bias_add(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Adds a bias [n] to each row of x [..., n]; in bfloat16 its gradient is summed in float32."""
+    if x.dtype != tf.bfloat16:
+        return tf.nn.bias_add(x, bias)
+    with bias_gradient.summed_in_float32():
+        return tf.nn.bias_add(x, bias)
+
+
+def mask_and_scale(mask: Mask, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Applies a mask to values, in the dtype of its scale; returns the result, cast to `dtype`.
+
+    Args:
+      mask: the mask.
+      values: float tensor of the shape of the tensor that the mask was drawn for.
+      dtype: the dtype of the result.
+    """
+    function = masks.mask_and_scale_to(dtype)
+    return _fused_if_large(_LEAST_OF_MASKS, function, values, *mask)
+
+
+def draw_mask(
+    shape: masks.Shape, key: tf.Tensor, counter: tf.Tensor, threshold: tf.Tensor, may_pack: bool
+) -> tf.Tensor:
+    """Draws the mask of blocks of random words.
+
+    On a CPU, one loop that draws and compares takes half the time of TensorFlow's operation for
+    random words.
+
+    Args:
+      shape: (rows, *shape of a row's blocks); the number of rows may be a tensor.
+      key: uint64 [1].
+      counter: uint64 [2].
+      threshold: uint32 scalar tensor; see `masks.parts`.
+      may_pack: whether the mask may be packed; see `Mask`.
+
+    Returns:
+      bool, or uint8 if it is packed.
+    """
+    if tf.is_tensor(shape[0]) or math.prod(shape) * masks.BLOCK_ELEMENTS < _LEAST_OF_MASKS:
+        return masks.draw(shape, key, counter, threshold)
+    packed = primitives.fused(_compiled_packed(shape), key, counter, threshold)
+    return packed if may_pack else primitives.fused(masks.unpacked, packed)
+
+
+@functools.cache
+def _compiled_packed(shape):
+    """Returns a function of (key, counter, threshold) that gives a packed mask, uint8 [*shape].
+
+    The result is a single tensor: XLA would compute the words of a block again for each of several.
+    """
+
+    def packed(key, counter, threshold):
+        parts = masks.parts(philox.blocks(key, counter, math.prod(shape)), threshold)
+        bits = [tf.cast(part, tf.uint8) * bit for part, bit in zip(parts, masks.BITS, strict=True)]
+        return tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), shape)
+
+    return packed
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Returns GELU in its tanh form, by one fused loop forward and one backward."""
+    return primitives.with_gradient("BertEstimatorGelu", primitives.fused(formulas.gelu, x), x)
+
+
+@tf.RegisterGradient("BertEstimatorGelu")
+def _gelu_gradient(op, gradient, *_):
+    return None, primitives.fused(formulas.gelu_slope, op.inputs[1], gradient)
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """Returns the exact GELU, x * Phi(x), in the way `gelu` computes."""
+    value = primitives.fused(formulas.gelu_erf, x)
+    return primitives.with_gradient("BertEstimatorGeluErf", value, x)
+
+
+@tf.RegisterGradient("BertEstimatorGeluErf")
+def _gelu_erf_gradient(op, gradient, *_):
+    return None, primitives.fused(formulas.gelu_erf_slope, op.inputs[1], gradient)
+
+
+def layer_norm(gamma: tf.Tensor, beta: tf.Tensor, *addends: tf.Tensor) -> tf.Tensor:
+    """Normalizes the last dimension of a sum [..., H], and scales and shifts it."""
+    shape = addends[0].shape
+    elements = shape.num_elements() or _USUAL_ROWS * shape.as_list()[-1]
+    if elements < _LEAST_OF_LAYER_NORM:
+        return formulas.layer_norm(gamma, beta, *addends)
+    return primitives.fused_both_ways(formulas.layer_norm, gamma, beta, *addends)
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Returns -log(softmax(logits)[label]) of each row, float32 [rows].
+
+    Args:
+      labels: int32 [rows], from 0 to V - 1. Another label gives NaN on accelerators and for large
+        logits, and TensorFlow's error otherwise.
+      logits: float32 [rows, V].
+    """
+    if (logits.shape.num_elements() or 0) < _LEAST_LOGITS:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss, log_sum = primitives.fused(_loss_and_log_sum, labels, logits)
+    name = "BertEstimatorCrossEntropy"
+    return primitives.with_gradient(name, loss, labels, logits, log_sum)
+
+
+@tf.RegisterGradient("BertEstimatorCrossEntropy")
+def _cross_entropy_gradient(op, gradient, *_):
+    _, labels, logits, log_sum = op.inputs
+    return None, None, primitives.fused(_logits_gradient, labels, logits, log_sum, gradient), None
+
+
+def _loss_and_log_sum(labels, logits):
+    largest = tf.reduce_max(logits, axis=-1)
+    log_sum = largest + tf.math.log(tf.reduce_sum(tf.exp(logits - largest[:, tf.newaxis]), axis=-1))
+    # XLA would take another row's logit for a label that is out of range.
+    in_range = tf.logical_and(labels >= 0, labels < tf.shape(logits)[-1])
+    loss = log_sum - tf.gather(logits, labels, batch_dims=1)
+    return tf.where(in_range, loss, tf.fill(tf.shape(loss), float("nan"))), log_sum
+
+
+def _logits_gradient(labels, logits, log_sum, gradient):
+    at_label = tf.one_hot(labels, tf.shape(logits)[-1])
+    return (tf.exp(logits - log_sum[:, tf.newaxis]) - at_label) * gradient[:, tf.newaxis]
+
+
+def gather(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Gathers rows of a float32 table [V, E] by int32 ids [B, F]: float32 [B, F, E].
+
+    The gradient is dense, a sum by row in float32. The table of words is also the output layer of
+    the masked language model, whose gradient is dense: TensorFlow would add the IndexedSlices of a
+    plain `tf.gather` to it row by row.
+    """
+    return primitives.with_gradient("BertEstimatorGather", tf.gather(table, ids), table, ids)
+
+
+@tf.RegisterGradient("BertEstimatorGather")
+def _gather_gradient(op, gradient, *_):
+    _, table, ids = op.inputs
+    vocab_size, width = table.shape.as_list()
+    rows = tf.reshape(gradient, [-1, width])
+    return None, tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), vocab_size), None
+
+
+look_up_types = gather  # of a table with few rows
+
+
+def first_token(sequence: tf.Tensor) -> tf.Tensor:
+    """Returns the first position of a sequence [B, F, H]: [B, H]."""
+    return sequence[:, 0, :]
+
+
+def _fused_if_large(least_elements, function, *tensors):
+    """Calls a function, as one XLA computation if the first tensor is large, and else directly.
+
+    It is called directly, too, if the first tensor's size or any tensor's rank is unknown when the
+    graph is built. See `primitives.fused`.
+    """
+    is_known = all(tensor.shape.rank is not None for tensor in tensors)
+    if (tensors[0].shape.num_elements() or 0) < least_elements or not is_known:
+        return function(*tensors)
+    return primitives.fused(function, *tensors)

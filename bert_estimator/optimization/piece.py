@@ -1,0 +1,108 @@
+"""What an optimizer is made of: pieces, each a pure function of an update.
+
+A piece keeps what it remembers of a variable in slots. All that it computes follows from its
+arguments, so a chain may run it wherever it is quickest; see `chain.py`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+Slots = dict[str, tf.Tensor]  # slot name -> float32 value
+
+
+class Slot(NamedTuple):
+    """Describes a variable that a piece keeps beside each variable.
+
+    Attributes:
+      shape: its static shape.
+      dtype: the dtype in which it is stored.
+    """
+
+    shape: tuple[int, ...]
+    dtype: tf.DType = tf.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Says what a piece may know of an update of a variable, besides the variable.
+
+    Attributes:
+      learning_rate: float32 scalar tensor.
+      number_or_none: float32 scalar tensor, 1 in the first update, 2 in the second; None if the
+        caller has no global step. Pieces read `number`.
+      size: how many elements the whole variable has.
+      total: function of a scalar, the sum over the elements that this core has, that returns the
+        sum over all of the variable's elements, on whichever cores they are.
+      reports: name -> scalar tensor: what pieces leave here is reported. Elementwise pieces do not
+        report.
+    """
+
+    learning_rate: tf.Tensor
+    number_or_none: tf.Tensor | None = None
+    size: int = 0
+    total: Callable[[tf.Tensor], tf.Tensor] = lambda scalar: scalar
+    reports: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+    @property
+    def scalars(self) -> tuple[tf.Tensor, ...]:
+        """Returns the tensors of the step: `Step(*step.scalars)` has the same."""
+        if self.number_or_none is None:
+            return (self.learning_rate,)
+        return (self.learning_rate, self.number_or_none)
+
+    @property
+    def number(self) -> tf.Tensor:
+        """Returns the number of the update.
+
+        Raises:
+          ValueError: no global step was given.
+        """
+        if self.number_or_none is None:
+            raise ValueError(
+                "This optimizer (bias_correction=True, or Adafactor) depends on the number of the "
+                "update: give apply_gradients or minimize global_step=tf.train.get_global_step() "
+                "(it is then incremented there, so do not increment it as well)."
+            )
+        return self.number_or_none
+
+
+class Piece:
+    """Turns an update into another one.
+
+    A piece must be hashable, and equal to another piece only if both compute the same: a frozen
+    dataclass of its constants is.
+
+    Attributes:
+      elementwise: whether each element of what the piece returns depends on the same element of
+        what it gets alone, and on the `Step`.
+      takes_parts: whether a core may give the piece its part of a variable. An elementwise piece
+        takes parts; another piece does if it sums by `Step.total` alone.
+    """
+
+    elementwise = False
+    takes_parts = False
+
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        """Returns the slots of a variable of a shape, by name; they are zero before training."""
+        return {}
+
+    def of(self, name: str) -> "Piece | None":
+        """Returns the piece for the variable of a name; None if the variable is left alone."""
+        return self
+
+    def __call__(
+        self, update: tf.Tensor, value: tf.Tensor, slots: Slots, step: Step
+    ) -> tuple[tf.Tensor, Slots]:
+        """Returns the new update, and the new values of this piece's slots.
+
+        Args:
+          update: float32, what the piece before this one returned; the first piece gets the
+            gradient. The last update is subtracted from the variable.
+          value: float32 of the same shape, the variable before the update.
+          slots: the values before the update of all of the variable's slots.
+          step: the step.
+        """
+        raise NotImplementedError
