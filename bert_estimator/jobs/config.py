@@ -5,6 +5,7 @@ so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
+import glob
 import os
 from typing import Any, ClassVar
 
@@ -312,6 +313,10 @@ class JobConfig:
                 checkpoint,
                 "there is no such checkpoint. Give the path without .index or .data, such as "
                 "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
+            )
+            of_prefix = glob.glob(f"{glob.escape(checkpoint)}.*")
+            flags.check_readable(
+                "init_checkpoint", *([checkpoint] if os.path.exists(checkpoint) else of_prefix)
             )
         flags.check(
             self.mirror is not None or not self.take_over,
