@@ -38,6 +38,8 @@ TEXTS = (
     "naïve café ﬁnance ½",
     "Straße \U0001f600 unknown \u0416",
     "a",
+    # Where the tokenizers of transformers differ by themselves.
+    "\u039f\u0394\u039f\u03a3 \uf0b7 bullet\u2e4f " + "ab" * 70,
     "long " * 60 + "text, with many more tokens than the network has positions.",
 )
 LABELS = ("gewiß, ja", "LABEL_0", "n/a")
