@@ -12,8 +12,8 @@ _log = logging.getLogger(__name__)
 
 # Published uncased vocabularies have hardly any capitals; cased ones have them in a third of words.
 _MOST_STRAY_CAPITALS = 0.05
-# BERT-Base, Uncased, does not have tokens with accents. BERT-Base, Chinese, has some: kana with
-# sound marks. Of the words of Norwegian, 6 % or so have them, of German more, of Vietnamese most.
+# The word pieces of BERT-Base, Uncased, do not have accents. A vocabulary with a few kana, whose
+# sound marks are stripped, is to pass. Languages that are written with accents are far above.
 _MOST_STRAY_ACCENTS = 0.03
 _FEW_WORDS = 1000
 _EXAMPLES = 3
