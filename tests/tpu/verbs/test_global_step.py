@@ -106,11 +106,25 @@ def model_of(train_op_of, host_tensors_of=lambda loss, step: [step]):
     return model_fn, seen
 
 
-def as_bert_does(loss, step):
-    """Does as google-research/bert: the rate reads the step, which is assigned beside it."""
-    rate = 0.5 * tf.cast(step, tf.float32)
-    train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss)
-    return tf.group(train_op, [step.assign(step + 1)])
+def beside(new_step):
+    """Returns a train_op that assigns the step beside the optimizer, whose rate reads the step."""
+
+    def train_op_of(loss, step):
+        rate = 0.5 * tf.cast(step, tf.float32)
+        train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss)
+        return tf.group(train_op, [step.assign(new_step(loss, step))])
+
+    return train_op_of
+
+
+as_bert_does = beside(lambda loss, step: step + 1)
+as_nvidia_does = beside(
+    lambda loss, step: tf.identity(tf.cond(tf.constant(True), lambda: step + 1, lambda: step))
+)
+# As NVIDIA's BERT does with losses that are scaled: the step is counted if the loss is finite.
+if_finite = beside(
+    lambda loss, step: tf.cond(tf.is_finite(loss), lambda: step + 1, lambda: tf.identity(step))
+)
 
 
 def in_a_condition(loss, step):
@@ -123,8 +137,12 @@ def counting(loss, step):
     return tf.group(train_op, step.count_up_to(100))
 
 
-@pytest.mark.parametrize("train_op_of", [as_bert_does, in_a_condition, counting])
-def test_what_a_step_computes_from_it_is_as_before_the_step(tmp_path, references, train_op_of):
+@pytest.mark.parametrize(
+    ("train_op_of", "first"),
+    [(as_bert_does, 1), (as_nvidia_does, 1), (counting, 1), (if_finite, 0), (in_a_condition, 0)],
+)
+def test_what_a_step_computes_from_it(tmp_path, references, train_op_of, first):
+    """It is as after an update that could run at once, and as before any other update."""
     tf.disable_control_flow_v2()
     try:
         model_fn, seen = model_of(train_op_of)
@@ -133,11 +151,29 @@ def test_what_a_step_computes_from_it_is_as_before_the_step(tmp_path, references
             estimator.train(input_fn, max_steps=last)
     finally:
         tf.enable_control_flow_v2()
-    assert [int(each) for (each,) in seen] == list(range(30))
-    if train_op_of is as_bert_does:
+    assert [int(each) for (each,) in seen] == list(range(first, 30 + first))
+    if train_op_of in (as_bert_does, as_nvidia_does, if_finite):
         # The gradient is the mean of x, which is 1 in the first batch after each start, then 2, ...
         weight = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-15").get_tensor("w")
-        assert weight == -sum(0.5 * step * (step + 1) for step in range(15))
+        assert weight == -sum(0.5 * (step + first) * (step + 1) for step in range(15))
+
+
+def test_a_correction_by_the_power_of_the_step(tmp_path, references):
+    """NVIDIA's LAMB divides by 1 - beta**step, which is 0 at step 0, and trains in TensorFlow 1."""
+
+    def train_op_of(loss, step):
+        (weight,) = tf.trainable_variables()
+        (gradient,) = tf.gradients(loss, [weight])
+        correction = 1 - 0.5 ** tf.cast(step, tf.float32)
+        update = tf.group(weight.assign(weight - gradient / correction))
+        finite = tf.constant(True)
+        new_step = tf.identity(tf.cond(finite, lambda: step + 1, lambda: step))
+        return tf.group(update, [step.assign(new_step)])
+
+    model_fn, _ = model_of(train_op_of)
+    make_estimator(tmp_path, model_fn, use_tpu=False).train(input_fn, steps=3)
+    weight = tf.train.load_checkpoint(f"{tmp_path}/model.ckpt-3").get_tensor("w")
+    assert weight == pytest.approx(-(1 / 0.5 + 2 / 0.75 + 3 / 0.875), rel=1e-6)
 
 
 def test_only_what_a_step_runs_waits(tmp_path, references):
@@ -172,4 +208,4 @@ def test_a_saver_that_the_model_builds(tmp_path, references):
     model_fn, seen = model_of(as_bert_does)
     for last in (2, 4):
         make_estimator(tmp_path, with_saver, use_tpu=False).train(input_fn, max_steps=last)
-    assert [int(each) for (each,) in seen] == [0, 1, 2, 3]
+    assert [int(each) for (each,) in seen] == [1, 2, 3, 4]
