@@ -186,4 +186,4 @@ def test_a_default_that_is_not_constant_is_from_outside_of_the_step():
 
 def test_the_number_of_a_replica_as_xla_knows_it_is_an_error_that_names_ours():
     with pytest.raises(RuntimeError, match=r"XlaReplicaId.*bert_estimator\.tpu\.replica_id"):
-        lower(lambda rows: rows + tf.cast(gen_xla_ops.xla_replica_id(), rows.dtype))
+        lower(lambda rows, _: rows + tf.cast(gen_xla_ops.xla_replica_id(), rows.dtype))
