@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 import toy
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
