@@ -136,4 +136,5 @@ def test_an_exported_training_draws_what_the_training_draws(tmp_path):
     found = []
     listener = tpu.LogListener(lambda record: found.append(record["loss"]))
     estimator.train(toy.input_fn, steps=3, hooks=[listener])
-    np.testing.assert_allclose(losses[1:], found, rtol=1e-6)  # the first log line is of step 2
+    # The first line is logged after the second step.
+    np.testing.assert_allclose(losses[1:], found, rtol=1e-6)

@@ -1,6 +1,6 @@
 """Makes the random operations of a core's step functions of (seed, operation, step, replica).
 
-TensorFlow's operations, such as those of tf.nn.dropout and tf.random.uniform, draw from a state in
+TensorFlow's operations, which tf.nn.dropout and tf.random.uniform consist of, draw from a state in
 the runtime. A core does not have such a state: XLA would draw without a seed, and a resumed
 training would not go on with the numbers of an uninterrupted one. So each operation becomes a call
 of a function that asks for a key, by the operation's two seeds, and draws by a counter from there.
@@ -107,7 +107,7 @@ _CALLING = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "Statele
 def replace(graph_def: tf.GraphDef) -> None:
     """Replaces the random operations of a GraphDef and of its functions.
 
-    It warns of those that it cannot replace: they draw without a seed.
+    It warns of the operations that it cannot replace: they draw without a seed.
     """
     functions, unseeded = {}, []
     library = graph_def.library.function

@@ -215,6 +215,11 @@ class StepGraph:
             text, order = graph_lowering.lowered(*given)
         except (ValueError, tf.errors.OpError) as error:
             raise lowering_error.explained(error, self._graph) from error
+        if "stablehlo.replica_id" in text:  # XLA's number of the replica, which is 0 on every core
+            raise RuntimeError(
+                "model_fn asks for the number of its replica by xla.replica_id() (XlaReplicaId), "
+                "which does not know the cores: use bert_estimator.tpu.replica_id()"
+            )
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         lowering_error.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
