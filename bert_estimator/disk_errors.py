@@ -17,6 +17,10 @@ _ADVICE = {
     errno.EACCES: "Give this user access to it",
     errno.EPERM: "Give this user access to it",
 }
+# What is wrong with a path, rather than with a disk: the next attempt would end in the same way.
+_OF_PATHS = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+)
 _REASONS = {os.strerror(number): number for number in _ADVICE}
 _ABSENT = os.strerror(errno.ENOENT)
 # A path may have spaces. In TensorFlow's messages ": " may stand before it.
@@ -47,6 +51,26 @@ def explanation(error: BaseException, what_next: str) -> str | None:
     if reason not in _REASONS:
         return None
     return f"{path or 'A file'}: {reason}. {_ADVICE[_REASONS[reason]]}; {what_next}"
+
+
+def is_of_path(error: OSError) -> bool:
+    """Returns whether an error says that a path is wrong, or closed to this user."""
+    kinds = (FileNotFoundError, IsADirectoryError, PermissionError)  # they may have only a text
+    return isinstance(error, kinds) or error.errno in _OF_PATHS
+
+
+def why_unreadable(path: str) -> str | None:
+    """Returns why a file or directory cannot be read; None if it can, or if a disk is broken."""
+    try:
+        if os.path.isdir(path):
+            os.listdir(path)
+        else:
+            with open(path, "rb"):
+                pass
+    except OSError as error:
+        if is_of_path(error):
+            return f"cannot be read: {error.strerror}"
+    return None
 
 
 @contextlib.contextmanager

@@ -25,7 +25,6 @@ from bert_estimator.tpu import lock
 from input_pipelines import worker_pool
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
-_PATH_ERRORS = (FileNotFoundError, IsADirectoryError, PermissionError)
 
 
 def run(
@@ -102,7 +101,7 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
             summary = create(flags.FLAGS)
         print(storage.shown(summary))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
-        failed = isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
+        failed = isinstance(error, OSError) and not disk_errors.is_of_path(error)
         message = storage.shown(error)
         if failed and (of_disk := _of_disk(error)):
             message = of_disk  # It names the disk's own path, also if a URL is shown for it.
@@ -164,9 +163,13 @@ def naming(flag: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"--{flag}: {error}") from None
-    except _PATH_ERRORS as error:
+    except OSError as error:
+        if not disk_errors.is_of_path(error):
+            raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
-        raise type(error)(f"--{flag}: {said}") from None
+        # An error that is made of a text does not have a number.
+        kind = type(error) if disk_errors.is_of_path(type(error)(said)) else ValueError
+        raise kind(f"--{flag}: {said}") from None
 
 
 def check_names_a_file(flag: str, path: str) -> None:

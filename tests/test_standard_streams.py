@@ -140,8 +140,8 @@ def inputs(tmp_path_factory):
     return folder
 
 
-RUNS = [("ok", "ok"), ("ok", "gone"), ("gone", "gone"), ("full", "full"), ("closed", "closed"), ("head", "head"),
-        ("full", "ok")]  # fmt: skip
+RUNS = [("ok", "ok"), ("ok", "gone"), ("gone", "gone"), ("full", "full"), ("closed", "closed"),
+        ("head", "head"), ("full", "ok")]  # fmt: skip
 
 
 COMPLETE = [
@@ -170,7 +170,8 @@ def test_a_predictor_without_output(inputs, tmp_path):
     exported = tmp_path / "run"
     flags = commands.arguments("classifier", inputs, exported)
     assert forked.run(
-        [sys.executable, f"{ROOT}/run_classifier.py", *map(str, flags), "--do_train", "--do_export"],
+        [sys.executable, f"{ROOT}/run_classifier.py", *map(str, flags), "--do_train",
+         "--do_export"],
         capture_output=True,
     ).returncode == 0  # fmt: skip
     (tmp_path / "lines.txt").write_text("w1 w2\tw3\n")

@@ -6,6 +6,7 @@ This module does not import TensorFlow, which takes seconds, so wrong flags are 
 import contextlib
 import dataclasses
 import difflib
+import glob
 import os
 import re
 import typing
@@ -14,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator import errors, paths, storage
+from bert_estimator import disk_errors, errors, paths, storage
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -140,13 +141,20 @@ def check_positive(name: str, value: float | None) -> None:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """Makes a ValueError of the `with` block a FlagError that begins with the flag's name."""
+    """Makes errors of the `with` block FlagErrors that begin with the flag's name.
+
+    These are ValueErrors, and errors of paths that cannot be read.
+    """
     try:
         yield
     except FlagError:
         raise
     except ValueError as error:
         raise FlagError(f"--{name}: {error}") from None
+    except OSError as error:
+        if not disk_errors.is_of_path(error):
+            raise
+        raise FlagError(f"--{name}: {error.filename}: {error.strerror}") from None
 
 
 def find_hosts() -> Any:
@@ -182,6 +190,27 @@ def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
     if path is not None and not storage.is_remote(path):
         check(os.path.isfile(path), name, path, "there is no such file")
+        check_readable(name, path)
+
+
+def check_readable(name: str, *paths_to_read: str) -> None:
+    """Raises FlagError if a file or directory cannot be read."""
+    for path in paths_to_read:
+        why = disk_errors.why_unreadable(path)
+        check(why is None, name, path, why)
+
+
+def check_checkpoint(name: str, path: str) -> None:
+    """Raises FlagError unless the path is a checkpoint's, or a directory or file, and readable."""
+    files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
+    check(
+        os.path.exists(path) or os.path.exists(f"{path}.index"),
+        name,
+        path,
+        "there is no such checkpoint. Give the path without .index or .data, such as "
+        "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
+    )
+    check_readable(name, *files)
 
 
 def check_patterns(name: str, patterns: str | None) -> None:
@@ -194,6 +223,8 @@ def check_patterns(name: str, patterns: str | None) -> None:
             pattern, _ = paths.split_weight(weighted)
         found = storage.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
+        if not storage.is_remote(pattern):
+            check_readable(name, *paths.matches(pattern))
 
 
 def check_writable_directory(name: str, path: str) -> None:

@@ -3,7 +3,7 @@
 import glob
 import os
 
-from bert_estimator import storage
+from bert_estimator import disk_errors, storage
 from bert_estimator.interchange import archive, hub, hugging_face, remote_model, tf1_checkpoint
 from bert_estimator.interchange.source import Source
 
@@ -30,6 +30,8 @@ def open_source(path: str, choice: str | None = None) -> Source:
     """
     if storage.is_remote(path):
         path = remote_model.fetched(path, choice)
+    if os.path.exists(path) and (why := disk_errors.why_unreadable(path)):
+        raise ValueError(f"{path}: {why}")
     is_prefix = tf1_checkpoint.exists(path)
     is_model = hugging_face.is_model(path) or hub.is_model(path)
     if choice is not None and (is_prefix or os.path.isfile(path) or is_model):

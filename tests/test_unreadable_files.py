@@ -1,0 +1,134 @@
+"""Input files that cannot be read, for every command: exit code 2, before anything is begun."""
+
+import os
+import shutil
+
+import capabilities
+import commands
+import pytest
+
+# Files, and flags that name them besides the command's own arguments.
+FILES = [
+    ("pretraining", "run_pretraining/bert_config.json", ()),
+    ("pretraining", "run_pretraining/train.tfrecord", ()),
+    ("pretraining", "run_pretraining/manifest.train.tfrecord.json", ()),
+    ("pretraining", "run_pretraining/vocab.txt", ("vocab_file=run_pretraining/vocab.txt",)),
+    ("pretraining", "tf1", ("init_checkpoint=tf1",)),
+    ("pretraining", "tf1/bert_model.ckpt.index", ("init_checkpoint=tf1/bert_model.ckpt",)),
+    (
+        "pretraining",
+        "tf1/bert_model.ckpt.data-00000-of-00001",
+        ("init_checkpoint=tf1/bert_model.ckpt",),
+    ),
+    ("classifier", "run_classifier/bert_config.json", ()),
+    ("classifier", "run_classifier/vocab.txt", ()),
+    ("classifier", "run_classifier/train.tsv", ()),
+    ("classifier", "run_classifier/dev.tsv", ()),
+    ("classifier", "tf1", ("init_checkpoint=tf1",)),
+    ("classifier", "hf_classifier/model.safetensors", ("init_checkpoint=hf_classifier",)),
+    ("squad", "run_squad/bert_config.json", ()),
+    ("squad", "run_squad/vocab.txt", ()),
+    ("squad", "run_squad/train.json", ()),
+    ("squad", "run_squad/dev.json", ()),
+    ("squad", "config.txt", ("config=config.txt",)),
+    ("text", "text.txt", ()),
+    ("vocabulary", "text.txt", ()),
+    ("records", "text.txt", ()),
+    ("records", "vocab.txt", ()),
+    ("convert", "hf_classifier", ()),
+    ("convert", "hf_classifier/config.json", ()),
+    ("convert", "hf_classifier/model.safetensors", ()),
+    ("convert", "hf_classifier/vocab.txt", ()),
+    ("embed", "text.txt", ()),
+    ("embed", "hf_classifier", ()),
+    ("embed", "hf_classifier/model.safetensors", ()),
+    ("embed", "hf_classifier/vocab.txt", ()),
+    ("predict", "exported", ()),
+    ("legacy", "script.py", ()),
+    ("run_program", "program", ()),
+    ("run_program", "program/program.json", ()),
+]
+
+
+def no_mode(path):
+    path.chmod(0)
+
+
+def directory(path):
+    remove(path)
+    path.mkdir()
+
+
+def dangling_link(path):
+    remove(path)
+    path.symlink_to("absent")
+
+
+def link_loop(path):
+    remove(path)
+    path.symlink_to(path.name)
+
+
+def fifo(path):
+    remove(path)
+    os.mkfifo(path)
+
+
+def empty(path):
+    remove(path)
+    path.write_bytes(b"")
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+KINDS = (no_mode, dangling_link, link_loop)
+FOLDERS = ("tf1", "hf_classifier", "exported", "program")
+
+
+def cases():
+    for command, name, extra in FILES:
+        for kind in KINDS:
+            if name in FOLDERS and kind in (directory, empty, fifo):
+                continue  # what other tests have, or the same
+            if (name, kind) == ("script.py", empty):
+                continue  # a program that does nothing
+            if name.endswith(("script.py", "text.txt")) and kind is fifo:
+                continue  # It can be read, when somebody writes to it.
+            if (command, name) == ("text", "text.txt") and kind is directory:
+                continue
+            yield pytest.param(command, name, extra, kind, id=f"{command}-{name}-{kind.__name__}")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    commands.write_inputs(folder)
+    for name in ("exported", "program"):
+        (folder / name).mkdir()
+    (folder / "program" / "program.json").write_text("{}")
+    (folder / "exported" / "saved_model.pb").write_text("")
+    (folder / "config.txt").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(("command", "name", "extra", "make"), list(cases()))
+def test_an_input_that_cannot_be_read(original, tmp_path, monkeypatch, command, name, extra, make):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "inputs"
+    shutil.copytree(original, folder)
+    make(folder / name)
+    argv = [*commands.arguments(command, folder, tmp_path / "output")]
+    flags = [(flag, folder / value) for flag, value in (each.split("=") for each in extra)]
+    argv += [f"--{flag}={path}" for flag, path in flags]
+    try:
+        with capabilities.modes_hold():
+            code, err = commands.call(command, argv)
+    finally:
+        if make is no_mode:
+            (folder / name).chmod(0o755)
+    assert (code, "Traceback" in err, "resumes" in err) == (2, False, False), err
+    last = err.splitlines()[-1]
+    assert str(folder / name.partition("/")[0]) in last or "--" in last, err
+    assert not list(tmp_path.glob("output/model.ckpt*"))
