@@ -55,7 +55,7 @@ def explanation(error: BaseException, what_next: str) -> str | None:
 
 
 def is_of_path(error: OSError) -> bool:
-    """Returns whether an error says that a path names nothing that this user can read."""
+    """Returns whether an error says that a path is wrong, or closed to this user."""
     kinds = (FileNotFoundError, IsADirectoryError, PermissionError)  # they may have only a text
     return isinstance(error, kinds) or error.errno in _OF_PATHS
 

@@ -167,7 +167,9 @@ def naming(flag: str) -> Iterator[None]:
         if not disk_errors.is_of_path(error):
             raise
         said = f"{error.filename}: {error.strerror}" if error.strerror else error
-        raise ValueError(f"--{flag}: {said}") from None
+        # An error that is made of a text does not have a number.
+        kind = type(error) if disk_errors.is_of_path(type(error)(said)) else ValueError
+        raise kind(f"--{flag}: {said}") from None
 
 
 def check_names_a_file(flag: str, path: str) -> None:

@@ -169,9 +169,11 @@ def test_a_complete_run_is_0_if_its_results_are_files(command, inputs, tmp_path)
 def test_a_predictor_without_output(inputs, tmp_path):
     exported = tmp_path / "run"
     flags = commands.arguments("classifier", inputs, exported)
-    argv = [sys.executable, f"{ROOT}/run_classifier.py", *map(str, flags)]
-    done = forked.run([*argv, "--do_train", "--do_export"], capture_output=True)
-    assert done.returncode == 0
+    assert forked.run(
+        [sys.executable, f"{ROOT}/run_classifier.py", *map(str, flags), "--do_train",
+         "--do_export"],
+        capture_output=True,
+    ).returncode == 0  # fmt: skip
     (tmp_path / "lines.txt").write_text("w1 w2\tw3\n")
     states = [state for state in RUNS if state[0] != "head"]
     arguments = [str(exported), str(tmp_path / "lines.txt")]

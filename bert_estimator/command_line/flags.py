@@ -6,6 +6,7 @@ This module does not import TensorFlow, which takes seconds, so wrong flags are 
 import contextlib
 import dataclasses
 import difflib
+import glob
 import os
 import re
 import typing
@@ -197,6 +198,19 @@ def check_readable(name: str, *paths_to_read: str) -> None:
     for path in paths_to_read:
         why = disk_errors.why_unreadable(path)
         check(why is None, name, path, why)
+
+
+def check_checkpoint(name: str, path: str) -> None:
+    """Raises FlagError unless the path is a checkpoint's, or a directory or file, and readable."""
+    files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
+    check(
+        os.path.exists(path) or os.path.exists(f"{path}.index"),
+        name,
+        path,
+        "there is no such checkpoint. Give the path without .index or .data, such as "
+        "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
+    )
+    check_readable(name, *files)
 
 
 def check_patterns(name: str, patterns: str | None) -> None:

@@ -5,8 +5,6 @@ so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
-import glob
-import os
 from typing import Any, ClassVar
 
 from bert_estimator import provenance, storage
@@ -307,17 +305,7 @@ class JobConfig:
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint
         if checkpoint and not storage.is_remote(checkpoint):
-            flags.check(
-                os.path.exists(checkpoint + ".index") or os.path.exists(checkpoint),
-                "init_checkpoint",
-                checkpoint,
-                "there is no such checkpoint. Give the path without .index or .data, such as "
-                "uncased_L-12_H-768_A-12/bert_model.ckpt, a directory, or a zip archive",
-            )
-            of_prefix = glob.glob(f"{glob.escape(checkpoint)}.*")
-            flags.check_readable(
-                "init_checkpoint", *([checkpoint] if os.path.exists(checkpoint) else of_prefix)
-            )
+            flags.check_checkpoint("init_checkpoint", checkpoint)
         flags.check(
             self.mirror is not None or not self.take_over,
             "take_over",
