@@ -45,7 +45,7 @@ def order(fetches: Any) -> None:
         before = set(graph_walk.all_before([update]))
         if update.type in _UPDATES and update.name not in framed and _may_run_at_once(before):
             for reader in readers:
-                if reader not in before:
+                if reader not in before and reader.name not in framed:
                     reader._add_control_input(update)
             continue
         after = set(graph_walk.all_after([update]))
@@ -54,7 +54,7 @@ def order(fetches: Any) -> None:
 
 
 def _may_run_at_once(before):
-    """Returns whether operations need constants and counters only: nothing that is trained."""
+    """Returns whether operations depend on constants and counters alone, not on trained values."""
     sources = [operation for operation in before if not operation.inputs]
     trained = {variable.op for variable in tf.trainable_variables()}
     return all(
