@@ -12,6 +12,8 @@ class RunConfig(config.RunConfig):
       **kwargs: the other arguments.
     """
 
+    _evaluates_on_master = False
+
     def __init__(self, *args, **kwargs):
         names = ("model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps")
         if len(args) > len(names):

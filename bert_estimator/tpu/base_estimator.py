@@ -124,7 +124,7 @@ class Estimator:
                 )
         job = self._job(ModeKeys.TRAIN)
         input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
-        with lock.held_by_chief(self.model_dir):
+        with lock.held_by_chief(self.model_dir, job.is_chief):
             training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
 

@@ -109,7 +109,8 @@ class RunConfig:
     attributes come: `task_type`, `task_id`, `is_chief`, `cluster_spec`, `num_ps_replicas`,
     `num_worker_replicas`, `global_id_in_cluster`, `service`, and the defaults of `master`,
     `evaluation_master` and `model_dir`. If a subclass overrides these properties, its values are
-    used.
+    used. A process that is not the chief trains without writing to `model_dir`; of several hosts,
+    TF_CONFIG alone says which one is the chief.
 
     Args:
       tpu_config: a `TPUConfig`. None means the default one.
@@ -182,7 +183,11 @@ class RunConfig:
         if master is None:
             master = task.master if cluster is None else cluster.master()
         if evaluation_master is None:
-            evaluates_apart = task.evaluation_master or self.task_type == "evaluator"
+            evaluates_apart = (
+                task.evaluation_master
+                or self.task_type == "evaluator"
+                or not self._evaluates_on_master
+            )
             evaluation_master = task.evaluation_master if evaluates_apart else master
         self._master, self._evaluation_master = master, evaluation_master
 
@@ -193,6 +198,9 @@ class RunConfig:
                 "RunConfig: session_config has a cluster_def, and cluster gives one: leave one out"
             )
         self._cluster_spec = cluster.cluster_spec()
+
+    # Whether `master` is the default of `evaluation_master`. It is not in `tf.estimator.RunConfig`.
+    _evaluates_on_master = True
 
     tpu_config = property(lambda self: self._tpu_config)
     master = property(lambda self: self._master)

@@ -54,6 +54,12 @@ class Job:
     update_groups: int | None = None
 
     @property
+    def is_chief(self) -> bool:
+        """Returns whether this process writes what a training writes: checkpoints and events."""
+        alone = self.hosts.number == 1
+        return self.config.is_chief if alone else self.hosts.is_chief
+
+    @property
     def same_batch(self) -> bool:
         """Returns whether every replica gets the whole batch (BROADCAST)."""
         return self._input_mode == InputPipelineConfig.BROADCAST

@@ -69,15 +69,18 @@ def is_free(directory: str) -> bool:
 
 
 @contextlib.contextmanager
-def held_by_chief(directory: str) -> Iterator[None]:
+def held_by_chief(directory: str, is_chief: bool) -> Iterator[None]:
     """Waits for all hosts; then the chief holds the lock of a directory, as `held` does, for all.
+
+    Args:
+      is_chief: whether this process is the chief.
 
     Raises:
       InUseError: another process holds it. All hosts raise this.
     """
     refusal = None
     with contextlib.ExitStack() as stack:
-        if hosts.find().is_chief:
+        if is_chief:
             try:
                 stack.enter_context(held(directory))
             except InUseError as error:

@@ -121,6 +121,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
 
     Raises:
       TypeError: an argument has another type.
+      ValueError: this process is a second evaluator.
     """
     for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
         if not isinstance(value, kind):
@@ -129,6 +130,12 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
     alone = not config.cluster_spec or config.cluster is not None
     evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
     if config.task_type == "evaluator":
+        if config.task_id:
+            raise ValueError(
+                "For distributed training, there can only be one `evaluator` task (with task id "
+                f"0). TF_CONFIG's task id of this process is {config.task_id}: the first evaluator "
+                "evaluates all checkpoints, so leave the others out"
+            )
         evaluator.evaluate_new_checkpoints()
         return evaluator.results, evaluator.exports
     with contextlib.ExitStack() as stack:

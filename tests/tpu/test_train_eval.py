@@ -1,5 +1,6 @@
 """train_and_evaluate: which checkpoints are evaluated, on what, and what is exported."""
 
+import json
 import os
 import signal
 
@@ -393,3 +394,11 @@ def test_arguments_have_their_types(tmp_path):
     ):
         with pytest.raises(TypeError, match="train_and_evaluate needs"):
             tpu.train_and_evaluate(*arguments)
+
+
+def test_a_second_evaluator_is_refused(tmp_path, monkeypatch):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    tf_config = {"cluster": cluster, "task": {"type": "evaluator", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    with pytest.raises(ValueError, match="there can only be one `evaluator` task"):
+        train_and_evaluate(make(tmp_path, use_tpu=False))

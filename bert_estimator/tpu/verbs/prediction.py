@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call
+from bert_estimator.tpu import call, graph_walk
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.step.inputs import named_leaves
@@ -240,7 +240,7 @@ def _warning_of_endless(job, input_fn):
 
     def warning_input_fn(mode, params, config):
         returned = call.call_input_fn(input_fn, mode, params, config, job.tpu_params)
-        if not call.is_dataset(returned) and not tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS):
+        if not call.is_dataset(returned) and not _may_end(returned):
             tf.logging.warning(
                 "Input graph does not use tf.data.Dataset or contain a QueueRunner. That means "
                 "predict yields forever: the same batch again and again. Return a Dataset"
@@ -248,6 +248,12 @@ def _warning_of_endless(job, input_fn):
         return returned
 
     return warning_input_fn
+
+
+def _may_end(tensors):
+    """Returns whether tensors are read from what may end: an iterator, a queue or Python."""
+    operations = graph_walk.all_before(graph_walk.operations_of(tensors))
+    return any(kind in o.type for o in operations for kind in ("Iterator", "Queue", "PyFunc"))
 
 
 def _real_rows(predictions):

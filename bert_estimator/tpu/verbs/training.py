@@ -45,11 +45,11 @@ def train(
       Exception: the first error that input_fn, model_fn, a host function or a hook raised.
     """
     model_dir = job.config.model_dir
-    if job.hosts.is_chief:
+    if job.is_chief:
         leftovers.remove_unwritten(model_dir)
         event_files.drop_stale_writer(model_dir)
     restored = checkpoints.newest_whole(model_dir)
-    if job.hosts.is_chief:
+    if job.is_chief:
         leftovers.remove_half_deleted(model_dir, restored)
     start_step = checkpoints.global_step_of(restored)
     hosts.agree_on("the step to start from", start_step)
@@ -60,7 +60,7 @@ def train(
         iterations_per_loop=job.config.tpu_config.iterations_per_loop,
     )
     if stop_step is not None and start_step >= stop_step:
-        if job.hosts.is_chief:
+        if job.is_chief:
             checkpoint_saver.complete_save(model_dir, restored)
         tf.logging.info(
             "Nothing to train: %s is at step %d, max_steps is %d.", model_dir, start_step, stop_step
@@ -109,8 +109,13 @@ class _Observers:
         self._scaffold = spec.scaffold
         _summarize_loss(spec.loss)
         self.finite = checkpoint_saver.FiniteCheck()
-        callers_hooks = [*self._callers_hooks, *spec.training_hooks, *spec.training_chief_hooks]
-        own_hooks = [*step.add_summaries(self._config), *self._savers(spec.scaffold, callers_hooks)]
+        callers_hooks = [*self._callers_hooks, *spec.training_hooks]
+        own_hooks = step.add_summaries(self._config)
+        if self._job.is_chief:
+            callers_hooks += spec.training_chief_hooks
+        else:
+            own_hooks = []
+        own_hooks += self._savers(spec.scaffold, callers_hooks)
         # A checkpoint of a step is begun before the caller's hooks see the step.
         self._hooks = [*own_hooks, *callers_hooks, *self._last_hooks]
         self._log_start()
@@ -125,7 +130,7 @@ class _Observers:
             if self._listeners:
                 _add_listeners(callers_savers, self._listeners)
             return []
-        if not self._job.hosts.is_chief:  # Only the chief saves, so only its listeners are called.
+        if not self._job.is_chief:  # Only the chief saves, so only its listeners are called.
             return []
         restored_step = self._start_step if self._restored else None
         snapshot = Snapshot(scaffold)
@@ -167,7 +172,7 @@ class _Observers:
             )
         # Only the chief writes rates into the event file.
         config = self._config
-        if not self._job.hosts.is_chief:
+        if not self._job.is_chief:
             config = config.replace(model_dir=None)
         progress = Progress(
             config,
@@ -310,7 +315,7 @@ class _TrainingLoop:
 
     def _report(self, result, ended):
         """Writes the loop's summary, and a log line if it is due."""
-        if result.summary is not None and result is not self._last and self._job.hosts.is_chief:
+        if result.summary is not None and result is not self._last and self._job.is_chief:
             writer = tf.summary.FileWriterCache.get(self._job.config.model_dir)
             writer.add_summary(result.summary, self.now)
         self._last = result

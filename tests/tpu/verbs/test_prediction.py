@@ -1,5 +1,7 @@
 """Prediction: every example once and in order, on any number of cores; its errors; its end."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -229,6 +231,28 @@ class TestTpuRules:
 
         with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec in mode 'infer'"):
             next(make(tmp_path, plain).predict(input_fn))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda data: tf.data.make_one_shot_iterator(data).get_next(),
+        lambda data: 2 * tf.data.make_one_shot_iterator(data).get_next(),
+        lambda data: tf.py_func(lambda: np.ones(2, np.float32), [], tf.float32),
+        lambda data: tf.train.batch([tf.ones([])], 2),
+    ],
+    ids=["iterator", "computed", "Python", "queue"],
+)
+def test_what_may_end_is_not_warned_of(tmp_path, warned, read):
+    def model_fn(features, mode):
+        return tpu.EstimatorSpec(mode, predictions=features + tf.get_variable("w", [1]))
+
+    estimator = tpu.Estimator(model_fn, config=tpu.RunConfig(model_dir=str(tmp_path)))
+    with contextlib.closing(
+        estimator.predict(lambda: read(tf.data.Dataset.from_tensors(tf.constant([1.0]))))
+    ) as predictions:
+        next(predictions)
+    assert not [text for text in warned() if "predict yields forever" in text]
 
 
 def test_endless_tensors_are_warned_of(tmp_path, warned):
