@@ -53,6 +53,11 @@ class CoreModel:
         self.summaries = DeviceSummaries(self.graph.summaries() if writes else [])
         self.loss_holder = tf.placeholder_with_default(np.float32(0), [], "mean_loss")
 
+    @property
+    def update(self):
+        """Returns what updates the variables, in the step's graph."""
+        return self._train_op
+
     def session_spec(self):
         """Returns the spec for the session's graph, without tensors of the step's graph."""
         train_op = tf.no_op() if self.spec.train_op is not None else None

@@ -44,6 +44,8 @@ class Step(Protocol):
       restarts: whether its data starts over: the `input_fn` returned a Dataset.
       spec: the `EstimatorSpec` of the host, with the scaffold, the hooks, and the loss and the
         train_op that hooks may look at.
+      update: the operation that updates the variables, in the graph that the model was built in;
+        None unless a training runs.
       metric_values: dict of name -> tensor, to be run in the session after the last step.
       predicted: deque with the predictions of each step: a dict of arrays, or an array.
       waited_secs: how many seconds the steps have waited for input in total; None if unknown.
@@ -51,6 +53,7 @@ class Step(Protocol):
 
     restarts: bool
     spec: EstimatorSpec
+    update: Any
     metric_values: dict[str, Any]
     predicted: collections.deque
     waited_secs: float | None

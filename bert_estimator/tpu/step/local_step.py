@@ -35,6 +35,7 @@ class LocalStep:
             hooks = [h for h in self.spec.training_hooks if isinstance(h, FetchEveryStep)]
             of_host = [hook.operations for hook in hooks]
             global_step_reads.order([self._operation, self.spec.loss, self._scalars, of_host])
+        self.update = self.spec.train_op
         self._predictions = [self.spec.predictions] if job.mode == ModeKeys.PREDICT else []
         self.predicted = collections.deque()
         self._session = None  # once started

@@ -59,7 +59,7 @@ class XlaStep:
             list(self._host.scalars.values()),
             [tensor for tensors in self._host.tensors for tensor in tensors],
         )
-        self.variables = self._model.graph.variables
+        self.variables, self.update = self._model.graph.variables, self._model.update
         self._summaries = None  # once `add_summaries` was called
         # These are set by `host_session`. The threads use a session that does not wait for the end
         # of a loop; hooks see the other one.
