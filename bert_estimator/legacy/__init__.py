@@ -49,7 +49,8 @@ def install(tf2: bool = False) -> None:
         return
     # The user of this function knows that the script is old.
     deprecation._PRINT_DEPRECATION_WARNINGS = False
-    warnings.filterwarnings("ignore", r"`(tf\.layers|layer\.(apply|updates))", UserWarning)
+    old = r"`(tf\.layers|layer\.(apply|updates)|tf\.keras\.backend\.|Model\.state_updates)"
+    warnings.filterwarnings("ignore", old, UserWarning)
     _log_once(tf.get_logger())
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True

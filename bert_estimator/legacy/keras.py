@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any
 
-from bert_estimator.legacy import modules
+from bert_estimator.legacy import modules as _modules
 
 try:
     from tf_keras.api._v1.keras import *  # noqa: F403
@@ -57,7 +57,7 @@ def _with_constant_seeds():
     _backend.RandomGenerator.make_legacy_seed = lambda self: self._seed
 
 
-if not modules.is_of_2():
+if not _modules.is_of_2():
     _without_name_scopes_of_cells()
     _with_constant_seeds()
     _with_the_last_layer_named(_densenet, "fc1000")

@@ -33,6 +33,8 @@ class LegacyModule(types.ModuleType):
         try:
             value = look_up(canonical(self.__name__), name)
         except NotInTable as error:
+            if path in sys.modules:  # for example, after `import tensorflow.python.framework.ops`
+                return sys.modules[path]
             if name.startswith("__") or wheel.INSTALL in str(error):
                 raise
             raise AttributeError(_why_missing(path), name=name, obj=self) from None
@@ -92,7 +94,7 @@ def look_up(module: str, name: str) -> Any:
                 if wheel.lacks(home):
                     raise NotInTable(f"{module}.{name} {wheel.INSTALL}")
                 return _member(home, new or old)
-        if "*" in given.split() and not name.startswith("_"):
+        if _gives_all(given, name):
             try:
                 return _member(home, name)
             except AttributeError:
@@ -101,6 +103,12 @@ def look_up(module: str, name: str) -> Any:
         with contextlib.suppress(AttributeError):
             return _member(_behind(module), name)
     raise NotInTable(f"module {module!r} has no attribute {name!r}")
+
+
+def _gives_all(given, name):
+    """Returns whether the names of a row have a name by a "*" or "**"."""
+    private = "_" if given == "*" or "* " in given else "__"
+    return "*" in given and not name.startswith(private)
 
 
 def names_of(module: str) -> set[str]:
@@ -113,7 +121,7 @@ def names_of(module: str) -> set[str]:
     default = () if module in _PACKAGES else [(_behind(module), "*")]
     for home, given in names.MODULES.get(module, default):
         for entry in given.split():
-            if entry == "*":
+            if "*" in entry:
                 members.update(n for n in dir(importlib.import_module(home)) if n[0] != "_")
             else:
                 members.add(entry.partition("=")[0])
@@ -121,6 +129,8 @@ def names_of(module: str) -> set[str]:
 
 
 def _member(home, name):
+    if home.startswith("tf_keras") and isinstance(sys.modules["tensorflow"], LegacyModule):
+        importlib.import_module("bert_estimator.legacy.keras")  # which adapts the package
     try:
         module = importlib.import_module(home)
     except AttributeError as error:
@@ -152,6 +162,11 @@ def _why_missing(path):
         return (
             f"{requested} is not supported: it was part of tf.contrib, which TensorFlow removed. "
             "docs/legacy.md lists the parts of tf.contrib that are supported"
+        )
+    if _is_below(path, "tensorflow.python.keras"):
+        return (
+            f"{requested} is not supported: the modules of the tf_keras package stand for "
+            "tensorflow.python.keras, and none of them has it"
         )
     if _is_below(path, _V2):
         return _why_not_in_2(requested, path.removeprefix(_V2))
@@ -197,6 +212,7 @@ def _packages():
         "tensorflow.python",
         "tensorflow.python.distribute",
         "tensorflow.python.layers",
+        "tensorflow.python.ops",
         "tensorflow.python.tpu",
         "tensorflow.python.training",
     }
@@ -205,7 +221,12 @@ def _packages():
 _PACKAGES = _packages()
 _OLD_WHEEL = "tensorflow.python.estimator."  # tensorflow_estimator's place in TensorFlow 1.12
 # Packages of TensorFlow 1 that no longer exist, apart from their modules in the table.
-_GONE = ("tensorflow.contrib.", "tensorflow_estimator.", _OLD_WHEEL)
+_GONE = (
+    "tensorflow.contrib.",
+    "tensorflow_estimator.",
+    _OLD_WHEEL,
+    *(["tensorflow.python.keras."] if "tensorflow.python.keras" in names.MODULES else []),
+)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -222,6 +243,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if isinstance(member, types.ModuleType):
                 # For example, `import tensorflow.gfile` imports the module tf.gfile.
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
+        if _is_below(fullname, "tensorflow_core"):  # where TensorFlow 1.15 had its code
+            member = importlib.import_module(fullname.replace("_core", "", 1))
+            return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         spec = wheel.spec_of(fullname, path)
         if spec is not None:
             return spec
@@ -282,7 +306,7 @@ def put_in_place(tf2: bool = False) -> None:
     for path in replaced:
         del sys.modules[path]
         parent, _, name = path.rpartition(".")
-        if parent.startswith("tensorflow.python."):
+        if f"{parent}.".startswith("tensorflow.python.") and canonical(parent) not in _PACKAGES:
             # `from tensorflow.python.layers import base` takes an attribute before it imports.
             vars(sys.modules[parent]).pop(name, None)
     sys.meta_path.insert(0, Finder())

@@ -5,6 +5,8 @@ All other names come from `tensorflow.compat.v1`.
 
 import importlib.util
 
+from bert_estimator.legacy import python_keras
+
 # The modules behind tensorflow.compat.v1 and tensorflow.compat.v2, whose own names are mapped too.
 V1 = "tensorflow._api.v2.compat.v1"
 V2 = "tensorflow._api.v2.compat.v2"
@@ -137,7 +139,8 @@ _EXPORT = [
 _TPU_MODULES = "device_assignment tensor_tracer topology tpu_feed tpu_function tpu_system_metadata"
 
 # A module of TF1 -> a list of (new module, names); a name comes from the first new module that has
-# it. "*" means all public names. "old=new" means that the name `old` is now `new`.
+# it. "*" means all public names, "**" those with an underscore, too. "old=new" means that the name
+# `old` is now `new`.
 MODULES = {
     "tensorflow": [(V1, "* __internal__ __version__ __git_version__ __compiler_version__")],
     "tensorflow.compat": [(V1 + ".compat", "*")],
@@ -362,11 +365,7 @@ MODULES = {
         ("tensorflow.python.distribute.distribute_lib", "*"),
     ],
     "tensorflow.python.training.training_ops": [("tensorflow.python.ops.gen_training_ops", "*")],
-    **{
-        f"tensorflow.python.layers.{module}": [(f"{_KERAS_LAYERS}.{module}", "*")]
-        for module in ("base", "convolutional", "core", "normalization", "pooling")
-        if _HAS_KERAS
-    },
+    **(python_keras.MODULES if _HAS_KERAS else {}),
 }
 
 # Names that old scripts (and tf_slim) import from TensorFlow's inner modules, but that TensorFlow

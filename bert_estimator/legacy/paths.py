@@ -21,6 +21,9 @@ PATHS = {
         for module in ("core_rnn", "core_rnn_cell", "rnn", "rnn_cell")
     },
     "tensorflow.contrib.keras": "tensorflow.keras",
+    "tensorflow.contrib.keras.api.keras": "tensorflow.keras",
+    "tensorflow.python.keras.api.keras": "tensorflow.keras",
+    "tensorflow.python.keras.api._v1.keras": "tensorflow.keras",
     "tensorflow.contrib.slim.python.slim": "tensorflow.contrib.slim",
     "tensorflow.contrib.slim.python.slim.nets": "tensorflow.contrib.slim.nets",
     "tensorflow.contrib.image.python.ops.image_ops": "tensorflow.contrib.image",

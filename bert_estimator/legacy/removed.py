@@ -33,6 +33,10 @@ IMPORTABLE = (
     ),
     "tensorflow.contrib.tpu.profiler",
     "tensorflow.estimator.tpu.experimental",
+    "tensorflow.python.keras.estimator",
+    "tensorflow.python.keras.utils.multi_gpu_utils",
+    "tensorflow.python.keras.wrappers",
+    "tensorflow.python.keras.wrappers.scikit_learn",
 )
 
 # The name of an object or a module -> (what it was, what to use).
@@ -177,6 +181,31 @@ REMOVED = {
     "tensorflow.keras.estimator": (
         "an Estimator of a Keras model",
         "a model_fn that calls the Keras model",
+    ),
+    "tensorflow.python.keras.estimator": (
+        "an Estimator of a Keras model",
+        "a model_fn that calls the Keras model",
+    ),
+    **dict.fromkeys(
+        (
+            "tensorflow.python.keras.utils.multi_gpu_model",
+            "tensorflow.python.keras.utils.multi_gpu_utils",
+        ),
+        (
+            "a Keras model on several GPUs",
+            "a model_fn and TPUEstimator's own cores, RunConfig(master=...)",
+        ),
+    ),
+    **dict.fromkeys(
+        (
+            "tensorflow.python.keras.utils.HDF5Matrix",
+            "tensorflow.python.keras.utils.io_utils.HDF5Matrix",
+        ),
+        ("a matrix in an HDF5 file", "h5py"),
+    ),
+    "tensorflow.python.keras.wrappers": (
+        "Keras models as scikit-learn's",
+        "the scikeras package",
     ),
     "tensorflow.pywrap_tensorflow": (
         "TensorFlow's C++ internals",

@@ -1,6 +1,6 @@
 """Tests that programs for TensorFlow 2 with tf.estimator give what TensorFlow 2.15 gave.
 
-`compare_2.py` records what TensorFlow 2.15 gave, with the same weights by NumPy.
+`printed.py` records what TensorFlow 2.15 gave, with the same weights by NumPy.
 """
 
 import functools
@@ -8,8 +8,8 @@ import json
 import math
 import sys
 
-import compare_2
 import forked
+import printed
 import pytest
 import replay
 
@@ -36,12 +36,12 @@ QUICK = ("linear", "old_linear")
 
 @functools.cache
 def golden():
-    return json.loads(compare_2.GOLDEN.read_text())
+    return json.loads(printed.GOLDEN_OF_2.read_text())
 
 
 def run(script, folder, *arguments):
     """Runs a script under the runner; returns what it printed, by name."""
-    path = str(compare_2.SCRIPTS / f"{script}.py")
+    path = str(printed.SCRIPTS_OF_2 / f"{script}.py")
     done = forked.run(
         [sys.executable, "-m", "bert_estimator.legacy", "--tf2", path, str(folder), *arguments],
         cwd=replay.ROOT,
@@ -49,7 +49,7 @@ def run(script, folder, *arguments):
         text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return compare_2.read(done.stdout)
+    return printed.read(done.stdout)
 
 
 def differences(expected, got, path=""):

@@ -1,0 +1,237 @@
+"""The tree `tensorflow.python.keras`, which was the code of `tf.keras` in TensorFlow 1.
+
+TensorFlow still has a tree of this name, for itself: neither its classes nor its learning phase are
+the ones of `tf.keras`. Scripts get the tf_keras package's modules.
+"""
+
+_TREE = "tensorflow.python.keras"
+_SOURCE = "tf_keras.src"
+_API = "tf_keras.api._v1.keras"
+
+# Modules that are in the same place in tf_keras. Also TensorFlow 2 had some of them in its tree.
+_SAME = (
+    "activations backend_config callbacks_v1 distribute distribute.distributed_training_utils "
+    "distribute.distributed_file_utils distribute.worker_training_state engine "
+    "engine.base_layer engine.base_layer_utils engine.base_layer_v1 "
+    "engine.base_preprocessing_layer engine.compile_utils engine.data_adapter engine.functional "
+    "engine.input_layer engine.input_spec engine.keras_tensor engine.node "
+    "engine.partial_batch_padding_handler engine.saving engine.sequential engine.training "
+    "engine.training_arrays_v1 engine.training_eager_v1 engine.training_generator_v1 "
+    "engine.training_utils engine.training_utils_v1 engine.training_v1 legacy_tf_layers "
+    "legacy_tf_layers.base legacy_tf_layers.convolutional legacy_tf_layers.core "
+    "legacy_tf_layers.pooling legacy_tf_layers.variable_scope_shim mixed_precision "
+    "mixed_precision.autocast_variable mixed_precision.loss_scale_optimizer "
+    "mixed_precision.policy saving utils.control_flow_util utils.conv_utils utils.data_utils "
+    "utils.generic_utils utils.io_utils utils.kernelized_utils utils.layer_utils "
+    "utils.losses_utils utils.metrics_utils utils.mode_keys utils.np_utils "
+    "utils.object_identity utils.tf_contextlib utils.tf_inspect utils.tf_utils "
+    "utils.version_utils utils.vis_utils"
+)
+
+# Modules whose public names `tf.keras` has, under its own module of the same name.
+_OF_API = (
+    "applications backend callbacks constraints datasets initializers layers losses metrics "
+    "models optimizers preprocessing regularizers utils"
+)
+_DATA_AND_NETWORKS = [
+    (package, module)
+    for package, modules in {
+        "applications": "densenet imagenet_utils inception_resnet_v2 inception_v3 mobilenet "
+        "mobilenet_v2 nasnet resnet resnet_v2 vgg16 vgg19 xception",
+        "datasets": "boston_housing cifar cifar10 cifar100 fashion_mnist imdb mnist reuters",
+    }.items()
+    for module in modules.split()
+]
+
+# Modules of layers -> where tf_keras has the classes and functions that `tf.keras.layers` lacks.
+_LAYERS = {
+    "advanced_activations": [],
+    "convolutional": ["convolutional.base_conv", "convolutional.base_separable_conv"],
+    "convolutional_recurrent": [],
+    "core": [],
+    "cudnn_recurrent": ["rnn.base_cudnn_rnn"],
+    "dense_attention": ["attention.base_dense_attention"],
+    "embeddings": [],
+    "kernelized": ["kernelized"],
+    "local": ["locally_connected.locally_connected_utils"],
+    "merge": ["merging.base_merge"],
+    "noise": [],
+    "normalization": ["normalization.batch_normalization"],
+    "pooling": [
+        *(f"pooling.base_{kind}pooling{d}d" for kind in ("", "global_") for d in (1, 2, 3)),
+    ],
+    "preprocessing": [],
+    "recurrent": ["rnn.dropout_rnn_cell_mixin", "rnn.rnn_utils", "rnn.gru_lstm_utils"],
+    "rnn_cell_wrapper_v2": ["rnn.cell_wrappers"],
+    "serialization": ["serialization"],
+    "wrappers": ["rnn.base_wrapper"],
+}
+
+_OF_SAVING = ["hdf5_format", "model_config", "saving_utils"]
+
+# Modules that have another place in tf_keras; "old=new" as in the table of `names.py`.
+_MOVED = {
+    "activations": [("saving.legacy.serialization", "**")],
+    "applications": [("applications.imagenet_utils", "decode_predictions preprocess_input")],
+    "distribute.distributed_training_utils": [("distribute.distributed_training_utils_v1", "**")],
+    "engine": [
+        ("engine.base_layer", "Layer"),
+        ("engine.input_layer", "Input InputLayer"),
+        ("engine.input_spec", "InputSpec"),
+        ("utils.layer_utils", "get_source_inputs"),
+    ],
+    "engine.base_layer_utils": [("utils.generic_utils", "default")],
+    "engine.base_layer": [("engine.node", "KerasHistory")],
+    "engine.network": [("engine.training", "Network=Model"), ("engine.functional", "**")],
+    "engine.training": [("engine.training_v1", "**")],
+    "engine.training_arrays": [("engine.training_arrays_v1", "**")],
+    "engine.training_distributed": [("engine.training_distributed_v1", "**")],
+    "engine.training_eager": [("engine.training_eager_v1", "**")],
+    "engine.training_generator": [("engine.training_generator_v1", "**")],
+    "engine.training_utils": [("engine.training_utils_v1", "**")],
+    "initializers": [("saving.legacy.serialization", "**")],
+    "layers": [
+        ("layers.rnn.lstm", "LSTM_v2=LSTM LSTMCell_v2=LSTMCell"),
+        ("layers.rnn.gru", "GRU_v2=GRU GRUCell_v2=GRUCell"),
+    ],
+    "layers.convolutional": [
+        ("layers", "Deconv2D=Conv2DTranspose Deconv3D=Conv3DTranspose"),
+        ("layers", "Deconvolution2D=Conv2DTranspose Deconvolution3D=Conv3DTranspose"),
+    ],
+    "layers.legacy_rnn.rnn_cell_impl": [("layers.rnn.legacy_cells", "**")],
+    "layers.legacy_rnn.rnn_cell_wrapper_impl": [("layers.rnn.legacy_cell_wrappers", "**")],
+    "layers.normalization_v2": [("layers.normalization.batch_normalization", "**")],
+    "layers.preprocessing.normalization": [("layers.preprocessing.normalization", "**")],
+    "layers.recurrent": [
+        (
+            "layers.rnn.rnn_utils",
+            "_generate_zero_filled_state=generate_zero_filled_state "
+            "_generate_zero_filled_state_for_cell=generate_zero_filled_state_for_cell "
+            "_is_multiple_state=is_multiple_state _standardize_args=standardize_args",
+        ),
+    ],
+    "layers.recurrent_v2": [
+        ("layers.rnn.lstm", "**"),
+        ("layers.rnn.gru", "**"),
+        ("layers.rnn.gru_lstm_utils", "**"),
+    ],
+    "metrics": [
+        ("engine.base_layer", "Layer"),
+        ("utils.generic_utils", "to_list"),
+        ("utils.tf_utils", "is_tensor_or_variable"),
+    ],
+    "mixed_precision.experimental": [("mixed_precision", "**")],
+    **{
+        f"mixed_precision.experimental.{module}": [(f"mixed_precision.{module}", "**")]
+        for module in ("autocast_variable", "loss_scale_optimizer", "policy")
+    },
+    "models": [
+        ("engine.base_layer", "AddMetric Layer"),
+        ("engine.input_layer", "Input InputLayer"),
+        ("engine.training", "Network=Model"),
+        ("models.cloning", "**"),
+    ],
+    "optimizer_v1": [("optimizers.optimizer_v1", "**")],
+    "optimizer_v2": [],
+    **{
+        f"optimizer_v2.{module}": [(f"optimizers.legacy.{module}", "**")]
+        for module in (
+            *("adadelta", "adagrad", "adam", "adamax", "ftrl", "gradient_descent", "nadam"),
+            *("optimizer_v2", "rmsprop"),
+        )
+    },
+    "optimizer_v2.learning_rate_schedule": [("optimizers.schedules.learning_rate_schedule", "**")],
+    "optimizer_v2.utils": [("optimizers.utils", "**")],
+    # In TensorFlow 1, too, these are not the classes of tf.keras.optimizers.
+    "optimizers": [
+        (
+            "optimizers.optimizer_v1",
+            "Optimizer TFOptimizer SGD RMSprop Adagrad Adadelta Adam Adamax Nadam sgd rmsprop "
+            "adagrad adadelta adam adamax nadam",
+        ),
+    ],
+    "premade": [("premade_models", "**")],
+    "premade.linear": [("premade_models.linear", "**")],
+    "premade.wide_deep": [("premade_models.wide_deep", "**")],
+    "preprocessing.image": [("preprocessing.image", "**"), ("utils.image_utils", "**")],
+    "preprocessing.sequence": [("preprocessing.sequence", "**")],
+    "preprocessing.text": [("preprocessing.text", "**")],
+    "saving": [
+        ("saving.legacy.save", "load_model save_model"),
+        *((f"saving.legacy.{module}", "**") for module in _OF_SAVING),
+    ],
+    **{
+        f"saving.{module}": [(f"saving.legacy.{module}", "**")]
+        for module in ("save", "saved_model", *_OF_SAVING)
+    },
+    **{
+        f"saving.saved_model.{module}": [(f"saving.legacy.saved_model.{module}", "**")]
+        for module in ("constants", "load", "save_impl", "serialized_attributes", "utils")
+    },
+    "saving.saved_model.save": [
+        ("saving.legacy.saved_model.save", "**"),
+        ("saving.legacy.saved_model.save_impl", "**"),
+        ("saving.legacy.saved_model.utils", "**"),
+    ],
+    "utils": [
+        ("saving.legacy.serialization", "**"),
+        ("utils.layer_utils", "print_summary"),
+    ],
+    "utils.tf_utils": [("utils.control_flow_util", "constant_value smart_cond")],
+    "utils.generic_utils": [
+        ("saving.legacy.serialization", "**"),
+        ("saving.object_registration", "**"),
+    ],
+}
+
+
+def _homes(path):
+    """Returns where the names of a module of the tree are, as in the table of `names.py`."""
+    package, _, module = path.partition(".")
+    moved = [(f"{_SOURCE}.{home}", given) for home, given in _MOVED.get(path, ())]
+    homes = [(home, given) for home, given in moved if given != "**"]
+    if path in f"{_SAME} {_OF_API}".split() or (package, module) in _DATA_AND_NETWORKS:
+        homes.append((f"{_SOURCE}.{path}", "**"))
+    homes += [(home, given) for home, given in moved if given == "**"]
+    if package == "layers":
+        homes += [(f"{_SOURCE}.layers.{home}", "**") for home in _LAYERS.get(module, ())]
+        homes.append((f"{_SOURCE}.layers", "**"))
+    if path in _OF_API.split() or (package == "layers" and module in _LAYERS):
+        homes.append((f"{_API}.{package}", "*"))
+    return homes
+
+
+# A module of the tree, or one beside it that has classes of Keras -> where its names are, as in the
+# table of `names.py`.
+MODULES = {
+    _TREE: [("bert_estimator.legacy.keras", "*")],
+    **{
+        f"{_TREE}.{path}": _homes(path)
+        for path in (
+            *f"{_SAME} {_OF_API}".split(),
+            *_MOVED,
+            *(".".join(names) for names in _DATA_AND_NETWORKS),
+            *(f"layers.{module}" for module in _LAYERS),
+        )
+    },
+    **{
+        f"tensorflow.python.layers.{module}": [(f"{_SOURCE}.legacy_tf_layers.{module}", "**")]
+        for module in ("convolutional", "core", "normalization", "pooling")
+    },
+    "tensorflow.python.layers.base": [
+        (f"{_SOURCE}.legacy_tf_layers.base", "**"),
+        (f"{_SOURCE}.engine.input_spec", "InputSpec"),
+    ],
+    "tensorflow.python.layers.layers": [
+        (f"{_API}.__internal__.legacy.layers", "*"),
+        (f"{_SOURCE}.legacy_tf_layers.convolutional", "*"),
+        (f"{_SOURCE}.engine.input_spec", "InputSpec"),
+    ],
+    **{
+        f"tensorflow.python.ops.{module}": [
+            (f"{_SOURCE}.layers.rnn.legacy_cells", "**"),
+            (f"{_SOURCE}.layers.rnn.legacy_cell_wrappers", "**"),
+        ]
+        for module in ("rnn_cell", "rnn_cell_impl")
+    },
+}
