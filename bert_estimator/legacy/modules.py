@@ -15,6 +15,7 @@ from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.removed import IMPORTABLE, REMOVED
 
 _V1, _V2 = "tensorflow.compat.v1", "tensorflow.compat.v2"
+_KERAS_TREE = "tensorflow.python.keras"
 # These are the same packages for scripts of TensorFlow 1 and 2.
 _OF_BOTH = ("tensorflow.compat", "tensorflow.python")
 
@@ -54,6 +55,11 @@ def canonical(path: str) -> str:
     is tensorflow.compat.v2.X in the table.
     """
     path = re.sub(r"^tensorflow\.compat\.v[12]\.compat\b", "tensorflow.compat", path)
+    if _is_below(path, "keras") and _KERAS_TREE in names.MODULES:
+        # The package that old scripts mean was Keras 2, which goes on as tf_keras.
+        if is_of_2():
+            return f"{_V2}.{path}"
+        path = "tensorflow.keras" if path == "keras" else f"tensorflow.python.{path}"
     if _is_below(path, _V1):
         path = "tensorflow" + path.removeprefix(_V1)
     elif is_of_2() and path in paths.PATHS_OF_2:
@@ -163,10 +169,10 @@ def _why_missing(path):
             f"{requested} is not supported: it was part of tf.contrib, which TensorFlow removed. "
             "docs/legacy.md lists the parts of tf.contrib that are supported"
         )
-    if _is_below(path, "tensorflow.python.keras"):
+    if _is_below(path, _KERAS_TREE):
         return (
             f"{requested} is not supported: the modules of the tf_keras package stand for "
-            "tensorflow.python.keras, and none of them has it"
+            f"{requested.partition('keras')[0]}keras, and none of them has it"
         )
     if _is_below(path, _V2):
         return _why_not_in_2(requested, path.removeprefix(_V2))
@@ -183,7 +189,8 @@ def _why_missing(path):
 
 
 def _why_not_in_2(requested, name):
-    if f"tensorflow{name}" in _PACKAGES or _has(names.V1, name):
+    module, _, member = f"tensorflow{name}".rpartition(".")
+    if f"tensorflow{name}" in _PACKAGES or _has(names.V1, name) or member in names_of(module):
         if not is_of_2():
             return f"{requested} is a name of TensorFlow 1: it is tf{name}"
         return (
@@ -225,7 +232,7 @@ _GONE = (
     "tensorflow.contrib.",
     "tensorflow_estimator.",
     _OLD_WHEEL,
-    *(["tensorflow.python.keras."] if "tensorflow.python.keras" in names.MODULES else []),
+    *([_KERAS_TREE + "."] if _KERAS_TREE in names.MODULES else []),
 )
 
 
@@ -303,7 +310,9 @@ def put_in_place(tf2: bool = False) -> None:
     installed = ("tensorflow", _V2 if tf2 else _V1)
     sys.modules.update(dict.fromkeys(installed, module))
     replaced = [p for p in sys.modules if p not in installed and canonical(p) in _PACKAGES]
-    for path in replaced:
+    if _KERAS_TREE in names.MODULES:  # Keras 3, which TensorFlow has imported
+        replaced += [p for p in sys.modules if _is_below(p, "keras") and ".src" not in p]
+    for path in set(replaced):
         del sys.modules[path]
         parent, _, name = path.rpartition(".")
         if f"{parent}.".startswith("tensorflow.python.") and canonical(parent) not in _PACKAGES:

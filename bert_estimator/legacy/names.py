@@ -150,7 +150,7 @@ MODULES = {
         ("bert_estimator.tpu.summary", "scalar histogram text"),
         (V2 + ".summary", "*"),
     ],
-    "tensorflow.compat.v2.keras": [("tf_keras", "* __internal__")],
+    "tensorflow.compat.v2.keras": [("tf_keras", "* __internal__ __version__")],
     **{
         f"tensorflow.compat.v2.{module}": [(f"tf_keras.{module}", "*")]
         for module in ("initializers", "losses", "metrics", "optimizers")
@@ -164,7 +164,7 @@ MODULES = {
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
     "tensorflow.layers": _LAYERS,
-    "tensorflow.keras": [("bert_estimator.legacy.keras", "*")],
+    "tensorflow.keras": [("bert_estimator.legacy.keras", "*"), ("tf_keras", "__version__")],
     "tensorflow.estimator": [
         *_ESTIMATOR,
         ("bert_estimator.tpu", "EstimatorV2=Estimator _TPUEstimatorSpec=TPUEstimatorSpec"),

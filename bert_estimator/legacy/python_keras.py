@@ -74,6 +74,17 @@ _MOVED = {
     "activations": [("saving.legacy.serialization", "**")],
     "applications": [("applications.imagenet_utils", "decode_predictions preprocess_input")],
     "distribute.distributed_training_utils": [("distribute.distributed_training_utils_v1", "**")],
+    "backend.tensorflow_backend": [("backend", "**")],  # of the keras package, as is objectives
+    "applications.resnet50": [("applications.resnet", "**")],
+    "objectives": [("losses", "**")],
+    "engine.topology": [
+        ("engine.base_layer", "Layer"),
+        ("engine.input_layer", "Input InputLayer"),
+        ("engine.input_spec", "InputSpec"),
+        ("engine.node", "Node"),
+        ("engine.training", "Container=Model Network=Model Model"),
+        ("utils.layer_utils", "get_source_inputs"),
+    ],
     "engine": [
         ("engine.base_layer", "Layer"),
         ("engine.input_layer", "Input InputLayer"),
@@ -81,7 +92,7 @@ _MOVED = {
         ("utils.layer_utils", "get_source_inputs"),
     ],
     "engine.base_layer_utils": [("utils.generic_utils", "default")],
-    "engine.base_layer": [("engine.node", "KerasHistory")],
+    "engine.base_layer": [("engine.node", "KerasHistory"), ("engine.input_spec", "InputSpec")],
     "engine.network": [("engine.training", "Network=Model"), ("engine.functional", "**")],
     "engine.training": [("engine.training_v1", "**")],
     "engine.training_arrays": [("engine.training_arrays_v1", "**")],
@@ -154,12 +165,15 @@ _MOVED = {
     "premade.linear": [("premade_models.linear", "**")],
     "premade.wide_deep": [("premade_models.wide_deep", "**")],
     "preprocessing.image": [("preprocessing.image", "**"), ("utils.image_utils", "**")],
-    "preprocessing.sequence": [("preprocessing.sequence", "**")],
+    "preprocessing.sequence": [("preprocessing.sequence", "**"), ("utils.data_utils", "**")],
     "preprocessing.text": [("preprocessing.text", "**")],
-    "saving": [
-        ("saving.legacy.save", "load_model save_model"),
-        *((f"saving.legacy.{module}", "**") for module in _OF_SAVING),
-    ],
+    **{
+        package: [
+            ("saving.legacy.save", "load_model save_model"),
+            *((f"saving.legacy.{module}", "**") for module in _OF_SAVING),
+        ]
+        for package in ("saving", "engine.saving")
+    },
     **{
         f"saving.{module}": [(f"saving.legacy.{module}", "**")]
         for module in ("save", "saved_model", *_OF_SAVING)

@@ -30,7 +30,16 @@ _OF_KERAS = {
     "initializers": set(_INITIALIZERS.split()),
 }
 # Names that TensorFlow does not have any more, or that belong to Keras.
-_ONLY_IN_1 = ("contrib", "estimator.inputs", "estimator.tpu", "examples", "layers")
+_ONLY_IN_1 = (
+    "contrib",
+    "estimator.experimental.KMeans",
+    "estimator.experimental.dnn_logit_fn_builder",
+    "estimator.experimental.linear_logit_fn_builder",
+    "estimator.inputs",
+    "estimator.tpu",
+    "examples",
+    "layers",
+)
 _ONLY_IN_2 = (
     "compat.v1.disable_eager_execution",  # eager execution is TensorFlow 2's default
     "compat.v1.disable_v2_behavior",
@@ -216,6 +225,10 @@ def _names_of_tensorflow(tree, file):
                 aliases.setdefault(variable, name)
             if name and not name.startswith("python"):
                 yield _Use(name, f"{file}:{node.lineno}")
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = _chain(node.value, aliases)  # such as `learn = tf.contrib.learn`
+            if name:
+                aliases.setdefault(node.targets[0].id, name)
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     inner = {node.value for node in attributes}  # `tf.train` in `tf.train.Saver`
     for node in attributes:

@@ -165,3 +165,60 @@ def test_the_learning_phase_reaches_layers_of_a_model_fn(tmp_path, use_tpu, mast
     printed_line = run(tmp_path / "script.py", tmp_path / "model", use_tpu, master)
     zeros, mean = map(float, printed_line.splitlines()[-1].split())
     assert 0.4 < zeros < 0.6 and abs(mean) < 1e-5  # without training: no zeros, and a mean of 4.5
+
+
+PACKAGE = """
+import numpy as np
+import keras
+import keras.backend.tensorflow_backend as KTF
+import tensorflow as tf
+from keras import backend as K
+from keras.engine.topology import InputSpec, Layer
+from keras.layers.core import Dense
+from keras.optimizers import Adam
+from keras.preprocessing.sequence import pad_sequences
+from keras.utils.np_utils import to_categorical
+
+assert keras.layers.Dense is tf.keras.layers.Dense is Dense and issubclass(Dense, Layer)
+assert KTF.set_session is K.set_session and keras.__version__.startswith("2.")
+with tf.Session() as session:
+    K.set_session(session)
+    model = keras.models.Sequential([Dense(3, kernel_initializer="zeros", input_dim=2)])
+    model.compile(Adam(lr=0.1), "mse")
+    x, y = np.ones([8, 2]), to_categorical([0] * 8, 3)
+    print(model.fit(x, y, epochs=2, batch_size=8, verbose=0).history["loss"])
+try:
+    keras.absent
+except AttributeError as error:
+    print(error)
+try:
+    import keras.legacy.interfaces
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+PACKAGE_OF_2 = """
+import keras
+import tensorflow as tf
+
+assert keras.layers.LSTM is tf.keras.layers.LSTM is not tf.compat.v1.keras.layers.LSTM
+assert keras.optimizers.Adam is tf.keras.optimizers.Adam and keras.Model is tf.keras.Model
+print(keras.__version__[:2])
+"""
+
+
+def test_the_keras_package_of_old_scripts_is_tf_keras(tmp_path):
+    (tmp_path / "script.py").write_text(PACKAGE)
+    loss, *errors = run("--tf1", tmp_path / "script.py").splitlines()
+    # One step of Adam moves each of the nine weights by its rate, 0.1, toward the labels.
+    assert json.loads(loss) == pytest.approx([1 / 3, (0.7**2 + 2 * 0.0**2) / 3], abs=0.1)
+    assert errors == [
+        f"keras.{name} is not supported: the modules of the tf_keras package stand for keras, "
+        "and none of them has it"
+        for name in ("absent", "legacy")
+    ]
+
+
+def test_the_keras_package_of_scripts_of_tensorflow_2(tmp_path):
+    (tmp_path / "script.py").write_text(PACKAGE_OF_2)
+    assert run("--tf2", tmp_path / "script.py").splitlines()[-1] == "2."

@@ -32,6 +32,8 @@ OF_1 = [
     PLAIN + "tf.data.Dataset.range(3).make_one_shot_iterator()",
     PLAIN + "tf.summary.merge_all()",
     PLAIN + "tf.random.set_random_seed(1)",
+    PLAIN + "tf.estimator.experimental.KMeans(2)",
+    PLAIN + "estimator = tf.estimator\nestimator.inputs.numpy_input_fn(x)",
     "import tensorflow\ntensorflow.get_variable('a', [])",
     "import tensorflow.contrib.slim as slim",
     "import tensorflow.contrib",
@@ -172,7 +174,8 @@ if __name__ == "__main__":
         tf.placeholder(tf.float32)
     except AttributeError as error:
         print(error)
-    for name in ("contrib", "estimator.tpu", "estimator.BoostedTreesClassifier", "absent"):
+    for name in ("contrib", "estimator.tpu", "estimator.BoostedTreesClassifier", "absent",
+                 "estimator.experimental.KMeans"):
         try:
             module = tf
             for part in name.split("."):
@@ -205,4 +208,5 @@ def test_a_script_of_tensorflow_2_its_processes_and_the_names_it_lacks(tmp_path)
     assert lines[3].startswith(f"tensorflow.estimator.tpu {of_1}tf.compat.v1.estimator.tpu, or")
     assert "tensorflow.estimator.BoostedTreesClassifier is not supported: tf.estimator" in lines[4]
     assert lines[5].startswith("tensorflow.absent is not supported: neither TensorFlow 2 nor")
-    assert lines[6].startswith("`import tensorflow` gives TensorFlow 2 in this process already")
+    assert f"{of_1}tf.compat.v1.estimator.experimental.KMeans, or" in lines[6]
+    assert lines[7].startswith("`import tensorflow` gives TensorFlow 2 in this process already")
