@@ -7,6 +7,8 @@ TensorFlow has for them do, too. The others, and `tf.distribute`'s, are errors t
 """
 
 import contextlib
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from typing import NoReturn
@@ -24,6 +26,7 @@ _OURS = (
 )
 # What the types of the other operations between replicas begin with.
 _REFUSED = ("Collective", "Nccl", "TPUPartitioned", "TPUReplicated")
+_KERAS_OPTIMIZER = re.compile(r"(tf_keras|tensorflow\.python\.keras)\..*optimizer")
 _build = op_def_library._apply_op_helper
 _thread = threading.local()
 
@@ -143,7 +146,11 @@ class _ReplicaContext(distribute_lib.ReplicaContext):
     def replica_id_in_sync_group(self):
         return replica.replica_id()
 
-    def all_reduce(self, reduce_op, value, options=None) -> NoReturn:
+    def all_reduce(self, reduce_op, value, options=None):
+        # Keras's optimizers hand in their gradients. As upstream, it depends on the model_fn
+        # whether these are sums over the replicas.
+        if _KERAS_OPTIMIZER.match(sys._getframe(1).f_globals["__name__"]):
+            return value
         _refuse("all_reduce")
 
     def all_gather(self, value, axis, options=None) -> NoReturn:

@@ -359,6 +359,22 @@ def test_a_training_on_each_runtime(tmp_path, master):
     assert (-weights).tolist() == [4 * cores, received, 4 * cores, 4 * cores]
 
 
+def test_a_keras_optimizer_applies_gradients_as_they_are(tmp_path, cores):
+    """The gradient of step 1 is 1, the mean over the replicas; the optimizer must not sum it."""
+    optimizer = pytest.importorskip("tf_keras").optimizers.legacy.SGD(1.0)
+
+    def model_fn(features, mode, params):
+        weight = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+        loss = tf.reduce_mean(features["x"]) * weight
+        mean = tpu.cross_replica_sum(tf.gradients(loss, weight)[0]) / tpu.num_replicas()
+        with tf.control_dependencies([optimizer.apply_gradients([(mean, weight)])]):
+            train_op = tf.train.get_global_step().assign_add(1)
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    toy.make_estimator(tmp_path, model_fn).train(toy.input_fn, max_steps=1)
+    assert tf.train.load_variable(str(tmp_path), "w") == -1
+
+
 def test_a_training_whose_only_sum_is_tensorflow_s(tmp_path):
     def model_fn(features, mode, params):
         weight = tf.get_variable("w", [], initializer=tf.zeros_initializer())
