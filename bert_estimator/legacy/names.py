@@ -158,6 +158,10 @@ MODULES = {
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
     ],
+    "tensorflow.contrib.tpu.python.ops.tpu_ops": [
+        ("bert_estimator.tpu", "cross_replica_sum"),
+        ("tensorflow.python.tpu.ops.tpu_ops", "all_to_all collective_permute"),
+    ],
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": [(f"tensorflow.python.tpu.{module}", "*")]
         for module in _TPU_MODULES.split()

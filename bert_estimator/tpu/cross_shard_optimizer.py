@@ -12,17 +12,19 @@ class CrossShardOptimizer(tf.train.Optimizer):
     does not change anything, so a `model_fn` does not need `if use_tpu:`.
 
     If `reduction` is MEAN, `compute_gradients` (and so `minimize`) divides the loss by the number
-    of cores. `apply_gradients` always sums. So code that calls `tf.gradients` itself, and then
-    `apply_gradients`, applies the sum with either reduction.
+    of cores, or of those in a group. `apply_gradients` always sums. So code that calls
+    `tf.gradients` itself, and then `apply_gradients`, applies the sum with either reduction.
 
     Args:
       opt: the `tf.train.Optimizer` that applies the gradients.
       reduction: `tf.losses.Reduction.MEAN` or `.SUM`.
       name: the optimizer's name.
-      group_assignment: must be None.
+      group_assignment: groups of replicas that sum with each other, as for `cross_replica_sum`; so
+        each group trains its own weights. None is one group of all.
 
     Raises:
-      ValueError: `reduction` is neither MEAN nor SUM, or group_assignment is given.
+      ValueError: `reduction` is neither MEAN nor SUM. The methods raise it if group_assignment does
+        not fit the replicas.
       TypeError: `opt` is not a `tf.train.Optimizer`.
     """
 
@@ -31,7 +33,7 @@ class CrossShardOptimizer(tf.train.Optimizer):
         opt: tf.train.Optimizer,
         reduction: str = tf.losses.Reduction.MEAN,
         name: str = "CrossShardOptimizer",
-        group_assignment: None = None,
+        group_assignment: replica.Groups | None = None,
     ):
         if reduction not in (tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM):
             raise ValueError(
@@ -39,18 +41,15 @@ class CrossShardOptimizer(tf.train.Optimizer):
             )
         if not isinstance(opt, tf.train.Optimizer):
             raise TypeError(f"CrossShardOptimizer wraps a tf.train.Optimizer, not {type(opt)}")
-        if group_assignment is not None:
-            raise ValueError(
-                "CrossShardOptimizer: group_assignment is not supported; leave it out to sum over "
-                "all cores"
-            )
         super().__init__(False, name)
         self._opt = opt
         self._reduction = reduction
+        self._group_assignment = group_assignment
 
     def compute_gradients(self, loss, var_list=None, **kwargs):
-        if self._reduction == tf.losses.Reduction.MEAN and replica.num_replicas() > 1:
-            loss = loss / replica.num_replicas()
+        size = len(replica.groups_of(self._group_assignment, "CrossShardOptimizer")[0])
+        if self._reduction == tf.losses.Reduction.MEAN and size > 1:
+            loss = loss / size
         return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -60,7 +59,9 @@ class CrossShardOptimizer(tf.train.Optimizer):
             (
                 None
                 if gradient is None
-                else replica.cross_replica_sum(tf.convert_to_tensor(gradient)),
+                else replica.cross_replica_sum(
+                    tf.convert_to_tensor(gradient), self._group_assignment
+                ),
                 variable,
             )
             for gradient, variable in grads_and_vars

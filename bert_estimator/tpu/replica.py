@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import smart_cond
 from tensorflow.python.tpu import tpu_function
+
+# Groups of replicas: lists of their numbers, or a constant tensor.
+Groups = list[list[int]] | tf.Tensor
 
 _current = threading.local()
 _CORE = "TPU_REPLICATED_CORE"  # the type of the devices that `tf.tpu.core` names
@@ -22,26 +26,31 @@ class Replica:
     Args:
       num_replicas: how many replicas there are.
       replica_id: this replica's number, an int32 scalar tensor.
-      cross_replica_sum: function of a tensor that sums it over all replicas.
+      cross_replica_sum: function of a tensor that sums it over all replicas; and of a tensor and
+        groups that sums it over the replicas of each group.
       run_on_host: function of the operations that an `outside_compilation` builds; None means that
         they run where the others do.
       update_shards: the `step.update_shards.UpdateShards` of replicas that may share the update of
         the weights; None if each updates all of them.
+      collectives: the `step.collectives.Collectives` of several replicas; None if they cannot
+        exchange tensors otherwise than by sums.
     """
 
     def __init__(
         self,
         num_replicas: int,
         replica_id: int | tf.Tensor,
-        cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
+        cross_replica_sum: Callable[..., tf.Tensor],
         run_on_host: Callable[[list[tf.Operation]], None] | None = None,
         update_shards: Any = None,
+        collectives: Any = None,
     ):
         self.num_replicas = num_replicas
         self.replica_id = replica_id
         self.cross_replica_sum = cross_replica_sum
         self.run_on_host = run_on_host
         self.update_shards = update_shards
+        self.collectives = collectives
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -76,29 +85,112 @@ def update_shards() -> Any:
 
 
 def cross_replica_sum(
-    x: tf.Tensor, group_assignment: list[list[int]] | None = None, name: str | None = None
+    x: tf.Tensor, group_assignment: Groups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Sums a tensor over all replicas; every replica gets the sum.
+    """Sums a tensor over all replicas, or over each group of them; every replica gets its sum.
 
     The gradient is the sum of the replicas' gradients, as in upstream's function.
 
     Args:
       x: a tensor.
-      group_assignment: None, or a list of one group that holds all replicas, which means the same.
+      group_assignment: groups of replicas, as lists or a constant tensor [groups, size of a group];
+        every replica is in one of them. None is one group of all.
       name: the name of the operation whose output is the sum.
 
     Raises:
-      ValueError: group_assignment has other groups.
+      ValueError: group_assignment is something else.
     """
-    if group_assignment is not None:
-        groups = [sorted(group) for group in group_assignment]
-        if groups != [list(range(num_replicas()))]:
-            raise ValueError(
-                f"cross_replica_sum: group_assignment={group_assignment!r} is not supported; leave "
-                f"it out to sum over all {num_replicas()} replicas"
-            )
-    total = _replica().cross_replica_sum(x)
+    groups = groups_of(group_assignment, "cross_replica_sum")
+    if len(groups) == 1:
+        total = _replica().cross_replica_sum(x)
+    elif len(groups) == num_replicas():
+        total = tf.identity(x)
+    else:
+        total = _replica().cross_replica_sum(x, groups)
     return total if name is None else tf.identity(total, name)
+
+
+def groups_of(group_assignment: Groups | None, caller: str) -> list[list[int]]:
+    """Returns the groups of replicas that a group_assignment means.
+
+    Args:
+      group_assignment: as for `cross_replica_sum`.
+      caller: which function was given it; an error says so.
+
+    Raises:
+      ValueError: it does not put every replica into one group, or the groups are not equally large.
+    """
+    if group_assignment is None:
+        return [list(range(num_replicas()))]
+    groups = _constant(group_assignment, f"{caller}: group_assignment")
+    everyone = sorted(replica for group in groups for replica in group)
+    if everyone != list(range(num_replicas())) or len({len(group) for group in groups}) > 1:
+        raise ValueError(
+            f"{caller}: group_assignment={groups!r} must have each of the {num_replicas()} "
+            f"replicas, 0 to {num_replicas() - 1}, in one group, and groups of one size"
+        )
+    return groups
+
+
+def collective_permute(x: tf.Tensor, source_target_pairs: Any) -> tf.Tensor:
+    """Sends tensors between replicas, as upstream's operation of this name.
+
+    Args:
+      x: the tensor that this replica sends; its shape is static on cores.
+      source_target_pairs: pairs (sending replica, receiving replica), as lists or a constant
+        tensor [pairs, 2].
+
+    Returns:
+      The tensor that this replica receives; zeros if it receives none.
+
+    Raises:
+      ValueError: a replica does not exist, or sends or receives twice; or the runtime cannot do
+        this.
+    """
+    pairs = _constant(source_target_pairs, "collective_permute: source_target_pairs")
+    columns = list(zip(*pairs, strict=True)) or [(), ()]
+    if len(columns) != 2 or any(
+        len(set(column)) < len(column) or not set(column) <= set(range(num_replicas()))
+        for column in columns
+    ):
+        raise ValueError(
+            f"collective_permute: source_target_pairs={pairs!r} must be pairs of the replicas 0 to "
+            f"{num_replicas() - 1}, in which each sends at most once and receives at most once"
+        )
+    if num_replicas() == 1:
+        return tf.identity(x) if pairs else tf.zeros_like(x)
+    return _collectives("collective_permute").permute(x, pairs)
+
+
+def all_to_all(
+    x: tf.Tensor,
+    concat_dimension: int,
+    split_dimension: int,
+    split_count: int,
+    group_assignment: Groups | None = None,
+) -> tf.Tensor:
+    """Splits a tensor along one axis, and exchanges the parts, as upstream's operation.
+
+    Args:
+      x: a tensor of static shape.
+      concat_dimension: the axis along which the received parts are concatenated.
+      split_dimension: the axis along which it is split.
+      split_count: number of parts, which is the number of replicas in a group.
+      group_assignment: as for `cross_replica_sum`.
+
+    Raises:
+      ValueError: the arguments do not fit each other, or the runtime cannot do this.
+    """
+    groups, sizes = groups_of(group_assignment, "all_to_all"), x.shape.as_list()
+    if split_count != len(groups[0]) or sizes[split_dimension] % split_count:
+        raise ValueError(
+            f"all_to_all: split_count={split_count} must be the size of a group, {len(groups[0])}, "
+            f"and divide the size of axis {split_dimension} of {x.name}, {sizes[split_dimension]}"
+        )
+    if split_count == 1:
+        return tf.identity(x)
+    collectives = _collectives("all_to_all")
+    return collectives.all_to_all(x, split_dimension, concat_dimension, groups)
 
 
 def outside_compilation(computation: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -150,9 +242,23 @@ def place_on_cores(cores_per_replica: int) -> Callable[[tf.Operation], str]:
     return device_of
 
 
-@tf.RegisterGradient("XlaAllReduce")
-def _gradient_of_sum(op, gradient):
-    return cross_replica_sum(gradient), None
+def _constant(numbers, what):
+    """Returns a matrix of integers, given as lists or as a constant tensor, as lists."""
+    if isinstance(numbers, tf.Tensor):
+        numbers = smart_cond.smart_constant_value(numbers)
+        if numbers is None:
+            raise ValueError(f"{what} must be a constant: the exchanges of a step are fixed")
+    return [[int(number) for number in row] for row in numbers]
+
+
+def _collectives(name):
+    this = _replica()
+    if this.collectives is None:
+        raise ValueError(
+            f"{name} between the {this.num_replicas} replicas of tf.tpu.replicate or shard is not "
+            "supported: train with TPUEstimator"
+        )
+    return this.collectives
 
 
 def _replica():

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.tpu import topology_pb2
 
-from bert_estimator.tpu import graph_walk, replica
+from bert_estimator.tpu import graph_walk, replica, replica_operations
 from bert_estimator.tpu.step.variable_uses import READERS
 
 _warned = []
@@ -197,7 +197,7 @@ def _built(computation, inputs, index, number):
     before = {operation.name for operation in graph.get_operations()}
     variables_before = len(tf.global_variables() + tf.local_variables())
 
-    def cross_replica_sum(tensor):
+    def cross_replica_sum(tensor, groups=None):
         raise ValueError(
             f"cross_replica_sum of {tensor.name} in tf.tpu.replicate or shard of {number} replicas "
             "is not supported: train with TPUEstimator"
@@ -216,6 +216,7 @@ def _built(computation, inputs, index, number):
         replica.Replica(number, index, cross_replica_sum).entered()
         if number > 1
         else contextlib.nullcontext(),
+        replica_operations.replaced(),
     ):
         outputs = computation(*inputs)
         effects = [each for each in graph.get_operations() if each.name not in before]

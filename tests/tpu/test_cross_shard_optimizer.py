@@ -92,9 +92,20 @@ def test_slots_and_variables_are_the_wrapped_optimizer_s():
     [
         ({"reduction": "none"}, ValueError, "reduction must be MEAN or SUM, not 'none'"),
         ({"opt": "adam"}, TypeError, "wraps a tf.train.Optimizer, not <class 'str'>"),
-        ({"group_assignment": [[0]]}, ValueError, "group_assignment is not supported"),
     ],
 )
 def test_what_is_refused(keywords, error, message):
     with pytest.raises(error, match=message):
         tpu.CrossShardOptimizer(**{"opt": tf.train.GradientDescentOptimizer(1.0), **keywords})
+
+
+def test_groups_that_are_not_the_replicas_are_refused():
+    with tf.Graph().as_default(), Replica(4, 0, None).entered():
+        weight = tf.get_variable("w", initializer=1.0)
+        optimizer = tpu.CrossShardOptimizer(
+            tf.train.GradientDescentOptimizer(1.0), group_assignment=[[0, 1], [2]]
+        )
+        with pytest.raises(ValueError, match=r"CrossShardOptimizer: group_assignment=.*4 replicas"):
+            optimizer.compute_gradients(weight)
+        with pytest.raises(ValueError, match=r"group_assignment=.*4 replicas"):
+            optimizer.apply_gradients([(tf.constant(1.0), weight)])

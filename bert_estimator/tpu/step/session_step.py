@@ -10,7 +10,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import bias_gradient
-from bert_estimator.tpu import replica
+from bert_estimator.tpu import replica, replica_operations
 from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import (
@@ -37,6 +37,7 @@ class SessionStep:
         on_host, is_training = [], job.mode == ModeKeys.TRAIN
         with (
             replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),
+            replica_operations.replaced(),
             # As on a TPU: reads of other variables than resources may see any update.
             tf.variable_scope(
                 tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False

@@ -15,10 +15,11 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator.tpu import graph_walk, replica
+from bert_estimator.tpu import graph_walk, replica, replica_operations
 from bert_estimator.tpu.program import random_keys
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 from bert_estimator.tpu.step import (
+    collectives,
     function_names,
     graph_lowering,
     initial_values,
@@ -101,6 +102,7 @@ class StepGraph:
                 self._graph, self._outer, [*self.inputs, self._replica_id]
             ),
             this.entered(),
+            replica_operations.replaced(),
             random_operations.counted_together(self._graph),
             _xla_context(),
         ):
@@ -151,14 +153,19 @@ class StepGraph:
         with self._graph.as_default():
             replica_id = tf.reshape(self._replica_id, [])
 
-        def cross_replica_sum(tensor):
+        exchanges = collectives.Collectives(self.num_replicas, self._cores_per_replica)
+
+        def cross_replica_sum(tensor, groups=None):
             self.has_sums = True
-            if self.num_replicas == 1:
-                return tensor
-            return update_shards.summed(tensor, self._groups())
+            return tensor if self.num_replicas == 1 else exchanges.sum(tensor, groups)
 
         return replica.Replica(
-            self.num_replicas, replica_id, cross_replica_sum, self._on_host.extend, self._shards
+            self.num_replicas,
+            replica_id,
+            cross_replica_sum,
+            self._on_host.extend,
+            self._shards,
+            exchanges,
         )
 
     def host_computation(self, num_runs: int) -> outside_compilation.HostComputation | None:
@@ -172,14 +179,6 @@ class StepGraph:
             return None
         outside_compilation.without_host(on_host)
         return outside_compilation.HostComputation(self._graph, on_host, num_runs)
-
-    def _groups(self):
-        """Returns the groups of cores that sum with each other: the n-th cores of all replicas.
-
-        The cores of a replica are numbered one after the other, as in `CoreMesh`.
-        """
-        cores = self._cores_per_replica
-        return [list(range(place, self.num_replicas * cores, cores)) for place in range(cores)]
 
     def lower(self, outputs: list[tf.Tensor], after) -> LoweredStep:
         """Lowers the step.
@@ -215,11 +214,6 @@ class StepGraph:
             text, order = graph_lowering.lowered(*given)
         except (ValueError, tf.errors.OpError) as error:
             raise lowering_error.explained(error, self._graph) from error
-        if "stablehlo.replica_id" in text:  # XLA's number of the replica, which is 0 on every core
-            raise RuntimeError(
-                "model_fn asks for the number of its replica by xla.replica_id() (XlaReplicaId), "
-                "which does not know the cores: use bert_estimator.tpu.replica_id()"
-            )
         operations = [each.name for each in self._graph.get_operations() if each.name in present]
         lowering_error.check_static(text, self._graph, operations)
         self.variables = [v.deref() for v in split_axes]
@@ -323,6 +317,7 @@ class StepGraph:
         self._fill_in_defaults(kept)
         del graph_def.node[:]
         graph_def.node.extend(kept)
+        replica_operations.check(graph_def)
         random_operations.replace(graph_def)
         kept = list(graph_def.node)
         library = variable_versions.Library(graph_def.library)

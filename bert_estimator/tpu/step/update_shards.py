@@ -17,7 +17,8 @@ from tensorflow.core.framework import cpp_shape_inference_pb2, function_pb2
 from tensorflow.python.ops import handle_data_util
 
 from bert_estimator.tpu import graph_walk
-from bert_estimator.tpu.program import stablehlo
+from bert_estimator.tpu.program import collective_calls
+from bert_estimator.tpu.step import collectives
 from bert_estimator.tpu.step.variable_uses import Functions, functions_of
 
 # A smaller variable takes less time to update than the cores take to exchange its parts.
@@ -86,11 +87,11 @@ class UpdateShards:
         part = gen_xla_ops.xla_reduce_scatter(
             tensor, tf.constant(self._sharing), tf.constant(axis), reduce_op="Add"
         )
-        return part if len(self._sharing) == 1 else summed(part, self._same_part)
+        return part if len(self._sharing) == 1 else collectives.summed(part, self._same_part)
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the tensors of the cores that share the update."""
-        return summed(tensor, self._sharing)
+        return collectives.summed(tensor, self._sharing)
 
     def hold_part(self, variable: tf.Variable, axis: int) -> "HeldPart":
         """Makes this core hold only its part of a variable; returns the part as a variable."""
@@ -144,15 +145,9 @@ class UpdateShards:
         value = _read(part.handle, part.dtype)
         shape = part.shape.as_list()
         shape[part.axis] *= self._number
-        (whole,) = gen_xla_ops.xla_custom_call_v2(
-            [value],
-            call_target_name=stablehlo.ALL_GATHER,
-            backend_config=stablehlo.all_gather_config(part.axis, self._sharing),
-            has_side_effect=False,
-            result_dtypes=[part.dtype],
-            result_shapes=[tf.TensorShape(shape)],
+        return collectives.called(
+            value, collective_calls.ALL_GATHER, [[part.axis], *self._sharing], shape
         )
-        return whole
 
     def _part_of(self, whole, part):
         sizes = part.shape.as_list()
@@ -182,16 +177,6 @@ class HeldPart:
         assert not read_value
         self.assigned.append(tf.raw_ops.AssignVariableOp(resource=self.handle, value=value))
         return self.assigned[-1]
-
-
-def summed(tensor: tf.Tensor, groups: list[list[int]]) -> tf.Tensor:
-    """Returns the sum of the tensors of each group of cores."""
-    # The mode should be CrossReplicaAndPartition, since the groups span partitions, too. But with
-    # it TensorFlow 2.19 cannot write a program in which one sum depends on another. So `_mend` of
-    # `program/stablehlo.py` adds the attributes that make the groups span partitions.
-    return gen_xla_ops.xla_all_reduce(
-        tensor, tf.constant(groups, tf.int32), reduce_op="Add", mode="CrossReplica"
-    )
 
 
 def _uses(handle):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import toy
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
@@ -182,8 +181,3 @@ def test_a_default_that_is_not_constant_is_from_outside_of_the_step():
             output = 2 * given
         with pytest.raises(RuntimeError, match=r"given:0 .* a tensor from outside of the step"):
             program.lower([output], None)
-
-
-def test_the_number_of_a_replica_as_xla_knows_it_is_an_error_that_names_ours():
-    with pytest.raises(RuntimeError, match=r"XlaReplicaId.*bert_estimator\.tpu\.replica_id"):
-        lower(lambda rows, _: rows + tf.cast(gen_xla_ops.xla_replica_id(), rows.dtype))
