@@ -123,6 +123,18 @@ class BertConfig:
         """Returns how many layers have weights of their own."""
         return self.num_hidden_groups or self.num_hidden_layers
 
+    def num_parameters(self) -> int:
+        """Returns how many weights the encoder and the pooler have."""
+        hidden, inner, width = self.hidden_size, self.intermediate_size, self.embedding_width()
+        rows = self.vocab_size + self.type_vocab_size + self.max_position_embeddings
+        embeddings = (rows + 2) * width
+        if width != hidden:
+            embeddings += (width + 1) * hidden
+        attention = 4 * (hidden + 1) * hidden + 2 * hidden
+        feed_forward = (hidden + 1) * inner + (inner + 1) * hidden + 2 * hidden
+        pooler = (hidden + 1) * hidden
+        return embeddings + self.num_own_layers() * (attention + feed_forward) + pooler
+
     def group_of(self, layer: int) -> int:
         """Returns the number of a layer's weights, which it may share with its neighbours."""
         return layer * self.num_own_layers() // self.num_hidden_layers

@@ -6,6 +6,7 @@ on two cores that emulate it, this was a tenth of the processors' time. glibc al
 each thread, and what is free in one of them cannot serve another.
 """
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -14,6 +15,12 @@ import sys
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _NEVER = -1
 _GROWTH_BYTES = 64 << 20
+
+# Of control groups, version 2 and version 1.
+_CONTAINER_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
 
 
 def share_one_arena() -> None:
@@ -45,3 +52,17 @@ def _set(options):
     if hasattr(library, "gnu_get_libc_version"):
         for option, value in options.items():
             library.mallopt(option, value)
+
+
+def machine_bytes() -> int | None:
+    """Returns how much memory this process can have at most: the machine's, or its container's.
+
+    Returns None if the system does not tell.
+    """
+    limits = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as reader:
+            limits.append(int(reader.read()))  # "max" is not a number
+    return min(limits, default=None)

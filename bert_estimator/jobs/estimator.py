@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,10 @@ _LEAST_POINTS = 20  # of a curve
 
 # What a network's configuration says of its training alone.
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+
+# How many moments of each weight an optimizer keeps.
+_MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
+_NEARLY_ALL = 0.8
 
 # Names of TensorFlow's passes over the graph of a training step, in their order.
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
@@ -98,6 +103,7 @@ def differences(
 def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
     """Raises FlagError if the network has too few positions for --max_seq_length, or cannot be
     split over --num_cores_per_replica."""
+    check_memory(config, bert_config)
     flags.check(
         config.max_seq_length <= bert_config.max_position_embeddings,
         "max_seq_length",
@@ -110,6 +116,31 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
         size = getattr(bert_config, name)
         rule = f"must divide the network's {name}, which is {size}"
         flags.check(size % cores == 0, "num_cores_per_replica", cores, rule)
+
+
+def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
+    """Checks that the network's weights, and what training keeps for each, fit this machine.
+
+    Raises:
+      FlagError: they alone are larger than its memory.
+    """
+    memory = malloc.machine_bytes()
+    if memory is None or config.compile_only:
+        return
+    needed, what = 4 * bert_config.num_parameters(), "they"
+    if config.do_train:
+        moments = _MOMENTS.get(config.optimizer, 0)
+        half = getattr(config, "bfloat16_first_moments", False) and moments
+        needed *= 2 + moments - (0.5 if half else 0)
+        what = "they, their gradients and what the optimizer keeps"
+    rule = (
+        f"its network has {bert_config.num_parameters():,} weights; {what} take "
+        f"{needed / 2**30:,.1f} GiB, and this machine has {memory / 2**30:.1f} GiB"
+    )
+    name = "bert_config_file" if config.bert_config_file else "init_checkpoint"
+    flags.check(needed <= memory, name, getattr(config, name), rule)
+    if needed > _NEARLY_ALL * memory:
+        print(f"Warning: --{name}: {rule}, for activations and the rest, too.", file=sys.stderr)
 
 
 def find_cores(config: JobConfig) -> tuple[JobConfig, str]:

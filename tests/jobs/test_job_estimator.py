@@ -174,3 +174,39 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
     message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
         job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+
+
+# Weights of BERT-Large, 335 million, take 1.2 GiB; LAMB keeps two moments.
+@pytest.mark.parametrize(
+    ("do_train", "optimizer", "gibibytes", "allowed"),
+    [
+        (True, "lamb", 4.9, False),
+        (True, "lamb", 5.1, True),
+        (True, "adafactor", 4.9, True),
+        (False, "lamb", 1.2, False),
+        (False, "lamb", 1.3, True),
+    ],
+)
+def test_a_network_that_cannot_fit_the_machine_is_refused(
+    tmp_path, monkeypatch, capsys, do_train, optimizer, gibibytes, allowed
+):
+    monkeypatch.setattr(malloc, "machine_bytes", lambda: int(gibibytes * 2**30))
+    config = config_of(tmp_path, do_train=do_train, optimizer=optimizer, bert_config_file="b.json")
+    large = BertConfig.preset("large", 30522)
+    assert large.num_parameters() == 335_141_888
+    if allowed:
+        job_estimator.check_memory(config, large)
+        nearly = gibibytes < 5.0 / 0.8 and optimizer == "lamb"
+        assert ("for activations and the rest, too" in capsys.readouterr().err) == nearly
+        return
+    said = f"335,141,888 weights; .* GiB, and this machine has {gibibytes} GiB"
+    with pytest.raises(FlagError, match=f"--bert_config_file=b.json: its network has {said}"):
+        job_estimator.check_memory(config, large)
+
+
+@pytest.mark.parametrize("key", ["intermediate_size", "max_position_embeddings", "vocab_size"])
+def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, key):
+    network = dataclasses.replace(BertConfig.preset("base", 30522), **{key: 2**31 - 1})
+    config = config_of(tmp_path, bert_config_file="b.json")
+    with pytest.raises(FlagError, match="GiB, and this machine has"):
+        job_estimator.check_sizes(config, network)
