@@ -92,18 +92,22 @@ def check_spelling(
         )
 
 
-def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False) -> tuple[str, ...]:
+def discover(
+    path: str, cells: Iterable[tuple[int, Any]], several: bool = False, are_all: bool = True
+) -> tuple[str, ...]:
     """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
 
     Args:
       path: the file, for messages.
       cells: (line, cell) of each row.
       several: whether a cell may have several labels.
+      are_all: whether the task has no other labels; then there must be at least two (one if
+        `several`).
 
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
         `true` and `"true"`, or by different characters that look alike (Unicode's NFC is the same);
-        or there are not at least two labels (one if `several`). The message names file and line.
+        or there are too few labels. The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
     spellings: dict[str, tuple[str, int]] = {}
@@ -125,9 +129,9 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
                     )
                 check_spelling(name, path, line, spellings)
     names = [name for name in first_uses if name]
-    if not names:
+    if not names and are_all:
         raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")
-    if len(names) == 1 and not several:
+    if len(names) == 1 and are_all and not several:
         raise TableError(
             f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
             "rows, so that there is nothing to learn; give examples of at least two labels"

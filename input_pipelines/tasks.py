@@ -150,7 +150,8 @@ def own_task(
 
     Args:
       kind: "classification", "multi_label" or "regression".
-      train, evaluate, predict: the files, or None.
+      train, evaluate, predict: the files, or None. Without any, a network alone is the task, whose
+        texts are pairs if `text_b_column` is given.
       text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
         files without header. None: one of the usual names, if the first file's header has it.
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
@@ -161,7 +162,9 @@ def own_task(
     """
     given = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (given and all(column.isdecimal() for column in given))
-    if has_header:
+    if not (train or evaluate or predict):
+        columns = Columns(TEXT_A_NAMES[0], text_b_column)
+    elif has_header:
         first = train or evaluate or predict
         header = read_columns(first)
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
