@@ -174,8 +174,8 @@ class ClassificationConfig(FineTuningConfig):
             or self.task_kind == "regression",
             "train_file",
             None,
-            "is needed, unless there is a network in --output_dir or --init_checkpoint: labels are "
-            "a network's own, or those of this file",
+            "is needed also to evaluate and to predict, unless --output_dir or --init_checkpoint "
+            "has a network, which says its labels: without one they are discovered in this file",
         )
 
 

@@ -108,7 +108,9 @@ def _with_kind(config, model):
     is_said = config.task_name or config.is_given("task_kind") or config.do_train
     if is_said or config.compile_only or model is None or model.kind is None:
         return config
-    return dataclasses.replace(config, task_kind=model.kind)
+    config = dataclasses.replace(config, task_kind=model.kind)
+    config.check()  # other flags may not fit this kind
+    return config
 
 
 def _task(config, model):

@@ -71,14 +71,14 @@ def of_task(
     """
     if source is None or source.kind not in (None, kind):
         return tuple(used.names)  # of another kind: `fine_tuned` has an error or a warning
-    if not source.labels:
-        return _of_unnamed(source, used, trains)
     learned = source.labels
+    if learned in ((), _defaults(source)):
+        return _of_unnamed(source, used, trains)
     if set(used.names) == set(learned) or (not used.names and not used.are_all):
         return learned
     if not trains:
         if not set(used.names) <= set(learned):
-            raise ValueError(_different(source, used))
+            raise ValueError(f"{_different(source, used)}; if not, add --do_train to train for them")
         return learned
     if _are_spelled_otherwise(used.names, learned):
         raise ValueError(_different(source, used))
@@ -95,14 +95,14 @@ def of_task(
 
 def _of_unnamed(source, used, trains):
     """Returns the labels of a network whose outputs do not have names, and warns of the order."""
-    number = source.shapes[CLASSIFIER][0]
-    names = tuple(used.names)
-    defaults = tuple(f"LABEL_{i}" for i in range(number))
-    if set(names) == set(defaults) or (not used.are_all and set(names) < set(defaults) and names):
+    names, defaults = tuple(used.names), _defaults(source)
+    number = len(defaults)
+    are_some = bool(names) and not used.are_all
+    if set(names) == set(defaults) or (are_some and set(names) < set(defaults)):
         return defaults
     if not names:
         names = defaults
-    elif not used.are_all and set(names) <= set(map(str, range(number))):
+    elif are_some and set(names) <= set(map(str, range(number))):
         names = tuple(map(str, range(number)))
     if len(names) != number:
         if trains or used.are_all:
@@ -121,6 +121,11 @@ def _of_unnamed(source, used, trains):
     return names
 
 
+def _defaults(source):
+    """Returns the names that transformers gives outputs without names."""
+    return tuple(f"LABEL_{i}" for i in range(source.shapes[CLASSIFIER][0]))
+
+
 def _arranged(names: Sequence[str], learned: Sequence[str]) -> tuple[str, ...]:
     """Returns names so that those that were learned keep the rows that learned them."""
     if len(names) != len(learned):
@@ -133,7 +138,7 @@ def _different(source, used):
     labels = json_files.shown(list(used.names)), json_files.shown(list(source.labels))
     return (
         f"{used.place}: has the labels {labels[0]}, but {source.path} has learned {labels[1]}. "
-        f"Spell them alike: in the file, or {_WHAT_TO_DO}"
+        f"If they mean the same, spell them alike, in the file or {_WHAT_TO_DO}"
     )
 
 
