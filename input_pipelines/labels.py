@@ -70,21 +70,32 @@ def number_of(value: Any, place: str) -> float:
     return number
 
 
+def as_it_looks(name: str) -> str:
+    """Returns a name in Unicode's NFC, without characters that nobody can see, such as byte-order
+    marks, joiners, soft hyphens and variation selectors, and with one space for white space."""
+    text = "".join(
+        character
+        for character in unicodedata.normalize("NFC", name)
+        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
+    )
+    return " ".join(text.split())
+
+
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file (Unicode's NFC is the same).
+    """Checks that a name does not look like another name of the file, as `as_it_looks` says.
 
     Args:
       name: the name.
       path, line: where it is.
-      spellings: name in NFC -> (the name, the line of its first use); the name is added.
+      spellings: how a name looks -> (the name, the line of its first use); the name is added.
       what: what is named, for the message.
 
     Raises:
       TableError: another name looks the same; the message names file and line.
     """
-    other, first = spellings.setdefault(unicodedata.normalize("NFC", name), (name, line))
+    other, first = spellings.setdefault(as_it_looks(name), (name, line))
     if other != name:
         raise TableError(
             f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
@@ -106,7 +117,7 @@ def discover(
 
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`, or by different characters that look alike (Unicode's NFC is the same);
+        `true` and `"true"`, or by different characters that look alike (see `as_it_looks`);
         or there are too few labels. The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)

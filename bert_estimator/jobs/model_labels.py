@@ -78,7 +78,9 @@ def of_task(
         return learned
     if not trains:
         if not set(used.names) <= set(learned):
-            raise ValueError(f"{_different(source, used)}; if not, add --do_train to train for them")
+            raise ValueError(
+                f"{_different(source, used)}; if not, add --do_train to train for them"
+            )
         return learned
     if _are_spelled_otherwise(used.names, learned):
         raise ValueError(_different(source, used))

@@ -167,7 +167,9 @@ def test_another_spelling_is_an_error_that_names_both(tmp_path, capsys, verb):
     file = write_rows(tmp_path / "rows.tsv", LABELS)
     assert run(tmp_path / "out", verb, init_checkpoint=model, **{flag: file}) == 2
     message = f'--{flag}: {file}: has the labels ["contradiction", "entailment", "neutral"], but '
-    message += f'{model} has learned ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]. If they mean the same, spell'
+    message += (
+        f'{model} has learned ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]. If they mean the same'
+    )
     assert message in capsys.readouterr().err
 
 
@@ -316,7 +318,7 @@ def test_training_goes_on_with_the_rows_of_a_head(learned, used, partial, found)
     assert names == tuple(found.split())
 
 
-@pytest.mark.parametrize("other", ["Positive", "positive ", "pos-itive", "ｐositive"])
+@pytest.mark.parametrize("other", ["Positive", "positive ", "pos-itive", "\uff50ositive"])
 def test_spellings_that_training_refuses(other):
     used = Used(["negative", other], "here", True)
     with pytest.raises(ValueError, match="If they mean the same, spell"):
