@@ -192,9 +192,7 @@ def own_task(
                 f"{train or evaluate or predict}: columns given by number mean a file without "
                 "header. Give both text_a_column and label_column"
             )
-        given = (text_a_column, text_b_column, label_column)
-        numbers = [int(column) - 1 if column else None for column in given]
-        columns = Columns(*numbers, has_header=False)
+        columns = _numbered(text_a_column, text_b_column, label_column)
         for path in filter(None, (train, evaluate, predict)):
             _check_no_header(path, columns)
     metrics = {
@@ -212,6 +210,12 @@ def own_task(
         predict={"": predict} if predict else {},
         predict_columns=dataclasses.replace(columns, label=None),
     )
+
+
+def _numbered(*columns: str | None) -> Columns:
+    """Returns the columns whose numbers are given, from 1."""
+    numbers = [int(column) - 1 if column else None for column in columns]
+    return Columns(*numbers, has_header=False)
 
 
 def _check_no_header(path: str, columns: Columns) -> None:

@@ -69,9 +69,11 @@ def of_task(
       ValueError: the network does not have a label that the files have; or its outputs do not have
         names, and the files do not say how many labels there are.
     """
-    if source is None or source.kind not in (None, kind):
-        return tuple(used.names)  # of another kind: `fine_tuned` has an error or a warning
+    if source is None:
+        return tuple(used.names)
     learned = source.labels
+    if source.kind not in (None, kind):  # `fine_tuned` has an error or a warning
+        return _arranged(used.names or learned, learned)
     if learned in ((), _defaults(source)):
         return _of_unnamed(source, used, trains)
     if set(used.names) == set(learned) or (not used.names and not used.are_all):
@@ -129,7 +131,7 @@ def _defaults(source):
 
 
 def _arranged(names: Sequence[str], learned: Sequence[str]) -> tuple[str, ...]:
-    """Returns names so that those that were learned keep the rows that learned them."""
+    """Returns names in an order in which every learned name keeps its row of the head."""
     if len(names) != len(learned):
         return tuple(names)
     others = iter([name for name in names if name not in learned])

@@ -148,6 +148,34 @@ def test_own_runs_keep_the_order_that_they_began_with(tmp_path, with_best):
     in_place = {**flags, **best, "save_checkpoints_steps": 2}
     assert run(run_dir, *ALL, **in_place) == 0
     check_answers(run_dir, NLI, 0)
+    shutil.rmtree(run_dir / "export")
+    del in_place["eval_file"], in_place["predict_file"]
+    assert run(run_dir, "do_export", **in_place) == 0
+    assert Predictor(str(run_dir)).labels == NLI
+
+
+@pytest.mark.slow
+def test_each_seed_takes_the_order_of_the_network(tmp_path):
+    model = write_model(tmp_path / "model", NLI, 0)
+    train = write_rows(tmp_path / "train.tsv", LABELS)
+    flags = {"train_file": train, "eval_file": train, "learning_rate": 1e-9, "train_batch_size": 5}
+    verbs = ("do_train", "do_eval")
+    assert run(tmp_path / "run", *verbs, init_checkpoint=model, num_seeds=2, **flags) == 0
+    for seed in (12345, 12346):
+        seed_dir = tmp_path / "run" / f"seed-{seed}"
+        assert json.loads((seed_dir / "task.json").read_text())["labels"] == list(NLI)
+        assert results_of(seed_dir)["accuracy"] == pytest.approx(0.6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [{"tpu_name": "rehearse:2"}, {"use_tpu": False}])
+@pytest.mark.usefixtures("xla_runtime")
+def test_both_runtimes_take_the_order_of_the_network(tmp_path, cores):
+    model = write_model(tmp_path / "model", NLI, 1)
+    dev = write_rows(tmp_path / "dev.tsv", LABELS)
+    flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids", **cores}
+    assert run(tmp_path / "out", *ALL, init_checkpoint=model, **flags) == 0
+    check_answers(tmp_path / "out", NLI, 1)
 
 
 def test_a_file_to_train_on_gives_the_same_labels(tmp_path):
@@ -201,9 +229,10 @@ def test_f1_of_mrpc_is_of_its_label_1(tmp_path, order):
     assert results_of(tmp_path / "out")["accuracy"] == pytest.approx(0.6)
 
 
-def test_several_labels(tmp_path):
+@pytest.mark.parametrize("named_in", ["task.json", "config.json"])
+def test_several_labels(tmp_path, named_in):
     order = ("toxic", "insult", "threat")
-    model = write_model(tmp_path / "model", order, 1, kind="multi_label")
+    model = write_model(tmp_path / "model", order, 1, kind="multi_label", named_in=named_in)
     dev = write_rows(tmp_path / "dev.tsv", ["insult", "insult,toxic", "threat", "insult"])
     flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids"}
     assert run(tmp_path / "out", *ALL, init_checkpoint=model, **flags) == 0
@@ -214,7 +243,7 @@ def test_several_labels(tmp_path):
 
 @pytest.mark.parametrize("named_in", ["task.json", "config.json"])
 def test_tags(tmp_path, named_in):
-    """The order of dslim's networks; one file to evaluate on has three of nine tags."""
+    """The tags are ordered as in dslim's networks; the file to evaluate on has three of nine."""
     model = write_model(tmp_path / "model", NER, 7, kind="tagging", named_in=named_in)
     dev = write_sentences(tmp_path / "dev.conll", ["B-LOC", "O", "B-PER", "B-LOC"])
     flags = {"eval_file": dev, "predict_file": dev, "export_inputs": "ids"}
@@ -245,6 +274,13 @@ def test_the_export_needs_no_file(tmp_path, is_pair):
     assert predictor([("w1", "w2") if is_pair else "w1 w2"])[0]["label"] == "neutral"
 
 
+def test_a_number_needs_no_labels(tmp_path):
+    model = write_model(tmp_path / "model", ["score"], 0, kind="regression", named_in="config.json")
+    dev = write_rows(tmp_path / "dev.tsv", ["1", "2"])
+    assert run(tmp_path / "out", "do_predict", init_checkpoint=model, predict_file=dev) == 0
+    assert (tmp_path / "out" / "test_results.tsv").read_text() == "9.0\n9.0\n"
+
+
 @pytest.mark.parametrize("start", ["task.json", "config.json"])
 def test_conversion_keeps_the_order(tmp_path, start):
     model = write_model(tmp_path / "model", NLI, 1, named_in=start)
@@ -257,7 +293,7 @@ def test_conversion_keeps_the_order(tmp_path, start):
 
 
 def test_outputs_without_names_are_warned_of(tmp_path, logged):
-    """The order that is assumed is said; it is that of the file's labels, sorted."""
+    """The warning names the order that is assumed: the labels of the file, sorted."""
     model = write_model(tmp_path / "model", [""] * 3, 2, named_in="config.json")
     dev = write_rows(tmp_path / "dev.tsv", LABELS)
     assert run(tmp_path / "out", "do_eval", init_checkpoint=model, eval_file=dev) == 0
@@ -327,8 +363,17 @@ def test_spellings_that_training_refuses(other):
         )
 
 
-def test_labels_of_another_kind_are_not_taken():
+def test_labels_of_another_kind_keep_their_rows():
     used = Used(["a", "b"], "here", True)
-    source = source_of("ba", 2, "tagging")
-    assert model_labels.of_task(source, "classification", used, True, False) == ("a", "b")
+    for learned, found in (("ba", ("b", "a")), ("cba", ("a", "b"))):
+        source = source_of(learned, len(learned), "multi_label")
+        assert model_labels.of_task(source, "classification", used, True, False) == found
     assert model_labels.of_task(None, "classification", used, True, False) == ("a", "b")
+
+
+def test_a_network_of_another_kind_is_refused(tmp_path, capsys):
+    model = write_model(tmp_path / "model", ("b", "a"), 0, kind="multi_label")
+    dev = write_rows(tmp_path / "dev.tsv", ["a", "b"])
+    flags = {"init_checkpoint": model, "eval_file": dev, "task_kind": "classification"}
+    assert run(tmp_path / "out", "do_eval", **flags) == 2
+    assert 'was trained for kind "multi_label", but the flags and' in capsys.readouterr().err
