@@ -164,9 +164,7 @@ def _label(task: Task, path: str, line: int, value: Any) -> Label:
     names = [task.aliases.get(name, name) for name in names]
     for name in names:
         if name not in task.labels:
-            raise TableError(
-                f"{place}: the label is {name!r}; it must be one of {', '.join(task.labels)}"
-            )
+            raise labels.unknown(name, place, task.labels)
     if several:
         return tuple(int(name in names) for name in task.labels)
     return task.labels.index(names[0])

@@ -103,6 +103,24 @@ def check_spelling(
         )
 
 
+def unknown(name: str, place: str, known: Iterable[str], what: str = "label") -> TableError:
+    """Returns the error for a name that a task does not have, though it may look like another.
+
+    Args:
+      name, place: the name, and its file and line.
+      known: the names of the task.
+      what: what is named, for the message.
+    """
+    known = tuple(known)
+    for other in known:
+        if as_it_looks(other) == as_it_looks(name):
+            return TableError(
+                f"{place}: the {what} is {json_files.shown(name)}, which looks the same as "
+                f"{json_files.shown(other)} and is another; spell each {what} in one way"
+            )
+    return TableError(f"{place}: the {what} is {name!r}; it must be one of {', '.join(known)}")
+
+
 def discover(
     path: str, cells: Iterable[tuple[int, Any]], several: bool = False, are_all: bool = True
 ) -> tuple[str, ...]:

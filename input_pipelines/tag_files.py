@@ -86,9 +86,7 @@ def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None)
             continue
         for line, tag in zip(row.lines, row.tags, strict=True):
             if tag not in numbers:
-                raise TableError(
-                    f"{path}:{line}: the tag is {tag!r}; it must be one of {', '.join(numbers)}"
-                )
+                raise labels.unknown(tag, f"{path}:{line}", numbers, "tag")
         sentences.append(Sentence(tuple(row.words), tuple(numbers[tag] for tag in row.tags)))
     if not sentences:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")

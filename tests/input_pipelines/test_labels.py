@@ -1,5 +1,6 @@
 """Labels of all kinds of files: what they are called, and what is refused with file and line."""
 
+import dataclasses
 import json
 
 import pytest
@@ -85,9 +86,13 @@ def test_labels_that_differ_in_what_nobody_can_see(tmp_path, other, kind):
         last, first = json.dumps(cells[2]), json.dumps(cells[0])
         message = f"{tmp_path}/t.jsonl:3: the label is {last}, but in line 1 it is {first}, which "
         assert str(caught.value).startswith(message)
-    assert examples.discover_labels(own(tmp_path, other, "x", kind=kind)) == tuple(
-        sorted([other, "x"])
-    )
+    found = examples.discover_labels(own(tmp_path, other, "x", kind=kind))
+    assert found == tuple(sorted([other, "x"]))
+    task = dataclasses.replace(own(tmp_path, "x", other, kind=kind), labels=("a b", "x"))
+    message = f"{tmp_path}/t.jsonl:2: the label is {json.dumps(other)}, which looks the same as "
+    with pytest.raises(TableError) as caught:
+        examples.training_examples(task)
+    assert str(caught.value).startswith(f'{message}"a b" and is another; spell each label in one')
 
 
 @pytest.mark.parametrize(

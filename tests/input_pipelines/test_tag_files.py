@@ -178,6 +178,14 @@ def test_tags_that_cannot_be_learnt(tmp_path, content, message):
         tag_files.discover_tags(path, Columns())
 
 
+def test_a_tag_that_looks_like_another_of_the_task(tmp_path):
+    path = written(tmp_path, "a.conll", "a O\nb B-X\u200b\n")
+    with pytest.raises(
+        TableError, match=r'a.conll:2: the tag is "B-X\\u200b", which looks the same'
+    ):
+        tag_files.read_sentences(path, Columns(), TAGS)
+
+
 def test_joined_files_have_byte_order_marks_within(tmp_path):
     path = written(tmp_path, "a.conll", "\ufeffa O\n\n\ufeff-DOCSTART- O\n\n\ufeffb B-X\n")
     found = tag_files.read_sentences(path, Columns(), TAGS)
