@@ -41,6 +41,7 @@ class Head:
       class_weights: if each label is one of several, a factor for each of the L labels; the loss
         is then the mean weighted by the factors. None means 1 for each.
       reports: whether an evaluation also returns the arrays of `classification_report.counts`.
+      positive: see `metrics.Examples`.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Head:
     metrics: tuple[str, ...] = ()
     class_weights: tuple[float, ...] | None = None
     reports: bool = False
+    positive: int = 1
 
     def new_variables(self) -> str:
         """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
@@ -84,7 +86,7 @@ class Head:
         return self._metric_fn, tensors
 
     def _metric_fn(self, logits, label_ids, losses, weights):
-        examples = Examples(label_ids, logits, weights)
+        examples = Examples(label_ids, logits, weights, self.positive)
         results = {name: METRICS[name](examples) for name in self.metrics}
         if self.reports:
             results |= classification_report.counts(self.kind, examples)

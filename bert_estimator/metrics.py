@@ -25,11 +25,13 @@ class Examples:
         [N] for regression.
       logits: float32 [N, L].
       weights: float32 [N], 0 for padding.
+      positive: the number of the label that `f1` is of.
     """
 
     label_ids: tf.Tensor
     logits: tf.Tensor
     weights: tf.Tensor
+    positive: int = 1
 
     @functools.cached_property
     def confusion(self) -> Metric:
@@ -51,9 +53,9 @@ def accuracy(examples: Examples) -> Metric:
 
 
 def f1(examples: Examples) -> Metric:
-    """Computes F1 of label 1 of two labels (MRPC, QQP); 0 if it neither occurs nor is predicted."""
+    """Computes F1 of one of two labels (MRPC, QQP); 0 if it neither occurs nor is predicted."""
     matrix, update = examples.confusion
-    return _f1_of_each_label(matrix)[1], update
+    return _f1_of_each_label(matrix)[examples.positive], update
 
 
 def macro_f1(examples: Examples) -> Metric:

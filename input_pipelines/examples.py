@@ -126,13 +126,20 @@ def texts_of(examples: Sequence[Example]) -> Iterator[str]:
 
 def discover_labels(task: Task) -> tuple[str, ...]:
     """Finds the labels in the training file, sorted; see `labels.discover` for the errors."""
-    columns = task.train_columns or task.columns
+    return _labels_in(task, task.train, task.train_columns or task.columns, are_all=True)
 
+
+def evaluation_labels(task: Task) -> tuple[str, ...]:
+    """Finds the labels in the first file to evaluate on; the task may have further labels."""
+    return _labels_in(task, next(iter(task.evaluate.values())), task.columns, are_all=False)
+
+
+def _labels_in(task, path, columns, are_all):
     def cells() -> Iterator[tuple[int, Any]]:
-        for line, row in read_rows(task.train, columns.has_header):
-            yield line, cell(task.train, line, row, columns.label)
+        for line, row in read_rows(path, columns.has_header):
+            yield line, cell(path, line, row, columns.label)
 
-    return labels.discover(task.train, cells(), several=task.kind == "multi_label")
+    return labels.discover(path, cells(), task.kind == "multi_label", are_all)
 
 
 def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Example:
@@ -157,9 +164,7 @@ def _label(task: Task, path: str, line: int, value: Any) -> Label:
     names = [task.aliases.get(name, name) for name in names]
     for name in names:
         if name not in task.labels:
-            raise TableError(
-                f"{place}: the label is {name!r}; it must be one of {', '.join(task.labels)}"
-            )
+            raise labels.unknown(name, place, task.labels)
     if several:
         return tuple(int(name in names) for name in task.labels)
     return task.labels.index(names[0])

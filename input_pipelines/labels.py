@@ -70,21 +70,32 @@ def number_of(value: Any, place: str) -> float:
     return number
 
 
+def as_it_looks(name: str) -> str:
+    """Returns a name in Unicode's NFC, without characters that nobody can see, such as byte-order
+    marks, joiners, soft hyphens and variation selectors, and with one space for white space."""
+    text = "".join(
+        character
+        for character in unicodedata.normalize("NFC", name)
+        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
+    )
+    return " ".join(text.split())
+
+
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file (Unicode's NFC is the same).
+    """Checks that a name does not look like another name of the file, as `as_it_looks` says.
 
     Args:
       name: the name.
       path, line: where it is.
-      spellings: name in NFC -> (the name, the line of its first use); the name is added.
+      spellings: how a name looks -> (the name, the line of its first use); the name is added.
       what: what is named, for the message.
 
     Raises:
       TableError: another name looks the same; the message names file and line.
     """
-    other, first = spellings.setdefault(unicodedata.normalize("NFC", name), (name, line))
+    other, first = spellings.setdefault(as_it_looks(name), (name, line))
     if other != name:
         raise TableError(
             f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
@@ -92,18 +103,40 @@ def check_spelling(
         )
 
 
-def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False) -> tuple[str, ...]:
+def unknown(name: str, place: str, known: Iterable[str], what: str = "label") -> TableError:
+    """Returns the error for a name that a task does not have, though it may look like another.
+
+    Args:
+      name, place: the name, and its file and line.
+      known: the names of the task.
+      what: what is named, for the message.
+    """
+    known = tuple(known)
+    for other in known:
+        if as_it_looks(other) == as_it_looks(name):
+            return TableError(
+                f"{place}: the {what} is {json_files.shown(name)}, which looks the same as "
+                f"{json_files.shown(other)} and is another; spell each {what} in one way"
+            )
+    return TableError(f"{place}: the {what} is {name!r}; it must be one of {', '.join(known)}")
+
+
+def discover(
+    path: str, cells: Iterable[tuple[int, Any]], several: bool = False, are_all: bool = True
+) -> tuple[str, ...]:
     """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
 
     Args:
       path: the file, for messages.
       cells: (line, cell) of each row.
       several: whether a cell may have several labels.
+      are_all: whether the task has no other labels; then there must be at least two (one if
+        `several`).
 
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`, or by different characters that look alike (Unicode's NFC is the same);
-        or there are not at least two labels (one if `several`). The message names file and line.
+        `true` and `"true"`, or by different characters that look alike (see `as_it_looks`);
+        or there are too few labels. The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
     spellings: dict[str, tuple[str, int]] = {}
@@ -125,9 +158,9 @@ def discover(path: str, cells: Iterable[tuple[int, Any]], several: bool = False)
                     )
                 check_spelling(name, path, line, spellings)
     names = [name for name in first_uses if name]
-    if not names:
+    if not names and are_all:
         raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")
-    if len(names) == 1 and not several:
+    if len(names) == 1 and are_all and not several:
         raise TableError(
             f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
             "rows, so that there is nothing to learn; give examples of at least two labels"

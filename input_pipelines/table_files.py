@@ -2,8 +2,9 @@
 
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
 read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSONL
-file has an object on each line. All files are UTF-8, with or without a byte order mark, with line
-ends of Unix or Windows. Empty lines are skipped, but in tables of one column they are rows.
+file has an object on each line. All files are UTF-8, with line ends of Unix or Windows. A byte
+order mark before a line is left out, since files that were joined have several. Empty lines are
+skipped, but in tables of one column they are rows.
 """
 
 import csv
@@ -42,7 +43,7 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
 
     Raises:
       TableError: the format is unknown, the file is missing or not UTF-8, a line is not a JSON
-        object, or a column's name occurs twice.
+        object, or a column's name occurs twice; or a later row is the header again.
     """
     extension = os.path.splitext(path)[1].lower().replace(".txt", ".tsv")
     if extension not in FORMATS:
@@ -61,6 +62,10 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
             if twice:
                 raise TableError(f"{path}:{line}: the header names {twice[0]!r} twice")
             continue
+        if len(names) > 1 and [cell.strip() for cell in cells] == names:
+            raise TableError(
+                f"{path}:{line}: is the header again, as in files that were joined; remove this row"
+            )
         keys = [*names, *range(len(names), len(cells))]
         yield line, dict(zip(keys, cells, strict=False))
 
@@ -163,9 +168,10 @@ def _objects(path: str) -> Iterator[tuple[int, Row]]:
 
 
 def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text without line end) for each line of a file in UTF-8.
+    """Yields (number from 1, text) for each line of a file in UTF-8.
 
-    A line ends at \\n alone; Unicode's other line ends may occur inside a text.
+    A line ends at \\n alone; Unicode's other line ends may occur inside a text. The line end and a
+    byte order mark before the line are left out.
 
     Args:
       path: the file.
@@ -186,7 +192,7 @@ def text_lines(path: str, keep_empty: bool = False) -> Iterator[tuple[int, str]]
                         f"{path}:{number}: is longer than {_LONGEST_LINE} bytes. Is this a table?"
                     )
                 try:
-                    text = data.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = data.decode().removeprefix("\ufeff")
                 except UnicodeDecodeError as error:
                     is_utf16 = number == 1 and data.startswith(_MARKS_OF_UTF16)
                     encoding = "utf-16" if is_utf16 else "latin1"

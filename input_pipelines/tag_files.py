@@ -86,17 +86,19 @@ def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None)
             continue
         for line, tag in zip(row.lines, row.tags, strict=True):
             if tag not in numbers:
-                raise TableError(
-                    f"{path}:{line}: the tag is {tag!r}; it must be one of {', '.join(numbers)}"
-                )
+                raise labels.unknown(tag, f"{path}:{line}", numbers, "tag")
         sentences.append(Sentence(tuple(row.words), tuple(numbers[tag] for tag in row.tags)))
     if not sentences:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")
     return sentences
 
 
-def discover_tags(path: str, columns: Columns) -> tuple[str, ...]:
+def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[str, ...]:
     """Finds the tags of a file, sorted, with O first.
+
+    Args:
+      path, columns: as for `read_sentences`.
+      are_all: whether the task has no other tags, so that there must be at least two.
 
     Raises:
       TableError: as `read_sentences` does; or the file has a single tag, or two that look the same;
@@ -112,7 +114,7 @@ def discover_tags(path: str, columns: Columns) -> tuple[str, ...]:
     names = tuple(sorted(first_lines, key=lambda name: (name != entities.OUTSIDE, name)))
     if not names:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")
-    if len(names) == 1:
+    if len(names) == 1 and are_all:
         raise TableError(
             f"{path}:{first_lines[names[0]]}: the tag is {names[0]!r} here and at all other words, "
             "so that there is nothing to learn; give sentences with at least two tags"

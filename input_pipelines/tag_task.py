@@ -16,6 +16,7 @@ from input_pipelines.task_data import Tags, TaskData
 
 
 def load(
+    tags: tuple[str, ...],
     files: dict[str, str | None],
     columns: tag_files.Columns,
     tokenizer: Tokenizer,
@@ -26,8 +27,9 @@ def load(
     """Reads the files of a tagging task.
 
     Args:
-      files: "train" -> the file to train on, in which the tags are discovered; and "evaluate" and
-        "predict" -> the other files, or None for a file that is not needed.
+      tags: the tags in the order of their numbers.
+      files: "train", "evaluate" and "predict" -> the file, or None if it is not there or not
+        needed.
       columns: where words and tags are in the files.
       tokenizer, vocab_file, max_seq_length: as for `task_data.load`.
       trains: whether the task's `train` is needed; else it is None.
@@ -38,7 +40,6 @@ def load(
     Raises:
       TableError: see `tag_files.read_sentences`.
     """
-    tags = tag_files.discover_tags(files["train"], columns)
     sentences = {
         name: tag_files.read_sentences(path, columns, None if name == "predict" else tags)
         for name, path in files.items()

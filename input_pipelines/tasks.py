@@ -150,7 +150,8 @@ def own_task(
 
     Args:
       kind: "classification", "multi_label" or "regression".
-      train, evaluate, predict: the files, or None.
+      train, evaluate, predict: the files, or None. Without any, a network alone is the task, whose
+        texts are pairs if `text_b_column` is given.
       text_a_column, text_b_column, label_column: names of columns; or all are numbers from 1, for
         files without header. None: one of the usual names, if the first file's header has it.
       labels: the labels, if they are known; if not, the labels of the training file, sorted.
@@ -161,7 +162,9 @@ def own_task(
     """
     given = [column for column in (text_a_column, text_b_column, label_column) if column]
     has_header = not (given and all(column.isdecimal() for column in given))
-    if has_header:
+    if not (train or evaluate or predict):
+        columns = Columns(TEXT_A_NAMES[0], text_b_column)
+    elif has_header:
         first = train or evaluate or predict
         header = read_columns(first)
         text_a = text_a_column or _usual(header, TEXT_A_NAMES)
@@ -189,9 +192,7 @@ def own_task(
                 f"{train or evaluate or predict}: columns given by number mean a file without "
                 "header. Give both text_a_column and label_column"
             )
-        given = (text_a_column, text_b_column, label_column)
-        numbers = [int(column) - 1 if column else None for column in given]
-        columns = Columns(*numbers, has_header=False)
+        columns = _numbered(text_a_column, text_b_column, label_column)
         for path in filter(None, (train, evaluate, predict)):
             _check_no_header(path, columns)
     metrics = {
@@ -209,6 +210,12 @@ def own_task(
         predict={"": predict} if predict else {},
         predict_columns=dataclasses.replace(columns, label=None),
     )
+
+
+def _numbered(*columns: str | None) -> Columns:
+    """Returns the columns whose numbers are given, from 1."""
+    numbers = [int(column) - 1 if column else None for column in columns]
+    return Columns(*numbers, has_header=False)
 
 
 def _check_no_header(path: str, columns: Columns) -> None:

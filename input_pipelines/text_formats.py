@@ -62,7 +62,7 @@ def before_plain(first_line: str) -> str:
 
 
 def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
-    """Yields the lines of a stream of UTF-8.
+    """Yields the lines of a stream of UTF-8, without byte order marks before them.
 
     Args:
       file: the stream.
@@ -90,11 +90,10 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
                 "is packed, unpack it first; if it is UTF-16, convert it to UTF-8."
             )
         try:
-            yield line.decode("utf-8-sig" if offset == 0 else "utf-8")
+            yield line.decode().removeprefix("\ufeff")  # joined files have several
         except UnicodeDecodeError as error:
-            skipped = len(line) - len(error.object)  # of the byte order mark, if the file has it
             raise ValueError(
-                f"{path}: byte {offset + skipped + error.start} is not UTF-8 ({error.reason}). "
+                f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}). "
                 "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
             ) from None
         offset += len(line)

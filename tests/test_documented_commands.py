@@ -37,6 +37,7 @@ RUN_HERE = [
     ("python -m bert_estimator.tpu.run_program program", ""),
     ("python run_classifier.py --task_name=mrpc", FINE_TUNING),
     ("python run_classifier.py --train_file=train.csv", FINE_TUNING),
+    ("python run_classifier.py --init_checkpoint=runs/my_task", "--max_seq_length=16"),
     (
         "python run_squad.py --train_file=train-v1.1.json",
         "--max_seq_length=16 --doc_stride=4 --max_query_length=4 --train_batch_size=8 "
@@ -63,6 +64,8 @@ RUN_ELSEWHERE = {
     "python run_classifier.py --init_checkpoint=albert_base": "tests/test_shared_layers.py",
     "python run_classifier.py --init_checkpoint=bert_en_uncased": "tests/interchange/test_hub.py",
     "python -m bert_estimator.interchange RUN TARGET --to=hub": "tests/interchange/test_hub.py",
+    "python run_classifier.py --init_checkpoint=bert-base-NER": "tests/jobs/test_model_labels.py",
+    "python run_classifier.py --init_checkpoint=nli-model": "tests/jobs/test_model_labels.py",
     "python run_squad.py --use_tpu --precision=bfloat16": "tests/test_run_squad.py",
     "python run_classifier.py --task_kind=tagging": "tests/test_tagging_runs.py",
     "pip install -e '.[tpu]' && python run_pretraining.py --use_tpu --tpu_name=rehearse:4": (
@@ -117,6 +120,7 @@ def workspace(tmp_path):
     for name, columns in (
         ("train.csv", "text_a,text_b,label"),
         ("dev.csv", "text_a,text_b,label"),
+        ("test.csv", "text_a,text_b,label"),
     ):
         lines = [columns, *(",".join(row) for row in rows)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")

@@ -284,8 +284,9 @@ def test_weights_of_other_tags_are_refused(data, trained, tmp_path, capsys):
     changes = {"predict_file": other / "test.conll", "init_checkpoint": trained / "model.ckpt-16"}
     flags = tagging_flags(other, tmp_path / "run", **changes)
     assert main([*flags, "--do_predict", "--do_export"]) == 2
-    message = 'the network was trained for labels ["O", "B-LOW", "I-LOW"], but the flags and files'
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f'{other}/train.conll: has the labels ["O", "B-ZED", "I-ZED"], but ' in error
+    assert ' has learned ["O", "B-LOW", "I-LOW"]. ' in error
     assert not (tmp_path / "run" / "task.json").exists()
 
 

@@ -4,6 +4,7 @@ This module does not import TensorFlow, so wrong flags are reported before it is
 """
 
 import dataclasses
+import glob
 import os
 import re
 from typing import ClassVar
@@ -16,6 +17,7 @@ from bert_estimator.choices import (
     TASK_KINDS,
 )
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import recorded_settings
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning_config import (
     FineTuningConfig,
@@ -166,10 +168,14 @@ class ClassificationConfig(FineTuningConfig):
             return
         super().check_data_flags()
         flags.check(
-            self.train_file or self.task_kind == "regression",
+            self.train_file
+            or self.init_checkpoint
+            or self.holds_network()
+            or self.task_kind == "regression",
             "train_file",
             None,
-            "is needed also to evaluate and to predict: the labels are discovered in it",
+            "is needed also to evaluate and to predict, unless --output_dir or --init_checkpoint "
+            "has a network, which says its labels: without one they are discovered in this file",
         )
 
 
@@ -184,8 +190,11 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     """
     settings, sources = read_command_line(ClassificationConfig, argv)
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
-    is_embedded = settings["task_name"] in _EMBEDDED or not any(
+    has_data_flags = any(
         sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS
+    )
+    is_embedded = settings["task_name"] in _EMBEDDED or not (
+        has_data_flags or _exports_own_network(settings, sources)
     )
     if is_embedded:
         plan = embedded_classifier.FLAGS
@@ -195,3 +204,15 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = ClassificationConfig(**settings, embedded=is_embedded, sources=sources)
     return runs_of(config)
+
+
+def _exports_own_network(settings, sources):
+    """Returns whether the flags only ask to export a network that is not of an embedded task."""
+    verbs = [name for name in ClassificationConfig.VERBS if settings[name]]
+    if verbs != ["do_export"] or settings["compile_only"]:
+        return False
+    if sources["init_checkpoint"] == provenance.FLAG and settings["init_checkpoint"]:
+        return True
+    run = settings["output_dir"]
+    is_run = glob.glob(os.path.join(glob.escape(run), "model.ckpt-*.index"))
+    return bool(is_run) and recorded_settings(run).get("task_name") not in _EMBEDDED

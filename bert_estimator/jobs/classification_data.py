@@ -3,16 +3,19 @@
 import dataclasses
 from collections.abc import Callable
 
+import tensorflow.compat.v1 as tf
+
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.choices import EMBEDDED_TAGGING_TASKS
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import estimator, vocabulary
+from bert_estimator.jobs import estimator, model_labels, vocabulary
 from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
 from input_pipelines import (
     bag_of_words,
     embedded_tags,
     embedded_task,
+    examples,
     tag_files,
     tag_task,
     task_data,
@@ -70,22 +73,16 @@ def _load_files(config):
     bert_config = estimator.read_bert_config(config)
     estimator.check_sizes(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
+    model = model_labels.network(config)
+    config = _with_kind(config, model)
+    is_run = not config.compile_only
     try:
         if config.task_kind == "tagging":
-            return _load_tags(config, bert_config, tokenizer)
-        if config.task_name:
-            task = tasks.named(config.task_name, config.language).of(config.data_dir)
-        else:
-            task = tasks.own_task(
-                config.task_kind,
-                config.train_file,
-                config.eval_file,
-                config.predict_file,
-                config.text_a_column,
-                config.text_b_column,
-                config.label_column,
-            )
-        is_run = not config.compile_only
+            return _load_tags(config, bert_config, tokenizer, model)
+        task = _task(config, model)
+        if task.kind != "regression":
+            used = _labels_used(config, task)
+            task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
         data = task_data.load(
             task,
             tokenizer,
@@ -106,7 +103,63 @@ def _load_files(config):
     return ClassificationData(bert_config, data, baselines)
 
 
-def _load_tags(config, bert_config, tokenizer):
+def _with_kind(config, model):
+    """Returns the configuration; the kind is the network's if only the network says it."""
+    is_said = config.task_name or config.is_given("task_kind") or config.do_train
+    if is_said or config.compile_only or model is None or model.kind is None:
+        return config
+    config = dataclasses.replace(config, task_kind=model.kind)
+    config.check()  # other flags may not fit this kind
+    return config
+
+
+def _task(config, model):
+    if config.task_name:
+        return tasks.named(config.task_name, config.language).of(config.data_dir)
+    files = config.train_file, config.eval_file, config.predict_file
+    second = config.text_b_column
+    if not any(files) and second is None and model is not None:
+        if model.is_pair is None:
+            tf.logging.warning(
+                "Nothing beside %s says whether it reads pairs of texts; it is exported for single "
+                "texts. For pairs, add --text_b_column=text_b.",
+                model.path,
+            )
+        second = tasks.TEXT_B_NAMES[0] if model.is_pair else None
+    return tasks.own_task(
+        config.task_kind, *files, config.text_a_column, second, config.label_column
+    )
+
+
+def _labels_used(config, task):
+    """Returns the `Used` labels of a task's files."""
+    if config.task_name:
+        place = f"{config.data_dir}: --task_name={config.task_name}"
+        return model_labels.Used(task.labels, place, True)
+    if config.train_file:
+        return model_labels.Used(examples.discover_labels(task), config.train_file, True)
+    if task.evaluate and config.evaluates():
+        return model_labels.Used(examples.evaluation_labels(task), config.eval_file, False)
+    return model_labels.Used((), "", False)
+
+
+def _ordered(config, model, kind, used):
+    trains = config.do_train or config.compile_only
+    return model_labels.of_task(model, kind, used, trains, config.allow_partial_init)
+
+
+def _tags_used(config, columns):
+    """Does for tags what `_labels_used` does."""
+    if config.train_file:
+        tags = tag_files.discover_tags(config.train_file, columns)
+        return model_labels.Used(tags, config.train_file, True)
+    if config.eval_file and config.evaluates():
+        tags = tag_files.discover_tags(config.eval_file, columns, are_all=False)
+        return model_labels.Used(tags, config.eval_file, False)
+    return model_labels.Used((), "", False)
+
+
+def _load_tags(config, bert_config, tokenizer, model):
     is_run = not config.compile_only
     files = {
         "train": config.train_file,
@@ -115,7 +168,9 @@ def _load_tags(config, bert_config, tokenizer):
     }
     numbers = [config.text_a_column, config.label_column]
     columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
     data, sentences = tag_task.load(
+        tags,
         files,
         columns,
         tokenizer,
@@ -129,6 +184,8 @@ def _load_tags(config, bert_config, tokenizer):
 
 def _with_usual_tags(bert_config, data, train, held_out):
     def baselines():
+        if train is None:
+            return {}
         return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
 
     return ClassificationData(bert_config, data, baselines, data.metrics[0])
@@ -146,7 +203,7 @@ def _flag_at_fault(config, error):
     """Returns the flag of the file that the message of an error begins with."""
     if config.task_name:
         return "data_dir"
-    names = ("train_file", "eval_file", "predict_file")
+    names = ("train_file", "eval_file", "predict_file", "init_checkpoint", "output_dir")
     at_fault = (name for name in names if str(error).startswith(f"{getattr(config, name)}:"))
     return next(at_fault, "train_file")
 

@@ -22,6 +22,8 @@ def takes_text(config: ClassificationConfig, task: TaskData) -> bool:
     def check():
         tokenizer = tokenization.reopen_tokenizer(task.vocab_file, task.casing)
         number = text_model.check_texts(tokenizer, task.texts())
+        if not number:
+            return "has no texts of a file to be compared on with training"
         what = "words" if task.kind == _TAGGING else "texts"
         return f"splits all {number} {what} of the task as training does"
 

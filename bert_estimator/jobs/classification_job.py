@@ -71,7 +71,9 @@ class Classification(FineTuning):
             f"must be a number for each of the labels {', '.join(task.labels)}",
         )
         reports = task.kind in classification_report.KINDS
-        of_head = (task.kind, num_labels, task.metrics, weights or None, reports)
+        # F1 of MRPC and QQP is of "1", wherever a network has it.
+        positive = task.labels.index("1") if "f1" in task.metrics else 1
+        of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
         head = (
             tagging.TaggingHead(*of_head, labels=task.labels)
             if task.kind == "tagging"

@@ -34,7 +34,8 @@ _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 def read_bert_config(config: JobConfig) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
-    Without the flag, it reads what --init_checkpoint has beside its weights.
+    Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
+    what the run's directory has.
 
     Returns:
       A `BertConfig`.
@@ -44,9 +45,10 @@ def read_bert_config(config: JobConfig) -> BertConfig:
     """
     path = config.bert_config_file
     if path is None:
-        with flags.named("init_checkpoint"):
-            found = interchange.open_source(config.init_checkpoint).config
-        rule = f"is needed: there is no configuration beside {config.init_checkpoint}"
+        network = config.init_checkpoint or config.output_dir
+        with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
+            found = interchange.open_source(network).config
+        rule = f"is needed: there is no configuration beside {network}"
         flags.check(found, "bert_config_file", None, rule)
         return found
     with flags.named("bert_config_file"):

@@ -4,6 +4,7 @@ This module does not import TensorFlow, so wrong flags are reported before it is
 """
 
 import dataclasses
+import glob
 import os
 from typing import Any, ClassVar, TypeVar
 
@@ -111,13 +112,21 @@ class FineTuningConfig(JobConfig):
             for name in ("vocab_file", "bert_config_file"):
                 value = getattr(self, name)
                 rule = "is needed, unless there is one beside --init_checkpoint"
-                flags.check(value or self.init_checkpoint, name, None, rule)
+                is_beside = self.init_checkpoint or (not self.do_train and self.holds_network())
+                flags.check(value or is_beside, name, None, rule)
             self.check_data_flags()
         if flags.find_hosts().number > 1:
             raise flags.FlagError(
                 "TF_CONFIG names several hosts; this script runs on one: unset it"
             )
         flags.check_writable_directory("output_dir", self.output_dir)
+
+    def holds_network(self) -> bool:
+        """Returns whether there is a checkpoint in the run's directory, or may be one, since a
+        remote directory is read later."""
+        seed = f"seed-{self.random_seed}" if self.num_seeds > 1 else ""
+        pattern = os.path.join(glob.escape(self.output_dir), seed, "model.ckpt-*.index")
+        return not self.compile_only and (self.mirror is not None or bool(glob.glob(pattern)))
 
     def check_data_flags(self) -> None:
         """Checks that a flag names the file that each verb needs; raises FlagError if not."""

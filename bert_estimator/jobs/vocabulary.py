@@ -46,7 +46,8 @@ def open_tokenizer(
 
 
 def completed(config: Config) -> Config:
-    """Returns a configuration with the vocabulary of --init_checkpoint, if no flag names one.
+    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, if no
+    flag names one.
 
     The casing comes with it, if the files beside the weights say the casing.
 
@@ -56,9 +57,10 @@ def completed(config: Config) -> Config:
     """
     if config.vocab_file or config.embedded:
         return config
-    with flags.named("init_checkpoint"):
-        source = interchange.open_source(config.init_checkpoint)
-    rule = f"is needed: there is no vocabulary beside {config.init_checkpoint}"
+    network = config.init_checkpoint or config.output_dir
+    with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
+        source = interchange.open_source(network)
+    rule = f"is needed: there is no vocabulary beside {network}"
     flags.check(source.vocab_file, "vocab_file", None, rule)
     lower = source.do_lower_case
     if lower is None:
@@ -67,7 +69,7 @@ def completed(config: Config) -> Config:
         not config.is_given("do_lower_case") or config.do_lower_case == lower,
         "do_lower_case",
         config.do_lower_case,
-        f"{config.init_checkpoint} was trained with {lower}; leave it out",
+        f"{network} was trained with {lower}; leave it out",
     )
     strip = config.strip_accents
     if source.casing is not None:
@@ -78,7 +80,7 @@ def completed(config: Config) -> Config:
             given.casing == source.casing,
             "strip_accents",
             strip,
-            f"{config.init_checkpoint} was trained with {not strip}; leave it out",
+            f"{network} was trained with {not strip}; leave it out",
         )
     return dataclasses.replace(
         config, vocab_file=source.vocab_file, do_lower_case=lower, strip_accents=strip

@@ -1,5 +1,6 @@
 """Labels of all kinds of files: what they are called, and what is refused with file and line."""
 
+import dataclasses
 import json
 
 import pytest
@@ -60,6 +61,38 @@ def test_labels_that_cannot_work(tmp_path, cells, line, message):
     with pytest.raises(TableError) as caught:
         examples.discover_labels(own(tmp_path, *cells))
     assert str(caught.value).startswith(f"{tmp_path}/t.jsonl:{line}: {message}")
+
+
+# What nobody can see: marks of byte order and direction, joiners, soft hyphens, variation
+# selectors, no-break and further spaces.
+UNSEEN = (
+    "\ufeffa b",
+    "a\u200b b",
+    "\u200ea b",
+    "a\u00ad b",
+    "a b\ufe0f",
+    "a\u00a0b",
+    "a  b",
+    "a\u3000b",
+)
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+@pytest.mark.parametrize("other", UNSEEN, ids=ascii)
+def test_labels_that_differ_in_what_nobody_can_see(tmp_path, other, kind):
+    for cells in (["a b", "x", other], [other, "x", "a b"]):
+        with pytest.raises(TableError) as caught:
+            examples.discover_labels(own(tmp_path, *cells, kind=kind))
+        last, first = json.dumps(cells[2]), json.dumps(cells[0])
+        message = f"{tmp_path}/t.jsonl:3: the label is {last}, but in line 1 it is {first}, which "
+        assert str(caught.value).startswith(message)
+    found = examples.discover_labels(own(tmp_path, other, "x", kind=kind))
+    assert found == tuple(sorted([other, "x"]))
+    task = dataclasses.replace(own(tmp_path, "x", other, kind=kind), labels=("a b", "x"))
+    message = f"{tmp_path}/t.jsonl:2: the label is {json.dumps(other)}, which looks the same as "
+    with pytest.raises(TableError) as caught:
+        examples.training_examples(task)
+    assert str(caught.value).startswith(f'{message}"a b" and is another; spell each label in one')
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,27 @@ def test_byte_order_mark_windows_line_ends_and_empty_lines(tmp_path):
     ]
 
 
+def test_joined_files_have_byte_order_marks_within(tmp_path):
+    data = "\ufefftext,label\na,1\n\ufeffb\ufeff,0\n".encode()
+    found = [(2, {"text": "a", "label": "1"}), (3, {"text": "b\ufeff", "label": "0"})]
+    assert rows(tmp_path, "a.csv", data) == found
+    assert rows(tmp_path, "a.tsv", data.replace(b",", b"\t")) == found
+    assert rows(tmp_path, "a.jsonl", '{"a": 1}\n\ufeff{"a": 2}'.encode()) == [
+        (1, {"a": 1}),
+        (2, {"a": 2}),
+    ]
+
+
+@pytest.mark.parametrize("again", ["text,label", "\ufefftext,label", " text , label "])
+def test_the_header_again_is_not_a_row(tmp_path, again):
+    data = f"text,label\na,1\n{again}\nb,0\n".encode()
+    for name, content in (("a.csv", data), ("a.tsv", data.replace(b",", b"\t"))):
+        with pytest.raises(TableError, match=f"{name}:3: is the header again, as in files that"):
+            rows(tmp_path, name, content)
+    assert len(rows(tmp_path, "a.tsv", b"text\ntext\n")) == 1  # a text may be any word
+    assert len(rows(tmp_path, "a.tsv", b"a\tb\na\tb\n", has_header=False)) == 2
+
+
 def test_a_row_of_empty_cells_is_a_row(tmp_path):
     data = b"id\ttext\n1\ta\n\t\n\n2\tb\n"
     found = [(2, {"id": "1", "text": "a"}), (3, {"id": "", "text": ""})]

@@ -162,6 +162,13 @@ def test_wrong_files(tmp_path, name, content, columns, message):
             "a O\nb B-\u00d3\n\nc B-O\u0301\n",
             "{path}:4: the tag is .*, but in line 2 it is .*, which looks the same",
         ),
+        *(
+            (
+                f"a O\nb\tB-X Y\n\nc\tB-X{unseen}Y\n".replace("a O", "a\tO"),
+                "{path}:4: the tag is .*, but in line 2 it is .*, which looks the same",
+            )
+            for unseen in ("\u200b ", " \u200e", "\u00ad ", " \ufe0f", "\u00a0", "  ", "\ufeff ")
+        ),
         ("a O\nb B-X\n\nc U-X\n", "{path}:4: the tag 'U-X' stands beside 'B-X'"),
     ],
 )
@@ -169,3 +176,20 @@ def test_tags_that_cannot_be_learnt(tmp_path, content, message):
     path = written(tmp_path, "a.conll", content)
     with pytest.raises(TableError, match="^" + message.format(path=path)):
         tag_files.discover_tags(path, Columns())
+
+
+def test_a_tag_that_looks_like_another_of_the_task(tmp_path):
+    path = written(tmp_path, "a.conll", "a O\nb B-X\u200b\n")
+    with pytest.raises(
+        TableError, match=r'a.conll:2: the tag is "B-X\\u200b", which looks the same'
+    ):
+        tag_files.read_sentences(path, Columns(), TAGS)
+
+
+def test_joined_files_have_byte_order_marks_within(tmp_path):
+    path = written(tmp_path, "a.conll", "\ufeffa O\n\n\ufeff-DOCSTART- O\n\n\ufeffb B-X\n")
+    found = tag_files.read_sentences(path, Columns(), TAGS)
+    assert [sentence.words for sentence in found] == [("a",), ("b",)]
+    assert tag_files.discover_tags(path, Columns()) == ("O", "B-X")
+    tagged = list(tag_files.tagged_lines(path, Columns(), [["O"], ["O"]]))
+    assert tagged == ["a O O", "", "-DOCSTART- O O", "", "b B-X O"]

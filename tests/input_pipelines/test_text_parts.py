@@ -1,4 +1,5 @@
 import collections
+import itertools
 import json
 import os
 
@@ -15,6 +16,7 @@ TEXTS = {
     "only empty lines": "\n\n \n",
     "empty": "",
     "byte order mark": "\ufeffa\n\nb\n",
+    "byte order marks within": "\ufeffa\n\n\ufeffb\n\ufeff\nc\n",
     "carriage returns": "a\r\n\r\nb\r\nc\r\n\r\nd",
     "long lines": f"{'x' * 50}\n\n{'y' * 70}\n{'z' * 3}\n\n\u00e9{'w' * 9}",
 }
@@ -29,6 +31,7 @@ def test_parts_have_the_documents_of_the_file(tmp_path, text):
         file.write(text)
     files = [path, str(tmp_path / "other.txt")]
     expected = list(read_documents(files))
+    assert "\ufeff" not in "".join(itertools.chain.from_iterable(expected))
     size = os.path.getsize(path)
     for part_bytes in range(1, size + 2):
         parts = split_files(files, part_bytes=part_bytes)

@@ -299,4 +299,7 @@ def test_networks_without_a_pooler_are_evaluated(script, tmp_path):
     assert not [n for n in interchange.open_source(str(tmp_path / "hf")).shapes if "pooler" in n]
     found = results("elsewhere", do_train=False, init_checkpoint=tmp_path / "hf")
     assert {**found, "global_step": ""} == {**trained, "global_step": ""}
+    # A run's directory has all that its network needs.
+    alone = {"train_file": None, "vocab_file": None, "bert_config_file": None}
+    assert results("run", do_train=False, **alone) == trained
     assert float(trained["mean_loss"]) > 0
