@@ -165,14 +165,16 @@ class _Roll:
             messages = connection.receive()
         except ValueError:
             messages = None  # a stranger
-        if messages is None:
+        # A host says one thing, and then listens.
+        if messages is None or len(messages) > 1 or (messages and ready not in self._strangers):
             self._forget(connection)
-        for message in messages or ():
-            self._enter(connection, message)
+        elif messages:
+            self._enter(connection, messages[0])
 
     def _enter(self, connection, message):
         number, addresses = message.get("host"), message.get("addresses")
-        if addresses != self._addresses or number not in range(1, len(self._addresses)):
+        places = range(1, len(self._addresses))
+        if type(number) is not int or number not in places or addresses != self._addresses:
             self._refuse(
                 connection,
                 f"the chief's TF_CONFIG has the hosts {self._addresses}, and the TF_CONFIG of the "
