@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from bert_estimator.tpu.program.roll_call import Connection
+from bert_estimator.tpu.program.host_connection import Connection
 
 EXIT_CODE = 1
 

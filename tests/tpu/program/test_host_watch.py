@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bert_estimator.tpu.program import host_watch
-from bert_estimator.tpu.program.roll_call import Connection
+from bert_estimator.tpu.program.host_connection import Connection
 
 ADDRESSES = ("a:1", "b:1", "c:1")
 LONG_SECS = 100  # Nothing here waits so long.

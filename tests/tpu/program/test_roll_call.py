@@ -2,14 +2,18 @@
 
 import concurrent.futures
 import contextlib
+import json
 import logging
 import socket
+import subprocess
+import sys
+import time
 
 import pytest
 
-from bert_estimator.tpu.program import roll_call
+from bert_estimator.tpu.program import roll, roll_call
 
-LONG_SECS = 100  # Nothing here waits so long.
+LONG_SECS = 30  # Nothing here waits so long.
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def test_what_comes_together_with_the_chief_s_word_is_kept():
             answering = threads.submit(roll_call.answer, [address, "b:1"], 1, LONG_SECS)
             chief, _ = listener.accept()
             with chief:
-                chief.sendall(b'{"missing": []}\n{"complete": true}\n{"lost": 2, "why": "x"}\n')
+                chief.sendall(b'{"missing": "b"}\n{"complete": true}\n{"lost": 2, "why": "x"}\n')
                 connection = answering.result()
                 assert connection.has_messages
                 assert connection.receive() == [{"lost": 2, "why": "x"}]
@@ -112,25 +116,49 @@ def test_hosts_with_other_masters_are_refused(address, hosts):
     result(chief)[1].close()
 
 
-def test_of_two_processes_with_the_same_task_one_is_refused(address, hosts):
+def test_of_two_processes_with_the_same_task_the_first_stays(address, hosts, monkeypatch, logged):
+    monkeypatch.setattr(roll_call, "_RETRY_SECS", 0.01)
+    monkeypatch.setattr(roll_call, "_TAKEN_SECS", 0.2)
     addresses = [address, "b:1", "c:1"]
     chief = hosts(roll_call.hold, addresses, LONG_SECS)
-    first = hosts(roll_call.answer, addresses, 1, LONG_SECS)
-    second = hosts(roll_call.answer, addresses, 1, LONG_SECS)
-    # The process that came earlier is refused, and that may be either.
-    done, _ = concurrent.futures.wait(
-        [first, second], LONG_SECS, concurrent.futures.FIRST_COMPLETED
+    claimants = [hosts(roll_call.answer, addresses, 1, LONG_SECS) for _ in range(2)]
+    done, (first,) = concurrent.futures.wait(
+        claimants, LONG_SECS, concurrent.futures.FIRST_COMPLETED
     )
     (refused,) = done
     with pytest.raises(roll_call.ClusterError, match=r"another process has come as host 1 \(b:1\)"):
         result(refused)
-    second = second if refused is first else first
     result(hosts(roll_call.answer, addresses, 2, LONG_SECS)).close()
-    result(second).close()
     connections = result(chief)
-    assert sorted(connections) == [1, 2]
-    for connection in connections.values():
+    connections[1].send(told=1)
+    assert result(first).receive() == [{"told": 1}]
+    for connection in [result(first), *connections.values()]:
         connection.close()
+    warnings = [line for level, line in logged if level == "WARNING"]
+    assert len(warnings) == 1  # for all of its attempts
+
+
+def test_a_process_that_was_started_again_gets_its_place_once_the_first_has_vanished(
+    address, hosts, monkeypatch
+):
+    monkeypatch.setattr(roll_call, "_RETRY_SECS", 0.01)
+    addresses = [address, "b:1", "c:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS)
+    with stranger(address) as vanishing:
+        vanishing.sendall(hello(addresses))
+        again = hosts(roll_call.answer, addresses, 1, LONG_SECS)
+        vanishing.settimeout(LONG_SECS)
+        assert b"missing" in vanishing.recv(2**16)  # It has the place.
+        assert not again.done()
+    result(hosts(roll_call.answer, addresses, 2, LONG_SECS)).close()
+    result(again).close()
+    for connection in result(chief).values():
+        connection.close()
+
+
+def hello(addresses, number=1):
+    message = {"host": number, "addresses": addresses, "master": None}
+    return json.dumps(message).encode() + b"\n"
 
 
 HELLO = b'{"host": 1, "addresses": ["ADDRESS", "b:1"], "master": null}\n'
@@ -163,13 +191,85 @@ def test_strangers_do_not_disturb_a_roll_call(address, hosts, noise):
     chief = hosts(roll_call.hold, [address, "b:1"], LONG_SECS)
     with stranger(address) as connected:
         # The chief may end the connection before it has read all.
-        with contextlib.suppress(ConnectionError, BrokenPipeError):
+        with contextlib.suppress(OSError):
             connected.sendall(noise.replace(b"ADDRESS", address.encode()))
             connected.shutdown(socket.SHUT_WR)
         until_the_end(connected)
     assert not chief.done()
     result(hosts(roll_call.answer, [address, "b:1"], 1, LONG_SECS)).close()
     result(chief)[1].close()
+
+
+def test_silent_strangers_do_not_keep_anybody_out(address, hosts, monkeypatch):
+    """They are more than the chief keeps, and each of them ends by itself."""
+    chief = hosts(roll_call.hold, [address, "b:1", "c:1"], LONG_SECS)
+    with contextlib.ExitStack() as strangers:
+        silent = [strangers.enter_context(stranger(address)) for _ in range(100)]
+        first = hosts(roll_call.answer, [address, "b:1", "c:1"], 1, LONG_SECS)
+        for connected in silent[: 100 - roll._MOST_STRANGERS - 4]:
+            assert until_the_end(connected) == b""
+        result(hosts(roll_call.answer, [address, "b:1", "c:1"], 2, LONG_SECS)).close()
+        for connected in silent[-10:]:
+            assert until_the_end(connected) == b""
+    result(first).close()
+    for connection in result(chief).values():
+        connection.close()
+
+
+@pytest.mark.parametrize("said", [b"", b'{"host": 1'])
+def test_a_stranger_that_does_not_finish_is_dropped(address, hosts, monkeypatch, said):
+    monkeypatch.setattr(roll, "_STRANGER_SECS", 0.1)
+    monkeypatch.setattr(roll_call, "_LOOK_SECS", 0.05)
+    chief = hosts(roll_call.hold, [address, "b:1"], LONG_SECS)
+    with stranger(address) as connected:
+        connected.sendall(said)
+        assert until_the_end(connected) == b""
+    assert not chief.done()
+    result(hosts(roll_call.answer, [address, "b:1"], 1, LONG_SECS)).close()
+    result(chief)[1].close()
+
+
+def test_a_stranger_that_writes_without_end_is_dropped(address, hosts):
+    chief = hosts(roll_call.hold, [address, "b:1"], LONG_SECS)
+    with stranger(address) as connected, contextlib.suppress(ConnectionError):
+        while True:
+            connected.sendall(b'{"host"' + b" " * 2**14)
+    result(hosts(roll_call.answer, [address, "b:1"], 1, LONG_SECS)).close()
+    result(chief)[1].close()
+
+
+# A chief whose descriptors strangers could use up.
+CHIEF = """
+import os, resource, sys
+from bert_estimator.tpu.program import roll, roll_call
+address, free = sys.argv[1], int(sys.argv[2])
+most = len(os.listdir("/proc/self/fd")) + free
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+roll._most_strangers = lambda hosts: int(sys.argv[3])
+attempts, accept = [], roll.Roll.accept
+roll.Roll.accept = lambda *given: attempts.append(accept(*given))
+connections = roll_call.hold([address, "b:1"], 100)
+print(sorted(connections), len(attempts))
+"""
+
+
+@pytest.mark.parametrize("most", [4, 1000])
+def test_a_chief_with_few_descriptors(address, hosts, most):
+    """A hundred silent connections keep nobody out, and the chief does not try without a pause."""
+    with contextlib.ExitStack() as strangers:
+        chief = subprocess.Popen(
+            [sys.executable, "-c", CHIEF, address, "12", str(most)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        strangers.callback(chief.kill)
+        silent = [strangers.enter_context(stranger(address)) for _ in range(100)]
+        assert until_the_end(silent[0]) == b""
+        result(hosts(roll_call.answer, [address, "b:1"], 1, LONG_SECS)).close()
+        out, err = chief.communicate(timeout=LONG_SECS)
+    assert chief.returncode == 0, err
+    numbers, attempts = out.rsplit(None, 1)
+    assert (numbers, err) == ("[1]", "")
+    assert int(attempts) < 1000
 
 
 def until_the_end(connected):
@@ -185,9 +285,13 @@ def until_the_end(connected):
 def stranger(address):
     while True:
         try:
-            return socket.create_connection(roll_call.split(address))
+            connected = socket.create_connection(roll_call.split(address))
         except ConnectionRefusedError:
+            time.sleep(0.01)
             continue
+        if connected.getsockname() != connected.getpeername():
+            return connected
+        connected.close()  # It had got the chief's own port, and met itself.
 
 
 def test_another_program_at_the_chief_s_address(hosts, monkeypatch):
