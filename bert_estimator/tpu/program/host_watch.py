@@ -32,6 +32,8 @@ _BROKEN_SECS = 30
 _END_SECS = 10
 # Looking for the last checkpoint may hang on a file system of the lost host.
 _ADVICE_SECS = 5
+# A host answers within this time, also if it is busy.
+_ASK_SECS = 2
 
 
 class HostWatch:
@@ -62,6 +64,7 @@ class HostWatch:
         self._is_leaving, self._waits, self._last_code = False, False, 0
         self.exit_code = 0
         self._explained = None  # the last error that was waited for
+        self._present = set()  # the hosts that have answered in `starting`
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
         self._thread.start()
@@ -72,6 +75,42 @@ class HostWatch:
         It replaces the advice before.
         """
         self._advice = advice
+
+    @contextlib.contextmanager
+    def starting(self, end: float, wait_secs: float) -> Iterator[None]:
+        """Surrounds the start of jax on all hosts; if it takes too long, this process ends.
+
+        Args:
+          end: when it must have ended, as `time.monotonic()` says it.
+          wait_secs: how long the whole start may take, for the message.
+        """
+        done = threading.Event()
+        args = (done, end, wait_secs)
+        threading.Thread(target=self._end_late, args=args, name="start", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _end_late(self, done, end, wait_secs):
+        """Asks which hosts are still there shortly before the deadline, and ends the process."""
+        secs = end - time.monotonic()
+        if done.wait(max(0, min(secs - _ASK_SECS, threading.TIMEOUT_MAX))):
+            return
+        for connection in self._connections.values():
+            connection.send(asks=self._index)
+        # The chief's word, which names the silent host, comes before the other hosts' own.
+        if done.wait(_ASK_SECS if self._index == 0 else 2 * _ASK_SECS):
+            return
+        silent = sorted(self._connections.keys() - self._present)
+        if silent:
+            self._lose(silent[0], f"it has come, but does not answer within {wait_secs:g} seconds")
+        else:
+            self._end_with(
+                f"the hosts of TF_CONFIG have met, but could not start jax together within "
+                f"{wait_secs:g} seconds. Look on all of them for errors, or wait longer.",
+                EXIT_CODE,
+            )
 
     @contextlib.contextmanager
     def needing_others(self) -> Iterator[None]:
@@ -141,6 +180,10 @@ class HostWatch:
                 self._lose(message["lost"], message["why"], message.get("code", EXIT_CODE))
             elif "leaving" in message:
                 self._let_go(message["host"], message["leaving"])
+            elif "asks" in message:
+                self._connections[number].send(present=self._index)
+            elif "present" in message:
+                self._present.add(number)
         return True
 
     def _let_go(self, number, code):
@@ -180,17 +223,18 @@ class HostWatch:
             for other, connection in self._connections.items():
                 if other != number:
                     connection.send(lost=number, why=why, code=code)
+        self._end_with(
+            f"host {number} of TF_CONFIG ({self._addresses[number]}) is lost: {why}."
+            f"{self._given_advice()} Start the same commands again on all hosts: they resume.",
+            code,
+        )
+
+    def _end_with(self, sentence, code):
         with contextlib.suppress(Exception):  # such as a closed pipe: the process ends all the same
-            print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
+            name = os.path.basename(sys.argv[0])
+            print(f"\n{name}: error: {sentence}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         self._end(code)
-
-    def _message(self, number, why):
-        return (
-            f"{os.path.basename(sys.argv[0])}: error: host {number} of TF_CONFIG "
-            f"({self._addresses[number]}) is lost: {why}.{self._given_advice()} Start the same "
-            "commands again on all hosts: they resume."
-        )
 
     def _given_advice(self):
         if self._advice is None:

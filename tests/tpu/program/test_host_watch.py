@@ -19,6 +19,7 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(host_watch, "_ERROR_SECS", 0)
     monkeypatch.setattr(host_watch, "_BROKEN_SECS", 0)
     monkeypatch.setattr(host_watch, "_END_SECS", 0)
+    monkeypatch.setattr(host_watch, "_ASK_SECS", 0.3)
 
 
 @pytest.fixture
@@ -197,3 +198,37 @@ def test_an_error_of_a_connection_waits_longer_for_its_cause(watched, monkeypatc
     for error in (broken, broken, KeyError("x")):  # An error that passes twice is waited for once.
         watch.wait_for_cause(error)
     assert waits == [30, 0]
+
+
+def late(watch):
+    """Starts jax for longer than it may take."""
+    return watch.starting(time.monotonic() + 0.4, 0.4)
+
+
+def test_a_host_that_does_not_answer_at_the_deadline_is_lost(watched, capsys):
+    watch, far, codes = watched(0, [1, 2])
+    with late(watch):
+        assert far[1].receive() == far[2].receive() == [{"asks": 0}]
+        far[1].send(present=1)
+        assert codes.get(timeout=LONG_SECS) == 1
+    why = "it has come, but does not answer within 0.4 seconds"
+    assert f"host 2 of TF_CONFIG (c:1) is lost: {why}." in capsys.readouterr().err
+    assert far[1].receive() == [{"lost": 2, "why": why, "code": 1}]
+
+
+def test_hosts_that_answer_and_do_not_start_end_with_a_sentence(watched, capsys):
+    watch, far, codes = watched(1, [0])
+    with late(watch):
+        assert far[0].receive() == [{"asks": 1}]
+        far[0].send(present=0)
+        assert codes.get(timeout=LONG_SECS) == 1
+    assert "have met, but could not start jax together within 0.4" in capsys.readouterr().err
+
+
+def test_a_start_in_time_is_not_asked_about(watched):
+    watch, far, codes = watched(0, [1])
+    with late(watch):
+        pass
+    far[1].send(asks=1)
+    assert far[1].receive() == [{"present": 0}]
+    assert codes.empty()
