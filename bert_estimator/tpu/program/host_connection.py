@@ -85,6 +85,11 @@ class Connection:
         self.socket.close()
 
 
+def printable(text: str) -> str:
+    """Returns what another host has said as one line that does not steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _notice_silence(connected):
     """Has the kernel end a connection when the other machine is silent for `SILENT_SECS`."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

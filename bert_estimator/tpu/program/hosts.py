@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bert_estimator.tpu.program import cluster_task, relay, roll_call
+from bert_estimator.tpu.program import cluster_task, host_secret, relay, roll_call
 from bert_estimator.tpu.program.host_watch import HostWatch, exit_now
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def joining(
       master: what names the cores, which must be the same on all hosts.
 
     Raises:
-      roll_call.ClusterError: the hosts cannot meet.
+      roll_call.ClusterError: the hosts cannot meet, or their secret cannot be used.
       roll_call.MissingHostsError: a host has not come in time.
     """
     hosts = find()
@@ -91,11 +91,16 @@ def joining(
         yield
         return
     end = time.monotonic() + wait_secs
+    try:
+        secret = host_secret.find()
+    except host_secret.SecretError as error:
+        raise roll_call.ClusterError(str(error)) from None
     chief = roll_call.split(hosts.addresses[0])
     if hosts.is_chief:
-        connections, port = roll_call.hold(hosts.addresses, wait_secs, master), chief[1]
+        connections, port = roll_call.hold(hosts.addresses, wait_secs, master, secret), chief[1]
     else:
-        connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs, master)}
+        to_chief = roll_call.answer(hosts.addresses, hosts.index, wait_secs, master, secret)
+        connections = {0: to_chief}
         port = relay.start(chief)
     _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
     with _watches[0].starting(end, wait_secs):

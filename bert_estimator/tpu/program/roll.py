@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from bert_estimator.tpu.program import host_secret
 from bert_estimator.tpu.program.host_connection import Connection
 
 # A connection must say which host it is within this time.
@@ -34,12 +35,19 @@ class Roll:
       addresses: the address of each host; the first is the chief's.
       selector: what the connections are registered with.
       master: what names the cores, which must be the same on all hosts.
+      secret: what the hosts must prove to know; None if they need not.
     """
 
     def __init__(
-        self, addresses: Sequence[str], selector: selectors.BaseSelector, master: str | None
+        self,
+        addresses: Sequence[str],
+        selector: selectors.BaseSelector,
+        master: str | None,
+        secret: bytes | None = None,
     ):
         self._addresses, self._selector, self._master = list(addresses), selector, master
+        self._secret = secret
+        self._asked = {}  # Connection that is to prove the secret -> (its hello, the challenge)
         self._strangers = {}  # Connection -> when it must have said who it is; the oldest first
         self._hosts = {}  # host's number -> Connection
         self._most_strangers = _most_strangers(len(addresses))
@@ -94,11 +102,13 @@ class Roll:
             messages = connection.receive()
         except ValueError:
             messages = None
-        # A host says one thing, and then listens.
+        # A host says one thing at a time, and listens once it has come.
         if messages is None or len(messages) > 1 or (messages and not is_stranger):
             self._drop(connection)
+        elif messages and connection in self._asked:
+            self._check_proof(connection, messages[0])
         elif messages:
-            self._enter(connection, messages[0])
+            self._greet(connection, messages[0])
 
     def drop_late(self) -> None:
         """Ends the connections that have not said in time who they are."""
@@ -106,12 +116,48 @@ class Roll:
         for connection in [c for c, end in self._strangers.items() if end < now]:
             self._drop(connection)
 
-    def _enter(self, connection, message):
-        """Takes a host in, or ends its connection, and says why to it and in the log."""
+    def _greet(self, connection, message):
+        """Takes a host in, or has it prove the secret before anything is said about the training.
+
+        What is not a host's message ends the connection.
+        """
         if not _is_hello(message):
             self._drop(connection)
-            return
-        number, addresses, master = message["host"], message["addresses"], message["master"]
+        elif (self._secret is None) != (message["nonce"] is None):
+            has = "has" if self._secret else "does not have"
+            self._refuse(
+                connection,
+                f"the chief {has} a secret, unlike the refused host: give all hosts "
+                f"the same {host_secret.VARIABLE} or {host_secret.FILE_VARIABLE}, or none",
+            )
+        elif self._secret is None:
+            self._enter(connection, message)
+        else:
+            self._asked[connection] = message, host_secret.nonce()
+            connection.send(nonce=self._asked[connection][1])
+
+    def _check_proof(self, connection, message):
+        """Takes a host in if it has proven that it knows the secret, and proves it in return."""
+        hello, challenge = self._asked.pop(connection)
+        given, right = (
+            message.get("proof"),
+            host_secret.proof(self._secret, "host", hello, challenge),
+        )
+        if message.keys() != {"proof"} or type(given) is not str:
+            self._drop(connection)
+        elif host_secret.is_same(given, right):
+            connection.send(proof=host_secret.proof(self._secret, "chief", hello, challenge))
+            self._enter(connection, hello)
+        else:
+            self._refuse(
+                connection,
+                f"its secret is not the chief's: give all hosts the same {host_secret.VARIABLE} "
+                f"or {host_secret.FILE_VARIABLE}",
+            )
+
+    def _enter(self, connection, hello):
+        """Takes a host in, or ends its connection, and says why to it and in the log."""
+        number, addresses, master = hello["host"], hello["addresses"], hello["master"]
         own = self._addresses
         if addresses != own or not 0 < number < len(own):
             self._refuse(
@@ -149,6 +195,7 @@ class Roll:
 
     def _drop(self, connection):
         self._strangers.pop(connection, None)
+        self._asked.pop(connection, None)
         self._hosts = {n: c for n, c in self._hosts.items() if c is not connection}
         self._selector.unregister(connection.socket)
         connection.close()
@@ -182,13 +229,13 @@ def _most_strangers(number_of_hosts):
 
 def _is_hello(message):
     """Returns whether a message is what a host says when it comes."""
-    addresses, master = message.get("addresses"), message.get("master")
+    addresses = message.get("addresses")
     return (
-        message.keys() == {"host", "addresses", "master"}
+        message.keys() == {"host", "addresses", "master", "nonce"}
         and type(message["host"]) is int
         and type(addresses) is list
         and all(type(address) is str for address in addresses)
-        and (master is None or type(master) is str)
+        and all(type(message[name]) in (str, type(None)) for name in ("master", "nonce"))
     )
 
 

@@ -12,7 +12,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from bert_estimator.tpu.program.host_connection import SILENT_SECS, Connection
+from bert_estimator.tpu.program import host_secret
+from bert_estimator.tpu.program.host_connection import SILENT_SECS, Connection, printable
 from bert_estimator.tpu.program.roll import Roll
 
 # While hosts are missing, a log line says so this often.
@@ -36,7 +37,10 @@ class MissingHostsError(ConnectionError):
 
 
 def hold(
-    addresses: Sequence[str], wait_secs: float, master: str | None = None
+    addresses: Sequence[str],
+    wait_secs: float,
+    master: str | None = None,
+    secret: bytes | None = None,
 ) -> dict[int, Connection]:
     """Waits, as the chief, until all other hosts have come.
 
@@ -44,6 +48,7 @@ def hold(
       addresses: the address of each host, "host:port"; the first is the chief's.
       wait_secs: how long to wait.
       master: what names the cores, which must be the same on all hosts.
+      secret: what the hosts must prove to know, if it is given; see `host_secret`.
 
     Returns:
       A dict of host's number -> `Connection`.
@@ -54,7 +59,7 @@ def hold(
     """
     listener = _listen(addresses[0])
     with listener, selectors.DefaultSelector() as selector:
-        roll = Roll(addresses, selector, master)
+        roll = Roll(addresses, selector, master, secret)
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ)
         end = time.monotonic() + wait_secs
@@ -84,7 +89,11 @@ def hold(
 
 
 def answer(
-    addresses: Sequence[str], number: int, wait_secs: float, master: str | None = None
+    addresses: Sequence[str],
+    number: int,
+    wait_secs: float,
+    master: str | None = None,
+    secret: bytes | None = None,
 ) -> Connection:
     """Waits, as another host than the chief, until all hosts have come.
 
@@ -92,13 +101,13 @@ def answer(
       addresses: as for `hold`.
       number: the number of this host.
       wait_secs: how long to wait.
-      master: as for `hold`.
+      master, secret: as for `hold`.
 
     Returns:
       The `Connection` to the chief.
 
     Raises:
-      ClusterError: the chief refuses this host, because their TF_CONFIGs or masters do not fit.
+      ClusterError: the chief refuses this host: their TF_CONFIGs, masters or secrets differ.
       MissingHostsError: the chief, or another host, has not come in time.
     """
     chief, end = addresses[0], time.monotonic() + wait_secs
@@ -114,9 +123,11 @@ def answer(
             trouble = error.strerror or str(error)
             time.sleep(_RETRY_SECS)
             continue
-        connection.send(host=number, addresses=list(addresses), master=master)
+        hello = {"host": number, "addresses": list(addresses), "master": master}
+        hello["nonce"] = None if secret is None else host_secret.nonce()
+        connection.send(**hello)
         try:
-            if _is_complete(connection, end):
+            if _is_complete(connection, end, hello, secret):
                 connection.wait_for()
                 return connection
             trouble = "its port is used by another program, or by a training that has not ended"
@@ -133,11 +144,13 @@ class _TakenError(Exception):
     """Another process has this host's place; the text is the chief's sentence."""
 
 
-def _is_complete(connection, end):
+def _is_complete(connection, end, hello, secret):
     """Waits for the chief's word that all hosts have come; returns False if it went away.
 
-    What is not a chief's message comes from another program, and counts as its end.
+    What is not a chief's message comes from another program, and counts as its end. With a secret,
+    only a chief that has proven to know it is believed that it has taken this host in.
     """
+    awaited, is_proven = None, secret is None
     while time.monotonic() < end + _LAST_WORD_SECS:
         try:
             messages = connection.receive()
@@ -147,20 +160,25 @@ def _is_complete(connection, end):
             return False
         for number, message in enumerate(messages, 1):
             match message:
-                case {"complete": True}:
+                case {"nonce": str(challenge)} if not is_proven and awaited is None:
+                    awaited = host_secret.proof(secret, "chief", hello, challenge)
+                    connection.send(proof=host_secret.proof(secret, "host", hello, challenge))
+                case {"proof": str(proof)} if awaited and host_secret.is_same(proof, awaited):
+                    awaited, is_proven = None, True
+                case {"complete": True} if is_proven:
                     connection.put_back(messages[number:])
                     return True
-                case {"missing": str(missing)}:
-                    _log_waiting(missing, end - time.monotonic())
+                case {"missing": str(missing)} if is_proven:
+                    _log_waiting(printable(missing), end - time.monotonic())
                 case {"refused": str(reason)}:
                     connection.close()
-                    raise ClusterError(reason)
+                    raise ClusterError(printable(reason))
                 case {"taken": str(reason)}:
                     connection.close()
-                    raise _TakenError(reason)
-                case {"ended": str(reason)}:
+                    raise _TakenError(printable(reason))
+                case {"ended": str(reason)} if is_proven:
                     connection.close()
-                    raise MissingHostsError(f"The chief has ended: {reason}")
+                    raise MissingHostsError(f"The chief has ended: {printable(reason)}")
                 case _:
                     return False
     return False

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from bert_estimator.tpu.program import roll, roll_call
+from bert_estimator.tpu.program import host_secret, roll, roll_call
 
 LONG_SECS = 30  # Nothing here waits so long.
 
@@ -157,11 +157,11 @@ def test_a_process_that_was_started_again_gets_its_place_once_the_first_has_vani
 
 
 def hello(addresses, number=1):
-    message = {"host": number, "addresses": addresses, "master": None}
+    message = {"host": number, "addresses": addresses, "master": None, "nonce": None}
     return json.dumps(message).encode() + b"\n"
 
 
-HELLO = b'{"host": 1, "addresses": ["ADDRESS", "b:1"], "master": null}\n'
+HELLO = b'{"host": 1, "addresses": ["ADDRESS", "b:1"], "master": null, "nonce": null}\n'
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,11 @@ HELLO = b'{"host": 1, "addresses": ["ADDRESS", "b:1"], "master": null}\n'
         HELLO.replace(b"1", b"1.0", 1),
         HELLO.replace(b"1", b"[1]", 1),
         HELLO.replace(b'["ADDRESS", "b:1"]', b"null"),
-        HELLO.replace(b"null", b"{}"),
-        HELLO.replace(b"null", b"[" * 10**4),
+        HELLO.replace(b"null", b"{}", 1),
+        HELLO.replace(b"null", b"[" * 10**4, 1),
+        HELLO.replace(b'"nonce": null', b'"nonce": 1'),
+        HELLO.replace(b'"nonce": null', b'"nonce": "1"'),
+        HELLO.replace(b', "nonce": null', b""),
     ],
     ids=lambda noise: str(noise[:70]),
 )
@@ -241,7 +244,7 @@ def test_a_stranger_that_writes_without_end_is_dropped(address, hosts):
 # A chief whose descriptors strangers could use up.
 CHIEF = """
 import os, resource, sys
-from bert_estimator.tpu.program import roll, roll_call
+from bert_estimator.tpu.program import host_secret, roll, roll_call
 address, free = sys.argv[1], int(sys.argv[2])
 most = len(os.listdir("/proc/self/fd")) + free
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -320,3 +323,94 @@ def information_is_logged():
     logger.setLevel(logging.INFO)
     yield
     logger.setLevel(level)
+
+
+SECRET, OTHER = b"a secret of hosts", b"another secret of hosts"
+
+
+def test_hosts_that_know_the_secret_meet(address, hosts):
+    addresses = [address, "b:1", "c:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, None, SECRET)
+    others = [hosts(roll_call.answer, addresses, n, LONG_SECS, None, SECRET) for n in (1, 2)]
+    for number, other in enumerate(others, 1):
+        result(chief)[number].send(told=number)
+        assert result(other).receive() == [{"told": number}]
+    for connection in [*result(chief).values(), *map(result, others)]:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("of_chief", "of_host", "message"),
+    [
+        (SECRET, OTHER, "its secret is not the chief's: give all hosts the same BERT_ESTIMATOR_HO"),
+        (SECRET, None, "the chief has a secret, unlike the refused host: give all hosts the same"),
+        (None, SECRET, "the chief does not have a secret, unlike the refused host"),
+    ],
+)
+def test_hosts_with_other_secrets_are_refused(address, hosts, of_chief, of_host, message):
+    addresses = [address, "b:1"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, None, of_chief)
+    with pytest.raises(roll_call.ClusterError, match=message):
+        roll_call.answer(addresses, 1, LONG_SECS, None, of_host)
+    result(hosts(roll_call.answer, addresses, 1, LONG_SECS, None, of_chief)).close()
+    result(chief)[1].close()
+
+
+def test_who_does_not_know_the_secret_learns_nothing_and_cannot_use_what_it_overhears(
+    address, hosts
+):
+    addresses = [address, "b:secret", "c:secret"]
+    chief = hosts(roll_call.hold, addresses, LONG_SECS, None, SECRET)
+    said = json.loads(hello(addresses)) | {"nonce": "0" * 64}
+    # It echoes what it gets, and replays what it has overheard: a right proof for other numbers.
+    heard = host_secret.proof(SECRET, "host", said, "0" * 64)
+    for answer in ({"proof": heard}, {"proof": 1}, {"proof": "\u00e9"}, {"nonce": "0"}, said):
+        with stranger(address) as connected:
+            connected.sendall(json.dumps(said).encode() + b"\n")
+            challenge = json.loads(connected.recv(2**16))
+            assert challenge.keys() == {"nonce"}
+            connected.sendall(json.dumps(answer).encode() + b"\n")
+            assert b"complete" not in (words := until_the_end(connected))
+            assert b"c:secret" not in words
+    with stranger(address) as connected:
+        connected.sendall(hello(["x:1"]))
+        assert b"b:secret" not in until_the_end(connected)
+    others = [hosts(roll_call.answer, addresses, n, LONG_SECS, None, SECRET) for n in (1, 2)]
+    for connection in [*result(chief).values(), *map(result, others)]:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [{"complete": True}],
+        [{"missing": "nobody"}],
+        [{"ended": "x"}],
+        [{"proof": ""}],
+        [{"nonce": "1"}, {"complete": True}],
+        [{"nonce": "1"}, {"proof": "ECHO"}],
+        [{"nonce": "1"}, {"nonce": "1"}],
+        [{"nonce": 1}],
+    ],
+    ids=str,
+)
+def test_a_chief_that_does_not_know_the_secret_is_not_believed(hosts, monkeypatch, words):
+    monkeypatch.setattr(roll_call, "_RETRY_SECS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        host = hosts(roll_call.answer, [address, "b:1"], 1, LONG_SECS, None, SECRET)
+        for _ in range(2):  # The host goes on looking for its chief.
+            with listener.accept()[0] as connected:
+                reader = connected.makefile("rb")
+                said = json.loads(reader.readline())
+                for word in words:
+                    if word == {"proof": "ECHO"}:
+                        word = json.loads(reader.readline())
+                    connected.sendall(json.dumps(word).encode() + b"\n")
+                assert b"complete" not in until_the_end(connected)
+                reader.close()
+        assert len(said["nonce"]) == 64
+        assert not host.done()
+    chief = hosts(roll_call.hold, [address, "b:1"], LONG_SECS, None, SECRET)
+    result(host).close()
+    result(chief)[1].close()
