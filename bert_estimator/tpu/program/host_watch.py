@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from bert_estimator.tpu.program.host_connection import Connection
+from bert_estimator.tpu.program.host_connection import Connection, printable
 
 EXIT_CODE = 1
 
@@ -167,24 +167,37 @@ class HostWatch:
 
     def _attend(self, number):
         """Reads what a host has sent; returns False if its connection has ended."""
+        why = "its process or its machine has ended"
         try:
-            messages = self._connections[number].receive()
+            for message in (messages := self._connections[number].receive()) or ():
+                self._obey(number, message)
         except ValueError:
-            messages = None
-        if messages is None:
-            if number not in self._left:
-                self._lose(number, "its process or its machine has ended")
-            return False
-        for message in messages:
-            if "lost" in message:
-                self._lose(message["lost"], message["why"], message.get("code", EXIT_CODE))
-            elif "leaving" in message:
-                self._let_go(message["host"], message["leaving"])
-            elif "asks" in message:
+            messages, why = None, "what its connection brings is not a host's message"
+        if messages is None and number not in self._left:
+            self._lose(number, why)
+        return messages is not None
+
+    def _obey(self, number, message):
+        """Does what a host's message asks for.
+
+        A host speaks for itself, and the chief also says who is lost.
+
+        Raises:
+          ValueError: it is not a message that this host may send.
+        """
+        match message:
+            case {"lost": int(lost), "why": str(why), "code": int(code)} if (
+                number == 0 and 0 <= lost < len(self._addresses) and _is_code(code)
+            ):
+                self._lose(lost, printable(why), code)
+            case {"leaving": int(code), "host": int(host)} if host == number and _is_code(code):
+                self._let_go(number, code)
+            case {"asks": int(host)} if host == number:
                 self._connections[number].send(present=self._index)
-            elif "present" in message:
+            case {"present": int(host)} if host == number:
                 self._present.add(number)
-        return True
+            case _:
+                raise ValueError("not a message of this host")
 
     def _let_go(self, number, code):
         """Notes a goodbye. A host that failed by itself makes the others end with it.
@@ -221,7 +234,7 @@ class HostWatch:
                 return
             self._has_lost, code = True, self._last_code or code
             for other, connection in self._connections.items():
-                if other != number:
+                if other != number and self._index == 0:
                     connection.send(lost=number, why=why, code=code)
         self._end_with(
             f"host {number} of TF_CONFIG ({self._addresses[number]}) is lost: {why}."
@@ -249,6 +262,11 @@ class HostWatch:
         asking.start()
         asking.join(_ADVICE_SECS)
         return "".join(f" {sentence}" for sentence in given)
+
+
+def _is_code(code):
+    """Returns whether a process can end with an exit code."""
+    return -(2**31) <= code < 2**31
 
 
 def _is_of_connections(error):
