@@ -1,5 +1,6 @@
 """run_pretraining.py with a TF_CONFIG of several hosts: what cannot work, and who does not come."""
 
+import contextlib
 import json
 import socket
 
@@ -76,6 +77,15 @@ def test_a_chief_whose_port_is_taken(run, tmp_path):
 
 
 @pytest.mark.usefixtures("xla_runtime")
+def test_a_secret_that_cannot_be_used(run, monkeypatch):
+    monkeypatch.setenv("BERT_ESTIMATOR_HOSTS_SECRET", "short")
+    code, line = run(TWO, **CORES)
+    assert code == 2
+    message = "BERT_ESTIMATOR_HOSTS_SECRET: the secret has 5 bytes, but must have 16 to 4096. Give"
+    assert message in line
+
+
+@pytest.mark.usefixtures("xla_runtime")
 def test_hosts_that_do_not_come(run):
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -91,7 +101,8 @@ def test_hosts_that_do_not_come(run):
 
 def together(monkeypatch, gather):
     """Gives the host the impression that the other host has come, which `gather` speaks for."""
-    monkeypatch.setattr(hosts, "join", lambda jax, secs, master: None)
+    joining = lambda jax, secs, master: contextlib.nullcontext()  # noqa: E731
+    monkeypatch.setattr(hosts, "joining", joining)
     monkeypatch.setattr(hosts, "gather", gather)
     monkeypatch.setattr(job_estimator.devices, "find", lambda master, secs: [None] * 2)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from bert_estimator.tpu.program.roll_call import Connection
+from bert_estimator.tpu.program.host_connection import Connection, printable
 
 EXIT_CODE = 1
 
@@ -32,6 +32,8 @@ _BROKEN_SECS = 30
 _END_SECS = 10
 # Looking for the last checkpoint may hang on a file system of the lost host.
 _ADVICE_SECS = 5
+# A host answers within this time, also if it is busy.
+_ASK_SECS = 2
 
 
 class HostWatch:
@@ -62,6 +64,7 @@ class HostWatch:
         self._is_leaving, self._waits, self._last_code = False, False, 0
         self.exit_code = 0
         self._explained = None  # the last error that was waited for
+        self._present = set()  # the hosts that have answered in `starting`
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="host watch", daemon=True)
         self._thread.start()
@@ -72,6 +75,42 @@ class HostWatch:
         It replaces the advice before.
         """
         self._advice = advice
+
+    @contextlib.contextmanager
+    def starting(self, end: float, wait_secs: float) -> Iterator[None]:
+        """Surrounds the start of jax on all hosts; if it takes too long, this process ends.
+
+        Args:
+          end: when it must have ended, as `time.monotonic()` says it.
+          wait_secs: how long the whole start may take, for the message.
+        """
+        done = threading.Event()
+        args = (done, end, wait_secs)
+        threading.Thread(target=self._end_late, args=args, name="start", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _end_late(self, done, end, wait_secs):
+        """Asks which hosts are still there shortly before the deadline, and ends the process."""
+        secs = end - time.monotonic()
+        if done.wait(max(0, min(secs - _ASK_SECS, threading.TIMEOUT_MAX))):
+            return
+        for connection in self._connections.values():
+            connection.send(asks=self._index)
+        # The chief's word, which names the silent host, comes before the other hosts' own.
+        if done.wait(_ASK_SECS if self._index == 0 else 2 * _ASK_SECS):
+            return
+        silent = sorted(self._connections.keys() - self._present)
+        if silent:
+            self._lose(silent[0], f"it has come, but does not answer within {wait_secs:g} seconds")
+        else:
+            self._end_with(
+                f"the hosts of TF_CONFIG have met, but could not start jax together within "
+                f"{wait_secs:g} seconds. Look on all of them for errors, or wait longer.",
+                EXIT_CODE,
+            )
 
     @contextlib.contextmanager
     def needing_others(self) -> Iterator[None]:
@@ -128,20 +167,37 @@ class HostWatch:
 
     def _attend(self, number):
         """Reads what a host has sent; returns False if its connection has ended."""
+        why = "its process or its machine has ended"
         try:
-            messages = self._connections[number].receive()
+            for message in (messages := self._connections[number].receive()) or ():
+                self._obey(number, message)
         except ValueError:
-            messages = None
-        if messages is None:
-            if number not in self._left:
-                self._lose(number, "its process or its machine has ended")
-            return False
-        for message in messages:
-            if "lost" in message:
-                self._lose(message["lost"], message["why"], message.get("code", EXIT_CODE))
-            elif "leaving" in message:
-                self._let_go(message["host"], message["leaving"])
-        return True
+            messages, why = None, "what its connection brings is not a host's message"
+        if messages is None and number not in self._left:
+            self._lose(number, why)
+        return messages is not None
+
+    def _obey(self, number, message):
+        """Does what a host's message asks for.
+
+        A host speaks for itself, and the chief also says who is lost.
+
+        Raises:
+          ValueError: it is not a message that this host may send.
+        """
+        match message:
+            case {"lost": int(lost), "why": str(why), "code": int(code)} if (
+                number == 0 and 0 <= lost < len(self._addresses) and _is_code(code)
+            ):
+                self._lose(lost, printable(why), code)
+            case {"leaving": int(code), "host": int(host)} if host == number and _is_code(code):
+                self._let_go(number, code)
+            case {"asks": int(host)} if host == number:
+                self._connections[number].send(present=self._index)
+            case {"present": int(host)} if host == number:
+                self._present.add(number)
+            case _:
+                raise ValueError("not a message of this host")
 
     def _let_go(self, number, code):
         """Notes a goodbye. A host that failed by itself makes the others end with it.
@@ -178,19 +234,20 @@ class HostWatch:
                 return
             self._has_lost, code = True, self._last_code or code
             for other, connection in self._connections.items():
-                if other != number:
+                if other != number and self._index == 0:
                     connection.send(lost=number, why=why, code=code)
+        self._end_with(
+            f"host {number} of TF_CONFIG ({self._addresses[number]}) is lost: {why}."
+            f"{self._given_advice()} Start the same commands again on all hosts: they resume.",
+            code,
+        )
+
+    def _end_with(self, sentence, code):
         with contextlib.suppress(Exception):  # such as a closed pipe: the process ends all the same
-            print(f"\n{self._message(number, why)}", file=sys.stderr, flush=True)
+            name = os.path.basename(sys.argv[0])
+            print(f"\n{name}: error: {sentence}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         self._end(code)
-
-    def _message(self, number, why):
-        return (
-            f"{os.path.basename(sys.argv[0])}: error: host {number} of TF_CONFIG "
-            f"({self._addresses[number]}) is lost: {why}.{self._given_advice()} Start the same "
-            "commands again on all hosts: they resume."
-        )
 
     def _given_advice(self):
         if self._advice is None:
@@ -205,6 +262,11 @@ class HostWatch:
         asking.start()
         asking.join(_ADVICE_SECS)
         return "".join(f" {sentence}" for sentence in given)
+
+
+def _is_code(code):
+    """Returns whether a process can end with an exit code."""
+    return -(2**31) <= code < 2**31
 
 
 def _is_of_connections(error):

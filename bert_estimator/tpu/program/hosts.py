@@ -15,22 +15,22 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bert_estimator.tpu.program import cluster_task, relay, roll_call
+from bert_estimator.tpu.program import cluster_task, host_secret, relay, roll_call
 from bert_estimator.tpu.program.host_watch import HostWatch, exit_now
 
 if TYPE_CHECKING:
     import numpy as np
 
-# How long hosts wait for each other before they start.
+# How long hosts wait for each other until all have started.
 WAIT_SECS = 600
 
 # `host_watch` sees that a host is lost. If jax saw it first, it would end the process by an abort.
 _NEVER_SECS = 10**6
-_INITIALIZATION_SECS = 300
 
 _watches = []  # the `HostWatch` of this process, once it has joined the other hosts
 
@@ -67,30 +67,49 @@ def find() -> Hosts:
     return Hosts(addresses, index) if len(addresses) > 1 else Hosts()
 
 
-def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = None) -> Hosts:
-    """Waits for the other hosts, once in a process and before jax starts; returns the `Hosts`.
+@contextlib.contextmanager
+def joining(
+    jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = None
+) -> Iterator[None]:
+    """Joins the other hosts, once in a process, before a `with` statement starts jax's devices.
 
-    From then on, this process ends when another host is lost; see `host_watch`.
+    The hosts have one deadline for all of it: to meet, and to start jax and its devices. If this
+    host cannot finish in time because of the others, the process ends, as it does from then on when
+    another host is lost; see `host_watch`.
 
     Args:
       jax: the module.
-      wait_secs: how long to wait for hosts that have not started yet.
+      wait_secs: how long the start may take, with the time until the other hosts have come.
       master: what names the cores, which must be the same on all hosts.
 
     Raises:
-      roll_call.ClusterError: the hosts cannot meet.
+      roll_call.ClusterError: the hosts cannot meet, or their secret cannot be used.
       roll_call.MissingHostsError: a host has not come in time.
     """
     hosts = find()
     if hosts.number == 1 or _watches:
-        return hosts
+        yield
+        return
+    end = time.monotonic() + wait_secs
+    try:
+        secret = host_secret.find()
+    except host_secret.SecretError as error:
+        raise roll_call.ClusterError(str(error)) from None
     chief = roll_call.split(hosts.addresses[0])
     if hosts.is_chief:
-        connections, port = roll_call.hold(hosts.addresses, wait_secs, master), chief[1]
+        connections, port = roll_call.hold(hosts.addresses, wait_secs, master, secret), chief[1]
     else:
-        connections = {0: roll_call.answer(hosts.addresses, hosts.index, wait_secs, master)}
+        to_chief = roll_call.answer(hosts.addresses, hosts.index, wait_secs, master, secret)
+        connections = {0: to_chief}
         port = relay.start(chief)
     _watches.append(HostWatch(hosts.addresses, hosts.index, connections))
+    with _watches[0].starting(end, wait_secs):
+        _initialize(jax, port, hosts)
+        yield
+
+
+def _initialize(jax, port, hosts):
+    """Starts jax's own service, and its client on this host."""
     # jax's client would ask an HTTP proxy of the environment for the way to this machine itself.
     name = "no_grpc_proxy"
     no_proxy = os.environ.get(name) or os.environ.get("no_proxy") or ""
@@ -103,12 +122,11 @@ def join(jax: ModuleType, wait_secs: float = WAIT_SECS, master: str | None = Non
         coordinator_bind_address=f"[::]:{port}",
         num_processes=hosts.number,
         process_id=hosts.index,
-        initialization_timeout=_INITIALIZATION_SECS,
+        initialization_timeout=_NEVER_SECS,  # The watch has a deadline.
         heartbeat_timeout_seconds=_NEVER_SECS,
         shutdown_timeout_seconds=_NEVER_SECS,
     )
     atexit.register(_say_goodbye)  # before jax's farewell, which waits for the other hosts
-    return hosts
 
 
 def advise(advice: Callable[[], str]) -> None:

@@ -1,5 +1,6 @@
 """Tests what a host does when another host is lost, with pairs of sockets as connections."""
 
+import contextlib
 import queue
 import socket
 import threading
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from bert_estimator.tpu.program import host_watch
-from bert_estimator.tpu.program.roll_call import Connection
+from bert_estimator.tpu.program.host_connection import Connection
 
 ADDRESSES = ("a:1", "b:1", "c:1")
 LONG_SECS = 100  # Nothing here waits so long.
@@ -19,6 +20,7 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(host_watch, "_ERROR_SECS", 0)
     monkeypatch.setattr(host_watch, "_BROKEN_SECS", 0)
     monkeypatch.setattr(host_watch, "_END_SECS", 0)
+    monkeypatch.setattr(host_watch, "_ASK_SECS", 0.3)
 
 
 @pytest.fixture
@@ -174,10 +176,62 @@ def test_a_process_that_leaves_says_so_and_does_not_mind_others(watched):
     assert codes.empty()
 
 
-def test_what_is_not_a_message_counts_as_the_end(watched):
-    _, far, codes = watched(0, [1])
-    far[1].socket.sendall(b"no message\n")
+WRONG = [
+    b"no message\n",
+    b"{}\n",
+    b"{}\n{}\n",
+    b'{"complete": true}\n',
+    b'{"leaving": 0}\n',
+    b'{"leaving": "0", "host": 1}\n',
+    b'{"leaving": null, "host": 1}\n',
+    b'{"leaving": 1e9, "host": 1}\n',
+    b'{"leaving": 9999999999, "host": 1}\n',
+    b'{"leaving": 0, "host": 2}\n',
+    b'{"leaving": 0, "host": []}\n',
+    b'{"lost": 2, "why": "x", "code": 1}\n',
+    b'{"asks": 2}\n',
+    b'{"present": 2}\n',
+    b'{"present": {}}\n',
+    b"{" * 10**5,
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong[:40]))
+def test_what_is_not_a_host_s_message_counts_as_its_end(watched, capsys, wrong):
+    watch, far, codes = watched(0, [1, 2])
+    with contextlib.suppress(ConnectionError):
+        far[1].socket.sendall(wrong)
     assert codes.get(timeout=LONG_SECS) == 1
+    why = "what its connection brings is not a host's message"
+    assert f"host 1 of TF_CONFIG (b:1) is lost: {why}. Start" in capsys.readouterr().err
+    assert far[2].receive() == [{"lost": 1, "why": why, "code": 1}]
+    assert not watch._left
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lost": 1},
+        {"lost": 3, "why": "x", "code": 1},
+        {"lost": -1, "why": "x", "code": 1},
+        {"lost": 2, "why": ["x"], "code": 1},
+        {"lost": 2, "why": "x", "code": 2**40},
+        {"leaving": 0, "host": 2},
+    ],
+    ids=str,
+)
+def test_what_is_not_the_chief_s_message_counts_as_its_end(watched, capsys, wrong):
+    _, far, codes = watched(1, [0])
+    far[0].send(**wrong)
+    assert codes.get(timeout=LONG_SECS) == 1
+    assert "host 0 of TF_CONFIG (a:1) is lost: what its connection" in capsys.readouterr().err
+
+
+def test_what_the_chief_says_does_not_steer_the_terminal(watched, capsys):
+    _, far, codes = watched(1, [0])
+    far[0].send(lost=2, why="it\x1b[2J\nwas", code=1)
+    assert codes.get(timeout=LONG_SECS) == 1
+    assert "is lost: it?[2J?was. Start" in capsys.readouterr().err
 
 
 def test_advice_that_fails_is_left_out(watched, capsys):
@@ -197,3 +251,37 @@ def test_an_error_of_a_connection_waits_longer_for_its_cause(watched, monkeypatc
     for error in (broken, broken, KeyError("x")):  # An error that passes twice is waited for once.
         watch.wait_for_cause(error)
     assert waits == [30, 0]
+
+
+def late(watch):
+    """Starts jax for longer than it may take."""
+    return watch.starting(time.monotonic() + 0.4, 0.4)
+
+
+def test_a_host_that_does_not_answer_at_the_deadline_is_lost(watched, capsys):
+    watch, far, codes = watched(0, [1, 2])
+    with late(watch):
+        assert far[1].receive() == far[2].receive() == [{"asks": 0}]
+        far[1].send(present=1)
+        assert codes.get(timeout=LONG_SECS) == 1
+    why = "it has come, but does not answer within 0.4 seconds"
+    assert f"host 2 of TF_CONFIG (c:1) is lost: {why}." in capsys.readouterr().err
+    assert far[1].receive() == [{"lost": 2, "why": why, "code": 1}]
+
+
+def test_hosts_that_answer_and_do_not_start_end_with_a_sentence(watched, capsys):
+    watch, far, codes = watched(1, [0])
+    with late(watch):
+        assert far[0].receive() == [{"asks": 1}]
+        far[0].send(present=0)
+        assert codes.get(timeout=LONG_SECS) == 1
+    assert "have met, but could not start jax together within 0.4" in capsys.readouterr().err
+
+
+def test_a_start_in_time_is_not_asked_about(watched):
+    watch, far, codes = watched(0, [1])
+    with late(watch):
+        pass
+    far[1].send(asks=1)
+    assert far[1].receive() == [{"present": 0}]
+    assert codes.empty()

@@ -15,7 +15,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator.tpu.program import devices, hosts
+from bert_estimator.tpu.program import devices, hosts, roll_call
 from bert_estimator.tpu.step import step_graph
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
@@ -264,3 +264,37 @@ def test_a_signal_to_one_host_ends_all_alike(tmp_path):
     assert f"{told}, since another host got it." in ends[0][1]
     assert f"{told}. Send it again to exit at once." in ends[1][1]
     assert not any("its losses" in out for out, _ in ends)
+
+
+START = "import sys; from bert_estimator.tpu.program import devices; devices.find('rehearse:2', 3)"
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_host_that_comes_and_is_then_silent_ends_the_start_at_its_deadline(silent):
+    """jax alone would wait for it for 300 seconds, and not say for whom."""
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        addresses = [f"localhost:{listening.getsockname()[1]}", "localhost:1"]
+    task = {"type": "chief" if silent else "worker", "index": 0}
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    process = forked.start(
+        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        if silent:
+            connections = [roll_call.answer(addresses, 1, 100, "rehearse:2")]
+        else:
+            connections = roll_call.hold(addresses, 100, "rehearse:2").values()
+        _, err = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.communicate()
+    for connection in connections:
+        connection.close()
+    assert process.returncode == 1
+    why = "it has come, but does not answer within 3 seconds"
+    assert f": error: host {silent} of TF_CONFIG ({addresses[silent]}) is lost: {why}." in err
+    assert "Traceback" not in err and "***" not in err
