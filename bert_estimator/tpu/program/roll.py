@@ -29,7 +29,7 @@ _MOST_WARNINGS, _MOST_SHOWN = 20, 500
 
 
 class Roll:
-    """Keeps the connections of a roll call; nothing that they bring keeps the chief waiting.
+    """Keeps the connections of a roll call, and never waits for one of them.
 
     Args:
       addresses: the address of each host; the first is the chief's.
@@ -139,10 +139,8 @@ class Roll:
     def _check_proof(self, connection, message):
         """Takes a host in if it has proven that it knows the secret, and proves it in return."""
         hello, challenge = self._asked.pop(connection)
-        given, right = (
-            message.get("proof"),
-            host_secret.proof(self._secret, "host", hello, challenge),
-        )
+        given = message.get("proof")
+        right = host_secret.proof(self._secret, "host", hello, challenge)
         if message.keys() != {"proof"} or type(given) is not str:
             self._drop(connection)
         elif host_secret.is_same(given, right):

@@ -1,5 +1,6 @@
 """Tests several processes that train one model: their roles, and that they equal one process."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -266,35 +267,76 @@ def test_a_signal_to_one_host_ends_all_alike(tmp_path):
     assert not any("its losses" in out for out, _ in ends)
 
 
-START = "import sys; from bert_estimator.tpu.program import devices; devices.find('rehearse:2', 3)"
+START = """
+import sys
+from bert_estimator.tpu.program import devices
+print("found", len(devices.find("rehearse:2", float(sys.argv[1]))))
+"""
+
+
+@pytest.fixture
+def start_host():
+    """Starts a host that joins the others and finds their cores; it is killed at the end."""
+    with contextlib.ExitStack() as started:
+
+        def start(addresses, index, wait_secs, **variables):
+            task = {"type": "worker" if index else "chief", "index": 0}
+            cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+            process = forked.start(
+                [sys.executable, "-c", START, str(wait_secs)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            )  # fmt: skip
+            started.callback(process.communicate)
+            started.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def addresses():
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return [f"localhost:{listening.getsockname()[1]}", "localhost:1"]
 
 
 @pytest.mark.parametrize("silent", [0, 1])
 @pytest.mark.usefixtures("xla_runtime")
-def test_a_host_that_comes_and_is_then_silent_ends_the_start_at_its_deadline(silent):
+def test_a_host_that_comes_and_is_then_silent_ends_the_start_at_its_deadline(
+    start_host, addresses, silent
+):
     """jax alone would wait for it for 300 seconds, and not say for whom."""
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        addresses = [f"localhost:{listening.getsockname()[1]}", "localhost:1"]
-    task = {"type": "chief" if silent else "worker", "index": 0}
-    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    process = forked.start(
-        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        if silent:
-            connections = [roll_call.answer(addresses, 1, 100, "rehearse:2")]
-        else:
-            connections = roll_call.hold(addresses, 100, "rehearse:2").values()
-        _, err = process.communicate(timeout=100)
-    finally:
-        process.kill()
-        process.communicate()
+    process = start_host(addresses, 1 - silent, 3)
+    if silent:
+        connections = [roll_call.answer(addresses, 1, 100, "rehearse:2")]
+    else:
+        connections = roll_call.hold(addresses, 100, "rehearse:2").values()
+    _, err = process.communicate(timeout=100)
     for connection in connections:
         connection.close()
     assert process.returncode == 1
     why = "it has come, but does not answer within 3 seconds"
     assert f": error: host {silent} of TF_CONFIG ({addresses[silent]}) is lost: {why}." in err
     assert "Traceback" not in err and "***" not in err
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_with_a_secret_start_jax_beside_strangers(start_host, addresses, tmp_path):
+    (tmp_path / "secret").write_text("what strangers do not know\n")
+    variables = {"BERT_ESTIMATOR_HOSTS_SECRET_FILE": str(tmp_path / "secret")}
+    chief = start_host(addresses, 0, 100, **variables)
+    with pytest.raises(roll_call.ClusterError, match="a secret, unlike the refused host"):
+        roll_call.answer(addresses, 1, 100, "rehearse:2")
+    with pytest.raises(roll_call.ClusterError, match="its secret is not the chief's"):
+        roll_call.answer(addresses, 1, 100, "rehearse:2", b"a guess")
+    with contextlib.ExitStack() as strangers:
+        for noise in (b"", b"{}\n{}\n", b"GET / HTTP/1.1\r\n\r\n") * 5:
+            stranger = socket.create_connection(roll_call.split(addresses[0]), 100)
+            strangers.enter_context(stranger).sendall(noise)
+        processes = [chief, start_host(addresses, 1, 100, **variables)]
+        ends = [process.communicate(timeout=100) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    assert all("found 2" in out for out, _ in ends)
+    assert "what strangers" not in str(ends)
