@@ -286,10 +286,12 @@ def until_the_end(connected):
 
 
 def stranger(address):
+    end = time.monotonic() + LONG_SECS
     while True:
         try:
             connected = socket.create_connection(roll_call.split(address))
         except ConnectionRefusedError:
+            assert time.monotonic() < end, "the chief has not begun"
             time.sleep(0.01)
             continue
         if connected.getsockname() != connected.getpeername():
