@@ -5,7 +5,7 @@ import difflib
 import json
 import math
 
-from bert_estimator import json_files
+from bert_estimator.system import json_files
 
 # name -> (num_hidden_layers, hidden_size). A head has size 64, and the intermediate size is 4 H.
 # Sources: Turc et al. (2019) for tiny to medium, Devlin et al. (2018) for base and large.

@@ -21,7 +21,7 @@ from bert_estimator.interchange import open_source
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import load_vocab, open_tokenizer
-from input_pipelines import manifest as manifests
+from input_pipelines.records import manifest as manifests
 
 WORDS = "für über größe mäuse häuser bäume schön töne fuer ueber grosse maus haus baum schon ton"
 TEXTS = [

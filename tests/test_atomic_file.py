@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bert_estimator import atomic_file
+from bert_estimator.system import atomic_file
 
 
 @pytest.mark.parametrize(("mode", "content"), [("w", "a ü\n"), ("wb", b"\x00\xff")])

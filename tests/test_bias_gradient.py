@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 
-from bert_estimator import bias_gradient
+from bert_estimator.graph import bias_gradient
 from bert_estimator.layers import kernels, primitives
 
 # With these, the error of TensorFlow's own gradient is a tenth of the gradient's largest element.

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import classification, fine_tuning, tpu, update
+from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.tpu.replica import Replica
+from bert_estimator.model_fns import classification, fine_tuning, update
+from bert_estimator.tpu.replicas.replica import Replica
 
 B, F = 4, 6
 CONFIG = BertConfig(

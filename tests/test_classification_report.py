@@ -5,8 +5,8 @@ import pytest
 import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import classification_report as report
-from bert_estimator.metrics import Examples
+from bert_estimator.model_fns import classification_report as report
+from bert_estimator.model_fns.metrics import Examples
 
 
 def counts_of(kind, labels, logits, weights, batch=7):

@@ -24,8 +24,8 @@ from tiny_run import (
     write_questions,
 )
 
-from bert_estimator import storage
 from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.storage import remote
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     open_tokenizer,
@@ -34,9 +34,9 @@ from bert_estimator.tokenization import (
 )
 from bert_estimator.tpu.verbs import snapshot
 from bert_estimator.tpu.verbs.evaluation import KeptEvaluation
-from input_pipelines import held_out
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.creation import held_out
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
 
 LAST, SAVED_EVERY = 8, 2
 
@@ -249,8 +249,8 @@ def test_a_killed_run_ends_as_one_that_was_not(data_of, tmp_path, monkeypatch, r
     # This process still runs, and so it may still be the remote directory's owner.
     again = [*flags_of(row, data, output_dir), *["--take_over"] * is_remote]
     assert run(script, again) == 0
-    for name in storage.files(output_dir) if is_remote else ():
-        storage.download(f"{output_dir}/{name}", str(tmp_path / "killed" / name))
+    for name in remote.files(output_dir) if is_remote else ():
+        remote.download(f"{output_dir}/{name}", str(tmp_path / "killed" / name))
 
     expected = variables_of(tmp_path / "whole", LAST)
     found = variables_of(tmp_path / "killed", LAST)

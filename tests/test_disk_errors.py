@@ -6,7 +6,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import disk_errors
+from bert_estimator.system import disk_errors
 
 NEXT = "then run the same command again."
 FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{{node save}}]]"

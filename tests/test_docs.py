@@ -11,10 +11,11 @@ import tensorflow.compat.v1 as tf
 
 import bert_estimator
 from bert_estimator.command_line import flags as command_line_flags
-from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.jobs.pretraining_config import PretrainingConfig
-from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
-from input_pipelines import create_pretraining_data, create_text, create_vocabulary, text_flags
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from input_pipelines import create_pretraining_data, create_text, create_vocabulary
+from input_pipelines.text import text_flags
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 PAGES = {

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from bert_estimator import entities
+from bert_estimator.tokenization import entities
 
 GOLDENS = json.loads((pathlib.Path(__file__).parent / "data" / "tag_goldens.json").read_text())
 

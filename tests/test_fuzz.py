@@ -17,22 +17,21 @@ from hypothesis import configuration
 from hypothesis import strategies as st
 from tiny_run import words, write_records
 
-from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.cluster import cluster_task
 from bert_estimator.command_line import evaluated_steps, flags, run_directory
-from bert_estimator.interchange import (
-    hugging_face_config,
-    hugging_face_tokenizer,
-    network_files,
-    open_source,
-)
-from bert_estimator.jobs import classification_config, pretraining_config
+from bert_estimator.interchange import network_files, open_source
+from bert_estimator.interchange.hugging_face import config_json, tokenizer_files
 from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.fine_tuning import classification_config
+from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.serving import exported_model, lines
+from bert_estimator.system import json_files
 from bert_estimator.tokenization.wordpiece import load_vocab
-from bert_estimator.tpu.program import cluster_task, exported_program
-from input_pipelines import examples, manifest, pretraining_features, table_files, tasks
-from input_pipelines.record_reader import RecordFiles
+from bert_estimator.tpu.program import exported_program
+from input_pipelines.records import manifest, pretraining_features
+from input_pipelines.records.record_reader import RecordFiles
+from input_pipelines.tasks import examples, table_files, task_table
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,10 +88,10 @@ def test_labels(tmp_path, data):
     path.write_text("".join(json.dumps({"text": t, "label": label}) + "\n" for t, label in data))
     for kind in ("classification", "multi_label", "regression"):
         try:
-            task = tasks.own_task(kind, str(path), None, None)
+            task = task_table.own_task(kind, str(path), None, None)
             labels = () if kind == "regression" else examples.discover_labels(task)
             read = examples.training_examples(
-                tasks.own_task(kind, str(path), None, None, labels=labels)
+                task_table.own_task(kind, str(path), None, None, labels=labels)
             )
             assert len(read) == len(data)
             assert all(isinstance(example.text_a, str) for example in read)
@@ -159,10 +158,10 @@ def test_a_network(tmp_path, data):
     path = tmp_path / "config.json"
     path.write_bytes(data)
     try:
-        values = hugging_face_config.read_json(str(path))
-        hugging_face_config.task_of(values, str(path), 1, None)
-        hugging_face_config.kind_of(values, str(path), 1)
-        config = hugging_face_config.config_of(values, str(path))
+        values = config_json.read_json(str(path))
+        config_json.task_of(values, str(path), 1, None)
+        config_json.kind_of(values, str(path), 1)
+        config = config_json.config_of(values, str(path))
         assert config.hidden_size % config.num_attention_heads == 0
     except ValueError as error:
         assert str(error).startswith(str(path))
@@ -199,8 +198,8 @@ def test_files_beside_weights(tmp_path, data):
                           ("task.json", data[1]), ("tokenizer_config.json", data[1])):  # fmt: skip
         (tmp_path / name).write_bytes(content)
     for read in (
-        hugging_face_tokenizer.find_vocabulary,
-        hugging_face_tokenizer.read_settings,
+        tokenizer_files.find_vocabulary,
+        tokenizer_files.read_settings,
         network_files.read,
         exported_model.read_task,
     ):

@@ -11,19 +11,20 @@ from hypothesis import configuration
 from hypothesis import strategies as st
 from tiny_run import words
 
-from bert_estimator import entities, json_files
 from bert_estimator.command_line import config_file, flags
-from bert_estimator.jobs import question_answering_config
 from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.fine_tuning import question_answering_config
 from bert_estimator.jobs.rollbacks import Rollbacks
-from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
-from input_pipelines import answers, documents, squad_files, squad_metrics, tag_files, text_files
-from input_pipelines.answers import Search
-from input_pipelines.squad_files import SquadError
-from input_pipelines.table_files import TableError
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Columns
-from input_pipelines.windows import Windows
+from bert_estimator.system import json_files
+from bert_estimator.tokenization import SPECIAL_TOKENS, entities, open_tokenizer, write_vocab
+from input_pipelines.tasks import answers, squad_files, squad_metrics, tag_files
+from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.squad_files import SquadError
+from input_pipelines.tasks.table_files import TableError
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Columns
+from input_pipelines.tasks.windows import Windows
+from input_pipelines.text import documents, text_files
 
 
 @pytest.fixture(scope="module", autouse=True)

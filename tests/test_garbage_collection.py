@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from bert_estimator import garbage_collection
+from bert_estimator.system import garbage_collection
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import init_checkpoint
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.errors import ArgumentError
-from bert_estimator.interchange import Source, hugging_face, network_variables, tf1_checkpoint
+from bert_estimator.interchange import Source, network_variables
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.hugging_face import weight_files
+from bert_estimator.model_fns import init_checkpoint
+from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
 
 
@@ -186,7 +188,7 @@ def spoiled(tmp_path, form, bad):
     vocab_file = str(tmp_path / "words.txt")
     write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
     source = Source("here", form, {}, weights.get, config=config, vocab_file=vocab_file)
-    writer = {"tf1": tf1_checkpoint, "hf": hugging_face}[form]
+    writer = {"tf1": tf1_checkpoint, "hf": weight_files}[form]
     writer.write(str(tmp_path), source, weights, open_tokenizer(vocab_file))
     return str(tmp_path), weights
 

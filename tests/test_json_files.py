@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bert_estimator import json_files
-from bert_estimator.json_files import JsonError, check, field, parse, read, shown
+from bert_estimator.system import json_files
+from bert_estimator.system.json_files import JsonError, check, field, parse, read, shown
 
 
 @pytest.mark.parametrize(

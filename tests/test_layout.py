@@ -70,24 +70,24 @@ def test_modules_are_found():
 
 # What every module may import: these import nothing of the project.
 LEAVES = [
-    "bert_estimator.atomic_file",
-    "bert_estimator.choices",
-    "bert_estimator.disk_errors",
-    "bert_estimator.entities",
-    "bert_estimator.errors",
-    "bert_estimator.garbage_collection",
-    "bert_estimator.help_page",
-    "bert_estimator.json_files",
-    "bert_estimator.malloc",
-    "bert_estimator.native_log",
-    "bert_estimator.paths",
-    "bert_estimator.provenance",
-    "bert_estimator.standard_streams",
+    "bert_estimator.system.atomic_file",
+    "bert_estimator.command_line.choices",
+    "bert_estimator.system.disk_errors",
+    "bert_estimator.tokenization.entities",
+    "bert_estimator.system.errors",
+    "bert_estimator.system.garbage_collection",
+    "bert_estimator.command_line.help_page",
+    "bert_estimator.system.json_files",
+    "bert_estimator.system.malloc",
+    "bert_estimator.system.native_log",
+    "bert_estimator.system.paths",
+    "bert_estimator.command_line.provenance",
+    "bert_estimator.system.standard_streams",
     "bert_estimator.storage",
-    "bert_estimator.tensorflow_import",
-    "bert_estimator.ticker",
-    "bert_estimator.xla_context",
-    "bert_estimator.zip_files",
+    "bert_estimator.system.tensorflow_import",
+    "bert_estimator.system.ticker",
+    "bert_estimator.graph.xla_context",
+    "bert_estimator.system.zip_files",
 ]
 
 CONFIG_ARROWS = [
@@ -103,23 +103,23 @@ ARROWS = {
     "run_classifier": ["bert_estimator.command_line", "bert_estimator.jobs"],
     "run_squad": ["bert_estimator.command_line", "bert_estimator.jobs"],
     **{name: [] for name in LEAVES},
-    "bert_estimator.atomic_file": ["bert_estimator.disk_errors"],
-    "bert_estimator.json_files": ["bert_estimator.storage"],
-    "bert_estimator.native_log": ["bert_estimator.standard_streams"],
-    "bert_estimator.tensorflow_import": [
-        "bert_estimator.garbage_collection",
-        "bert_estimator.malloc",
-        "bert_estimator.native_log",
-        "bert_estimator.standard_streams",
+    "bert_estimator.system.atomic_file": ["bert_estimator.system.disk_errors"],
+    "bert_estimator.system.json_files": ["bert_estimator.storage"],
+    "bert_estimator.system.native_log": ["bert_estimator.system.standard_streams"],
+    "bert_estimator.system.tensorflow_import": [
+        "bert_estimator.system.garbage_collection",
+        "bert_estimator.system.malloc",
+        "bert_estimator.system.native_log",
+        "bert_estimator.system.standard_streams",
     ],
-    "bert_estimator.tpu": ["bert_estimator.bias_gradient", "bert_estimator.tpu"],
+    "bert_estimator.tpu": ["bert_estimator.graph.bias_gradient", "bert_estimator.tpu"],
     "bert_estimator.tpu.program": ["bert_estimator.tpu.program"],
-    "bert_estimator.tpu.step": ["bert_estimator.bias_gradient", "bert_estimator.tpu"],
+    "bert_estimator.tpu.step": ["bert_estimator.graph.bias_gradient", "bert_estimator.tpu"],
     "bert_estimator.legacy": ["bert_estimator.legacy", "bert_estimator.tpu"],
     "bert_estimator.precision": [],
     "bert_estimator.bert_config": [],
-    "bert_estimator.bias_gradient": [],
-    "bert_estimator.layers.primitives": ["bert_estimator.bias_gradient"],
+    "bert_estimator.graph.bias_gradient": [],
+    "bert_estimator.layers.primitives": ["bert_estimator.graph.bias_gradient"],
     "bert_estimator.sharding": [],
     "bert_estimator.layers.philox": [],
     "bert_estimator.layers.dropout": [
@@ -164,16 +164,19 @@ ARROWS = {
         "bert_estimator.tpu",
         "bert_estimator.command_line",
     ],
-    "bert_estimator.init_checkpoint": ["bert_estimator.bert_config", "bert_estimator.interchange"],
+    "bert_estimator.model_fns.init_checkpoint": [
+        "bert_estimator.bert_config",
+        "bert_estimator.interchange",
+    ],
     "bert_estimator.command_line.flags": [
-        "bert_estimator.tpu.program.cluster_task",
-        "bert_estimator.tpu.program.hosts",
+        "bert_estimator.cluster.cluster_task",
+        "bert_estimator.cluster.hosts",
     ],
     "bert_estimator.command_line.flag_help": ["bert_estimator.command_line.flags"],
     "bert_estimator.command_line.console": [
         "bert_estimator.command_line.flag_help",
         "bert_estimator.command_line.flags",
-        "bert_estimator.tpu.program.hosts",
+        "bert_estimator.cluster.hosts",
     ],
     "bert_estimator.jobs.compile_only": [
         "bert_estimator.command_line.flags",
@@ -194,16 +197,16 @@ ARROWS = {
         "bert_estimator.command_line.flags",
     ],
     "bert_estimator.recipes": ["bert_estimator.recipes"],
-    "bert_estimator.jobs.owner": ["bert_estimator.tpu.lock"],
-    "bert_estimator.jobs.local_folder": ["bert_estimator.tpu.lock"],
+    "bert_estimator.jobs.owner": ["bert_estimator.system.lock"],
+    "bert_estimator.jobs.local_folder": ["bert_estimator.system.lock"],
     "bert_estimator.jobs.termination": [],
     "bert_estimator.jobs.mirror": [
         "bert_estimator.jobs.local_folder",
         "bert_estimator.jobs.owner",
         "bert_estimator.jobs.termination",
         "bert_estimator.command_line.flags",
-        "bert_estimator.tpu.lock",
-        "bert_estimator.tpu.program.hosts",
+        "bert_estimator.system.lock",
+        "bert_estimator.cluster.hosts",
     ],
     "bert_estimator.jobs.command_line": [
         "bert_estimator.jobs.config",
@@ -215,15 +218,15 @@ ARROWS = {
         "bert_estimator.jobs.mirror",
         "bert_estimator.command_line",
     ],
-    "bert_estimator.jobs.pretraining_config": CONFIG_ARROWS,
+    "bert_estimator.jobs.pretraining.config": CONFIG_ARROWS,
     # The vocabulary beside a checkpoint, when a flag names the checkpoint.
-    "bert_estimator.jobs.fine_tuning_config": ["bert_estimator.interchange", *CONFIG_ARROWS],
-    "bert_estimator.jobs.classification_config": [
-        "bert_estimator.jobs.fine_tuning_config",
+    "bert_estimator.jobs.fine_tuning.config": ["bert_estimator.interchange", *CONFIG_ARROWS],
+    "bert_estimator.jobs.fine_tuning.classification_config": [
+        "bert_estimator.jobs.fine_tuning.config",
         *CONFIG_ARROWS,
     ],
-    "bert_estimator.jobs.question_answering_config": [
-        "bert_estimator.jobs.fine_tuning_config",
+    "bert_estimator.jobs.fine_tuning.question_answering_config": [
+        "bert_estimator.jobs.fine_tuning.config",
         *CONFIG_ARROWS,
     ],
     "bert_estimator.serving": [
@@ -244,9 +247,9 @@ ARROWS = {
     "input_pipelines": [
         "input_pipelines",
         "bert_estimator.tokenization",
-        "bert_estimator.tpu.lock",
+        "bert_estimator.system.lock",
     ],
-    "bert_estimator.tpu.lock": ["bert_estimator.tpu.program.hosts"],
+    "bert_estimator.system.lock": ["bert_estimator.cluster.hosts"],
 }
 
 
@@ -282,7 +285,7 @@ def test_json_is_read_in_one_module():
     """It bounds size and depth, and names the file."""
     for name, path in modules().items():
         calls = re.findall(r"json\.loads?\(", path.read_text(encoding="utf-8"))
-        assert not calls or name == "bert_estimator.json_files", f"{name} reads JSON itself"
+        assert not calls or name == "bert_estimator.system.json_files", f"{name} reads JSON itself"
 
 
 def test_test_files_have_names_of_their_own():
@@ -294,7 +297,7 @@ def test_test_files_have_names_of_their_own():
 def test_nothing_imports_keras_or_absent_parts_of_tensorflow():
     for name in modules():
         for imported in imports_of(name):
-            if name != "bert_estimator.legacy.keras":
+            if name != "bert_estimator.legacy.stand_ins.keras":
                 assert not in_package(imported, ["keras", "tf_keras", "tensorflow.keras"]), name
             assert not in_package(imported, ["tensorflow_estimator", "tensorflow_addons"]), name
 

@@ -6,7 +6,7 @@ import scipy.stats
 import sklearn.metrics
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import metrics
+from bert_estimator.model_fns import metrics
 
 BATCH = 7
 GENERATOR = np.random.default_rng(5)

@@ -45,7 +45,7 @@ def run(program, *arguments, **environment):
 
 WRITES = """
 import os, sys
-from bert_estimator import native_log
+from bert_estimator.system import native_log
 native_log.quiet()
 os.write(2, sys.argv[1].encode())
 """

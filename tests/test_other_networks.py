@@ -12,7 +12,7 @@ from tiny_run import bert_config, words, write_records
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.pretraining_data import PretrainingData, check_stages
+from bert_estimator.jobs.pretraining.data import PretrainingData, check_stages
 from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
 
 SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)

@@ -8,8 +8,9 @@ import pytest
 from fixtures import DATA
 from scripts import PRETRAINING
 
-from bert_estimator import paths, tpu
+from bert_estimator import tpu
 from bert_estimator.interchange import open_source
+from bert_estimator.system import paths
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.util import event_pb2
 
-from bert_estimator import modeling, optimization, precision, pretraining, tpu, update
-from bert_estimator.tpu.replica import Replica
-from input_pipelines.record_reader import RecordFiles
+from bert_estimator import modeling, optimization, precision, tpu
+from bert_estimator.model_fns import pretraining, update
+from bert_estimator.tpu.replicas.replica import Replica
+from input_pipelines.records.record_reader import RecordFiles
 
 CONFIG = modeling.BertConfig(
     vocab_size=40,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_estimator import provenance
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line import provenance
+from bert_estimator.command_line.provenance import Origin, Source
 
 TEXTS = {
     "flag": provenance.FLAG,

@@ -5,7 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from test_classification import CONFIG, REAL, B, F
 
-from bert_estimator import fine_tuning, question_answering, tpu, update
+from bert_estimator import tpu
+from bert_estimator.model_fns import fine_tuning, question_answering, update
 
 STARTS, ENDS = np.array([3, 0, 5, 1], np.int32), np.array([4, 0, 5, 2], np.int32)
 

@@ -22,10 +22,10 @@ from kills import Killed, kill_at_transfer
 from scripts import CLASSIFIER, PRETRAINING, SQUAD, TAGGER, end, start
 from tiny_run import metrics_of, without_timing
 
-from bert_estimator import storage
 from bert_estimator.interchange import __main__ as convert
 from bert_estimator.serving.embedder import Embedder
 from bert_estimator.serving.predictor import Predictor
+from bert_estimator.storage import remote
 
 SCRIPTS = {"pretraining": PRETRAINING, "labels": CLASSIFIER, "tags": TAGGER, "answers": SQUAD}
 
@@ -123,8 +123,8 @@ def metrics(folder):
 
 
 def copied(url, folder):
-    for name in storage.files(url):
-        storage.download(f"{url}/{name}", str(folder / name))
+    for name in remote.files(url):
+        remote.download(f"{url}/{name}", str(folder / name))
     return folder
 
 
@@ -180,7 +180,7 @@ def check_killed(name, last, number, data_of, tmp_path, monkeypatch, capsys):
     assert tempfile.gettempdir() not in printed.out + printed.err
     assert f"metrics: {url}/metrics.jsonl" in printed.out
     check_same(copied(url, tmp_path / "copy"), data / "whole")
-    settings = json.loads(storage.read(f"{url}/config.json"))["flags"]
+    settings = json.loads(remote.read(f"{url}/config.json"))["flags"]
     assert settings["output_dir"]["value"] == url
 
 
@@ -385,9 +385,9 @@ def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, m
     for folder, _, files in os.walk(data / "whole"):
         for file in files:
             path = os.path.join(folder, file)
-            storage.upload(path, f"{url}/{os.path.relpath(path, data / 'whole')}")
+            remote.upload(path, f"{url}/{os.path.relpath(path, data / 'whole')}")
     owner = json.dumps({"pid": 12, "host": "lost", "token": "x"}).encode()
-    storage.write(owner, f"{url}/owner.json")
+    remote.write(owner, f"{url}/owner.json")
     changes = {"do_train": False, "do_eval": True, "do_export": None, "keep_best_checkpoint": False}
     if name != "pretraining":
         ending = {"labels": "tsv", "tags": "conll", "answers": "json"}[name]
@@ -413,7 +413,7 @@ def test_results_beside_an_owner_that_may_have_ended(data_of, tmp_path, local, m
         own = {"curves.svg"} | ((uploaded | kept) & {"metrics.jsonl"})
         assert uploaded == expected[name] | (own if takes_over else set())
         assert kept == (set() if takes_over else own)
-        assert ("owner.json" in storage.files(url)) != bool(takes_over)
+        assert ("owner.json" in remote.files(url)) != bool(takes_over)
         shutil.rmtree(local)
         local.mkdir()
 
@@ -425,12 +425,12 @@ def test_other_commands_read_a_remote_run(data_of, tmp_path, capsys):
     for folder, _, names in os.walk(whole):
         for name in names:
             path = os.path.join(folder, name)
-            storage.upload(path, f"{url}/{os.path.relpath(path, whole)}")
-    before = set(storage.files(url))
+            remote.upload(path, f"{url}/{os.path.relpath(path, whole)}")
+    before = set(remote.files(url))
     reading = {"do_train": False, "do_export": False, "do_predict": True}
     given = flags("labels", data, url, predict_file=data / "dev.tsv", **reading)
     assert run("labels", given) == 0
-    new = set(storage.files(url)) - before
+    new = set(remote.files(url)) - before
     assert "test_results.tsv" in new
     assert {name for name in new if "events" not in name} <= {"test_results.tsv", "eval_report.tsv"}
     assert "owner.json" not in before | new

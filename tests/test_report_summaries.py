@@ -8,8 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from test_classification_report import counts_of, examples
 
-from bert_estimator import classification_report as report
-from bert_estimator import report_summaries
+from bert_estimator.model_fns import classification_report as report
+from bert_estimator.model_fns import report_summaries
 
 # What protobuf writes of TensorBoard's PrCurvePluginData(version=0, num_thresholds=201).
 CURVE_DATA = b"\x10\xc9\x01"

@@ -30,17 +30,17 @@ from tiny_run import (
 from tiny_run import classifier_flags as command
 
 import run_classifier
-from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line import flags
-from bert_estimator.interchange import Source, network_variables, open_source, tf1_checkpoint
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs import classification_config, seeds
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.jobs.fine_tuning import classification_config, seeds
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines import embedded_corpus
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
+from input_pipelines.embedded import embedded_corpus
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
 
 SCRIPT = os.path.abspath(run_classifier.__file__)
 WORDS = words(30)

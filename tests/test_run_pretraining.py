@@ -18,14 +18,13 @@ from tiny_run import pretraining_flags as command
 from toy import scalars
 
 import run_pretraining
-from bert_estimator import provenance
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.choices import OPTIMIZERS
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs import pretraining_config
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS
 

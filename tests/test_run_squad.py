@@ -11,11 +11,10 @@ from served import check_answers
 from tiny_run import bert_config, metrics_of, questions, squad_flags, write_questions
 
 import run_squad
-from bert_estimator import provenance
-from bert_estimator.command_line import flags
-from bert_estimator.jobs import question_answering_config, question_answering_data
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.jobs.fine_tuning import question_answering_config, question_answering_data
 from bert_estimator.recipes.answer_plans import RECIPES
-from input_pipelines import squad_files, squad_metrics
+from input_pipelines.tasks import squad_files, squad_metrics
 
 
 def main(arguments):
@@ -222,7 +221,7 @@ def test_the_exported_model_gives_the_logits(data, trained):
     import tensorflow.compat.v1 as tf
 
     from bert_estimator.tokenization import open_tokenizer
-    from input_pipelines.windows import Windows
+    from input_pipelines.tasks.windows import Windows
 
     (export,) = os.listdir(trained / "export")
     asked = squad_files.read(str(data / "dev2.json"), True, True)

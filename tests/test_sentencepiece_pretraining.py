@@ -9,9 +9,9 @@ from tiny_run import bert_config, metrics_of, pretraining_flags, steps_of
 import run_pretraining
 from bert_estimator.tokenization import open_tokenizer
 from input_pipelines import create_pretraining_data, create_vocabulary
-from input_pipelines import manifest as manifests
-from input_pipelines.record_reader import RecordFiles
-from input_pipelines.unigram import unigram_cross_entropy
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.record_reader import RecordFiles
+from input_pipelines.records.unigram import unigram_cross_entropy
 
 VOCAB_SIZE = 40
 

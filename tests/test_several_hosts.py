@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scripts import PRETRAINING
 
+from bert_estimator.cluster import hosts
 from bert_estimator.jobs import estimator as job_estimator
-from bert_estimator.tpu.program import hosts
 
 CORES = {"tpu_name": "rehearse:2", "do_train": True}
 

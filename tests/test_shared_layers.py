@@ -21,19 +21,14 @@ from tiny_run import (
 )
 
 import run_classifier
-from bert_estimator import fine_tuning, init_checkpoint
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.errors import ArgumentError
-from bert_estimator.interchange import (
-    architectures,
-    hugging_face,
-    hugging_face_config,
-    network_variables,
-    open_source,
-)
+from bert_estimator.interchange import architectures, network_variables, open_source
 from bert_estimator.interchange.__main__ import main as convert
+from bert_estimator.interchange.hugging_face import config_json, weight_files
 from bert_estimator.layers.dropout import Dropout
+from bert_estimator.model_fns import fine_tuning, init_checkpoint
 from bert_estimator.serving.embedder import Embedder
+from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 OWN = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2}
@@ -348,7 +343,7 @@ def test_a_classifier_of_electra_is_not_berts(tmp_path):
     head = {"output_weights": np.ones([2, 16]), "output_bias": np.ones([2])}
     message = "transformers does not have an ELECTRA with the heads output_weights in one model"
     with pytest.raises(ValueError, match=f"^{message}"):
-        hugging_face.write(str(tmp_path), source, {**weights, **head}, None)
+        weight_files.write(str(tmp_path), source, {**weights, **head}, None)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +357,7 @@ def test_a_classifier_of_electra_is_not_berts(tmp_path):
 )
 def test_configurations_of_transformers_that_cannot_be_built(values, message):
     with pytest.raises(ValueError, match=f"^here: {message}"):
-        hugging_face_config.config_of(values, "here")
+        config_json.config_of(values, "here")
 
 
 @pytest.mark.parametrize("embedding_size", [None, pytest.param(8, marks=pytest.mark.slow)])

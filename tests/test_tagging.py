@@ -5,8 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from test_classification import CONFIG, B, F
 
-from bert_estimator import classification, entities, fine_tuning, tagging, tpu, update
-from bert_estimator.tpu.replica import Replica
+from bert_estimator import tpu
+from bert_estimator.model_fns import classification, fine_tuning, tagging, update
+from bert_estimator.tokenization import entities
+from bert_estimator.tpu.replicas.replica import Replica
 
 LABELS = ("O", "B-X", "I-X")
 GENERATOR = np.random.default_rng(5)

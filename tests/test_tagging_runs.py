@@ -18,11 +18,10 @@ from tiny_run import (
 )
 
 import run_classifier
-from bert_estimator import entities
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.predictor import Predictor
-from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
-from input_pipelines import tag_files
+from bert_estimator.tokenization import SPECIAL_TOKENS, entities, train_sentencepiece, write_vocab
+from input_pipelines.tasks import tag_files
 
 COLUMNS = tag_files.Columns()
 TAGS = ("O", "B-LOW", "I-LOW")

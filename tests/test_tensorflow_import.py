@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import bert_estimator
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 from tests.support import project
 
 ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
@@ -33,7 +33,7 @@ def printed(code):
 def test_keras_is_imported_when_it_is_used():
     code = f"""
 import sys
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 import tensorflow.compat.v1 as tf1
 import tensorflow as tf2
@@ -47,7 +47,7 @@ print(tf2.keras.layers.Dense(3).units, len({KERAS}) > 100, tf1.keras.layers.Dens
 @pytest.mark.slow
 def test_keras_may_be_the_first_that_imports_tensorflow():
     code = """
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 import keras, tensorflow
 print(keras.optimizers.SGD().name)
@@ -58,7 +58,7 @@ print(keras.optimizers.SGD().name)
 def test_what_an_import_makes_is_not_searched_again():
     code = """
 import gc
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 before = gc.get_freeze_count()
 collections = sum(each['collections'] for each in gc.get_stats())
@@ -124,7 +124,7 @@ def test_a_broken_tensorflow(tmp_path):
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 tensorflow_import.prepare()
 for _ in range(2):
     try:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bert_estimator import ticker
+from bert_estimator.system import ticker
 
 
 def counting(name, enough):

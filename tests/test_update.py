@@ -7,8 +7,8 @@ import optimizer_steps
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import update
-from bert_estimator.tpu.replica import Replica
+from bert_estimator.model_fns import update
+from bert_estimator.tpu.replicas.replica import Replica
 
 FEATURES = np.array([[1.0], [2.0], [4.0]], np.float32)
 

@@ -12,9 +12,9 @@ from tiny_run import bert_config, copy_records, pretraining_flags, steps_of
 
 from bert_estimator.tokenization import open_tokenizer
 from bert_estimator.tpu.verbs import checkpoints
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import record_offsets
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records.record_reader import record_offsets
 
 
 @pytest.fixture(scope="module", params=SCRIPTS)

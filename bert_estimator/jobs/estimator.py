@@ -8,14 +8,16 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, malloc, sharding, tpu
+from bert_estimator import interchange, sharding, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.cluster import host_agreement, roll_call
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.interchange import hugging_face_config
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.tpu.program import devices, host_agreement, roll_call
-from bert_estimator.tpu.step import step_graph
+from bert_estimator.system import malloc
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step.xla import step_graph
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
@@ -52,7 +54,7 @@ def read_bert_config(config: JobConfig) -> BertConfig:
         flags.check(found, "bert_config_file", None, rule)
         return found
     with flags.named("bert_config_file"):
-        return hugging_face_config.read_any_config(path)
+        return config_json.read_any_config(path)
 
 
 def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Collection
 
-from bert_estimator.tpu import lock
+from bert_estimator.system import lock
 
 _RUN = "run"
 _KEPT = "kept"  # This file says that a local directory holds what was not uploaded.

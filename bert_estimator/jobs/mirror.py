@@ -37,13 +37,13 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from bert_estimator import paths, storage
+from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import owner
 from bert_estimator.jobs.local_folder import LocalFolder
 from bert_estimator.jobs.termination import Termination
-from bert_estimator.tpu import lock
-from bert_estimator.tpu.program import hosts
+from bert_estimator.storage import remote
+from bert_estimator.system import lock, paths
 
 # They are only written by a run; nothing of them is read when it is resumed.
 _NOT_COPIED = re.compile(
@@ -84,21 +84,21 @@ class Mirror:
         self.url = url.rstrip("/")
         self._local = LocalFolder(self.url)
         self.path = self._local.run
-        storage.show(self.path, self.url)
+        remote.show(self.path, self.url)
         self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
         self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
         self._host, self._owner = flags.find_hosts(), owner.Owner(self.url)
         self._thread, self._error, self._num_failures = None, None, 0
         self._is_agreed = self._host.number == 1  # on what the remote directory holds
         with flags.named("output_dir"):
-            storage.check(self.url)  # A wrong name is reported at once: this is tried only once.
+            remote.check(self.url)  # A wrong name is reported at once: this is tried only once.
             self._download()
 
     def _download(self):
         """Copies what the remote directory holds; removes here what it does not hold any more."""
         os.makedirs(self.path, exist_ok=True)
         for _ in range(_MOST_LISTINGS):
-            listed = storage.files(self.url)
+            listed = remote.files(self.url)
             is_written = owner.FILE in listed and not self._owner.is_this_process
             listed = {n: stat for n, stat in listed.items() if not _NOT_COPIED.fullmatch(n)}
             changed = [name for name, stat in listed.items() if self._remote.get(name) != stat]
@@ -120,9 +120,9 @@ class Mirror:
         for name, stat in stats.items():
             path = os.path.join(self.path, name)
             try:
-                storage.download(f"{self.url}/{name}", path)
-            except storage.StorageError:
-                if storage.check(f"{self.url}/{name}"):
+                remote.download(f"{self.url}/{name}", path)
+            except remote.StorageError:
+                if remote.check(f"{self.url}/{name}"):
                     raise
                 continue  # The process that trains there meanwhile has removed it.
             self._uploaded[name], self._remote[name] = _signature(path), stat
@@ -164,7 +164,7 @@ class Mirror:
         try:
             self._download()  # The owner before may have uploaded more since this command began.
         except (Exception, KeyboardInterrupt, SystemExit):
-            with contextlib.suppress(storage.StorageError):
+            with contextlib.suppress(remote.StorageError):
                 self._owner.release()
             raise
 
@@ -226,7 +226,7 @@ class Mirror:
         try:
             self._upload(*snapshot)
             self._num_failures = 0
-        except storage.StorageError as error:
+        except remote.StorageError as error:
             self._num_failures += 1
             if self._num_failures >= _MOST_FAILURES:
                 self._error = error
@@ -269,11 +269,11 @@ class Mirror:
             for rank, name in sorted(ranked):
                 self._owner.check()
                 if rank == _RANK_OF_REMOVALS:
-                    storage.remove(f"{self.url}/{name}")
+                    remote.remove(f"{self.url}/{name}")
                     del self._uploaded[name]
                     continue
                 path = os.path.join(folder, name)
-                storage.upload(path, f"{self.url}/{name}")
+                remote.upload(path, f"{self.url}/{name}")
                 num_bytes += os.path.getsize(path)
                 self._uploaded[name] = changed[name]
         finally:
@@ -289,15 +289,15 @@ class Mirror:
             self._upload_rest()
         except lock.InUseError:
             raise
-        except storage.StorageError as error:
-            raise storage.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
+        except remote.StorageError as error:
+            raise remote.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
         except (Exception, KeyboardInterrupt, SystemExit):
             _warn(f"{self._local.keep()}. {advice}.")
             raise
         self._local.remove()
 
     def _upload_rest(self):
-        with contextlib.suppress(storage.StorageError):
+        with contextlib.suppress(remote.StorageError):
             self.wait()
         folder, changed, gone = self._snapshot()
         anothers = {}
@@ -322,7 +322,7 @@ class Mirror:
         It has written them since they were copied here. Or it owns the run, and what it writes is
         more than this command has read of it; it does not need the results of this command.
         """
-        other, stats = self._owner.other(), storage.files(self.url)
+        other, stats = self._owner.other(), remote.files(self.url)
         anothers = {}
         for name in names & set(stats):
             if other and not _RESULTS.fullmatch(name):

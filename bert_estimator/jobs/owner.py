@@ -8,8 +8,8 @@ import json
 import secrets
 from typing import Any
 
-from bert_estimator import json_files, storage
-from bert_estimator.tpu import lock
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files, lock
 
 FILE = "owner.json"
 
@@ -50,7 +50,7 @@ class Owner:
         self._token = secrets.token_hex(8)
         description = json_files.parse(lock.description_of_this_process(), FILE)
         text = json.dumps({**description, "token": self._token}, indent=1)
-        storage.write(text.encode(), self._url)
+        remote.write(text.encode(), self._url)
         self.check()
 
     def other(self) -> dict[str, Any]:
@@ -74,11 +74,11 @@ class Owner:
     def release(self) -> None:
         """Gives the run free if this process owns it."""
         if self.is_this_process:
-            storage.remove(self._url)
+            remote.remove(self._url)
             self._token = None
 
     def _read(self):
-        data = storage.read(self._url)
+        data = remote.read(self._url)
         try:
             return json_files.parse(data or b"{}", self._url)
         except json_files.JsonError:

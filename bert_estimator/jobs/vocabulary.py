@@ -7,13 +7,14 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, storage, tokenization
+from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
-from input_pipelines import default_data
+from bert_estimator.jobs.fine_tuning.config import Config, FineTuningConfig
+from bert_estimator.storage import remote
+from input_pipelines.embedded import default_data
 
 # Tokens of this kind wait for other names; the network has not learned anything of them.
 _UNUSED = "[unused"
@@ -105,7 +106,7 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     if config.vocab_file:
         open_tokenizer(config, config.vocab_file, bert_config)
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(storage.local(config.vocab_file), vocab_file)
+            shutil.copy(remote.local(config.vocab_file), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file
@@ -174,7 +175,7 @@ def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return
     with flags.named("vocab_file"):
-        differs = _first_difference(kept, storage.local(vocab_file))
+        differs = _first_difference(kept, remote.local(vocab_file))
     if differs is not None:
         number, theirs, ours = differs
         raise flags.FlagError(

@@ -12,9 +12,8 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import native_log, paths, standard_streams, ticker
 from bert_estimator.legacy import children
-from bert_estimator.tpu import lock
+from bert_estimator.system import lock, native_log, paths, standard_streams, ticker
 
 
 def main(argv: list[str]) -> int:

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from bert_estimator import __version__, paths, standard_streams, storage, ticker
+from bert_estimator import __version__
 from bert_estimator.serving.texts import BATCH_SIZE
+from bert_estimator.storage import remote
+from bert_estimator.system import paths, standard_streams, ticker
 
 
 def parser(module: str, description: str, model_help: str) -> argparse.ArgumentParser:
@@ -86,7 +88,7 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        print(f"{name}: {storage.shown(error)}", file=sys.stderr)
+        print(f"{name}: {remote.shown(error)}", file=sys.stderr)
         return 2
     return 1 if errors else 0
 

@@ -29,10 +29,10 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import disk_errors, malloc, standard_streams, tensorflow_import
-from bert_estimator.choices import POOLINGS
+from bert_estimator.command_line.choices import POOLINGS
 from bert_estimator.serving import commands, lines
 from bert_estimator.serving.texts import BATCHES_TOGETHER
+from bert_estimator.system import disk_errors, malloc, standard_streams, tensorflow_import
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 

@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, modeling
-from bert_estimator.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import hugging_face_config, loading, network_variables
+from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
+from bert_estimator.interchange import loading, network_variables
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.layers import primitives
 from bert_estimator.serving import texts as texts_lib
 from bert_estimator.serving.texts import Text
-from input_pipelines.features import Features
+from input_pipelines.tasks.features import Features
 
 
 class Embedder:
@@ -76,7 +77,7 @@ class Embedder:
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         source = interchange.open_source(path, checkpoint)
-        given = bert_config_file and hugging_face_config.read_any_config(bert_config_file)
+        given = bert_config_file and config_json.read_any_config(bert_config_file)
         source = source.with_files(given or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
         encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}

@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import entities, malloc, tensorflow_import
 from bert_estimator.serving import commands, exported_model, lines
 from bert_estimator.serving.texts import (
     BATCH_SIZE,
@@ -36,10 +35,12 @@ from bert_estimator.serving.texts import (
     check_characters,
     example_of,
 )
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Sentence
+from bert_estimator.system import malloc, tensorflow_import
+from bert_estimator.tokenization import entities
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
 
 
 class Predictor:

@@ -5,7 +5,7 @@ from numbers import Integral
 
 import numpy as np
 
-from input_pipelines.examples import Example
+from input_pipelines.tasks.examples import Example
 
 BATCH_SIZE = 32
 # Commands sort the lines of up to so many batches, if that many have arrived.

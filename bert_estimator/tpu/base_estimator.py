@@ -11,14 +11,15 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, checks, lock, warm_start
+from bert_estimator.cluster import hosts
+from bert_estimator.system import lock
+from bert_estimator.tpu import call, checks, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
-from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step.local_step import LocalStep
-from bert_estimator.tpu.step.session_step import SessionStep
-from bert_estimator.tpu.step.xla_step import XlaStep
+from bert_estimator.tpu.step.session.local_step import LocalStep
+from bert_estimator.tpu.step.session.session_step import SessionStep
+from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 from bert_estimator.tpu.verbs.opened_run import opened_run
 

@@ -10,8 +10,8 @@ import numbers
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import paths
-from bert_estimator.tpu.program import cluster_task
+from bert_estimator.cluster import cluster_task
+from bert_estimator.system import paths
 from bert_estimator.tpu.tpu_config import TPUConfig
 
 _DEFAULT_SAVE_SECS = 600

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bert_estimator.choices import CORES_PER_REPLICA
+from bert_estimator.cluster import cluster_task
+from bert_estimator.command_line.choices import CORES_PER_REPLICA
 from bert_estimator.tpu.checks import checked, positive_int
-from bert_estimator.tpu.program import cluster_task
 
 
 class InputPipelineConfig:

@@ -15,10 +15,10 @@ from bert_estimator.tokenization import (
     SentencePieceTokenizer,
     write_vocab,
 )
-from input_pipelines import answers
-from input_pipelines.answers import Search
-from input_pipelines.squad_files import Answer, Question
-from input_pipelines.windows import Windows
+from input_pipelines.tasks import answers
+from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.squad_files import Answer, Question
+from input_pipelines.tasks.windows import Windows
 
 __all__ = ["golden_windows"]  # a fixture
 

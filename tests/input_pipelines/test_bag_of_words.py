@@ -4,7 +4,7 @@ import numpy as np
 import sklearn.linear_model
 from number_features import features_of
 
-from input_pipelines import bag_of_words
+from input_pipelines.tasks import bag_of_words
 
 VOCAB = 110
 GENERATOR = np.random.default_rng(3)

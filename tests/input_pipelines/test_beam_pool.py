@@ -4,12 +4,13 @@ import types
 
 import pytest
 
-from input_pipelines import beam_pool, create_pretraining_data, creation
-from input_pipelines.beam_pool import BeamPool
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.text_parts import split_files
-from input_pipelines.worker_pool import WorkerError
+from input_pipelines import create_pretraining_data
+from input_pipelines.creation import beam_pool, stages
+from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.worker_pool import WorkerError
+from input_pipelines.text.text_parts import split_files
 
 MULTI_PROCESSING = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
@@ -47,7 +48,7 @@ def fail(task):
 @pytest.mark.parametrize("options", [(), MULTI_PROCESSING], ids=["direct", "multi_processing"])
 def test_beam_writes_what_this_process_writes(tmp_path, write, monkeypatch, options, masking):
     pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-    monkeypatch.setattr(creation, "_BUCKET_TOKENS", 200)
+    monkeypatch.setattr(stages, "_BUCKET_TOKENS", 200)
     pool = BeamPool("DirectRunner", options, str(tmp_path))
     assert write("beam", pool, masking) == write("here", None, masking)
     assert sorted(os.listdir(tmp_path)) == ["beam", "here", "text.txt"]

@@ -1,5 +1,5 @@
-from input_pipelines import companions
-from input_pipelines import manifest as manifests
+from input_pipelines.records import manifest as manifests
+from input_pipelines.text import companions
 
 
 def test_names_of_what_lies_beside_records():

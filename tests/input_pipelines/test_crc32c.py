@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.crc32c import crc32c, masked_crc32c, masked_crc32c_of_strings
+from input_pipelines.records.crc32c import crc32c, masked_crc32c, masked_crc32c_of_strings
 
 
 def crc_of(data):

@@ -8,13 +8,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
-from input_pipelines import creation, pretraining_records
-from input_pipelines import manifest as manifests
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles, find_record_files
-from input_pipelines.text_parts import split_files
-from input_pipelines.worker_pool import WorkerPool
+from input_pipelines.creation import pretraining_records, stages
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.worker_pool import WorkerPool
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.record_reader import RecordFiles, find_record_files
+from input_pipelines.text.text_parts import split_files
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
@@ -24,8 +24,8 @@ SETTINGS = CreationSettings(
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Makes groups and buckets so small that a short text has several of each."""
-    monkeypatch.setattr(creation, "_GROUP_TOKENS", 40)
-    monkeypatch.setattr(creation, "_BUCKET_TOKENS", 60)
+    monkeypatch.setattr(stages, "_GROUP_TOKENS", 40)
+    monkeypatch.setattr(stages, "_BUCKET_TOKENS", 60)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # it takes longer than everything else
 
 
@@ -96,16 +96,16 @@ def test_sentencepiece_whole_words_and_sentence_order(tmp_path, documents, maski
 def test_several_groups_and_pieces(tmp_path, create, monkeypatch):
     calls = []
     for name in ("write_pairs", "write_piece", "join_pieces", "tokenize"):
-        function = getattr(creation, name)
+        function = getattr(stages, name)
         monkeypatch.setattr(
-            creation, name, lambda task, f=function, n=name: (calls.append(n), f(task))[1]
+            stages, name, lambda task, f=function, n=name: (calls.append(n), f(task))[1]
         )
     create(tmp_path / "a")
     # 240 tokens: 6 groups, each with 3 passes; 720 tokens of all passes: 6 pieces of each file.
     numbers = {name: calls.count(name) for name in calls}
     assert numbers.pop("tokenize") > 2
     assert numbers == {"write_pairs": 18, "write_piece": 12, "join_pieces": 2}
-    monkeypatch.setattr(creation, "_MANY_GROUPS", 6)
+    monkeypatch.setattr(stages, "_MANY_GROUPS", 6)
     calls.clear()
     whole = create(tmp_path / "b")
     assert calls.count("write_pairs") == 6
@@ -120,12 +120,12 @@ def test_the_records_do_not_depend_on_files_and_parts(tmp_path, create):
 
 
 def test_each_document_is_drawn_into_a_group():
-    chosen = creation.group_of(np.arange(10_000), seed=1, num_groups=7)
+    chosen = stages.group_of(np.arange(10_000), seed=1, num_groups=7)
     assert set(chosen.tolist()) == set(range(7))
     assert abs(np.bincount(chosen) - 10_000 / 7).max() < 200
-    assert (creation.group_of(np.arange(10_000), 2, 7) != chosen).mean() > 0.8
+    assert (stages.group_of(np.arange(10_000), 2, 7) != chosen).mean() > 0.8
     # A text of one group is one group whatever the seed.
-    assert not creation.group_of(np.arange(10), 3, 1).any()
+    assert not stages.group_of(np.arange(10), 3, 1).any()
 
 
 class Calls:
@@ -180,7 +180,7 @@ def test_a_kill_while_the_finished_work_is_removed(tmp_path, create, monkeypatch
 
     expected = create(tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        patch.setattr(creation.shutil, "rmtree", kill)
+        patch.setattr(stages.shutil, "rmtree", kill)
         create(tmp_path / "killed")
     files = [path for path in (tmp_path / "killed" / ".0.tfrecord.work").rglob("*.*")]
     removed = [path for path in files if path.suffix != kept]
@@ -193,7 +193,7 @@ def test_a_kill_while_the_finished_work_is_removed(tmp_path, create, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "bucket_tokens"), [(1, 60), (2, 60), (1, 720), (2, 360)])
 def test_every_kill_resumes_to_the_same_bytes(tmp_path, create, monkeypatch, files, bucket_tokens):
-    monkeypatch.setattr(creation, "_BUCKET_TOKENS", bucket_tokens)
+    monkeypatch.setattr(stages, "_BUCKET_TOKENS", bucket_tokens)
     assert_resumes(tmp_path, create, files, every=1)
 
 
@@ -240,7 +240,7 @@ def test_a_vocabulary_that_was_changed_is_read_again(
 
     before = create(tmp_path / "before")
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, creation, "write_piece", lambda *_: True)
+        kills.kill_before(patch, stages, "write_piece", lambda *_: True)
         create(tmp_path / "killed")
     lines = path.read_text().split()
     path.write_text("\n".join([*lines[:5], *reversed(lines[5:])]) + "\n")
@@ -260,7 +260,7 @@ def test_records_cannot_be_read_before_all_are_there(tmp_path, create, monkeypat
         with monkeypatch.context() as patch, pytest.raises(kills.Killed):
             # The second task of a stage, so that one of two files may be new already.
             tasks = itertools.count()
-            kills.kill_before(patch, creation, stage, lambda *_, n=tasks: next(n) == 1)
+            kills.kill_before(patch, stages, stage, lambda *_, n=tasks: next(n) == 1)
             create(tmp_path / "x", masking="dynamic")
         if is_complete:
             assert find_record_files(str(tmp_path / "x")) == earlier

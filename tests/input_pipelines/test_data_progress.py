@@ -1,6 +1,6 @@
 import io
 
-from input_pipelines.progress import EVERY_SECS, Progress
+from bert_estimator.system.progress import EVERY_SECS, Progress
 
 
 class Terminal(io.StringIO):

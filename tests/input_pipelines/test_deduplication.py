@@ -3,7 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from input_pipelines.deduplication import ExactDuplicates, HashSet, NearDuplicates
+from input_pipelines.text.deduplication import ExactDuplicates, HashSet, NearDuplicates
 
 
 def text(generator, number):
@@ -64,7 +64,7 @@ def test_near_duplicates_by_similarity(share, least, most):
 def test_long_documents_are_hashed_in_blocks(monkeypatch):
     document = sentences(text(np.random.default_rng(4), 3000))
     whole = NearDuplicates().signature(document)
-    monkeypatch.setattr("input_pipelines.deduplication._AT_ONCE", 100)
+    monkeypatch.setattr("input_pipelines.text.deduplication._AT_ONCE", 100)
     np.testing.assert_array_equal(NearDuplicates().signature(document), whole)
 
 

@@ -6,11 +6,11 @@ import locked
 import numpy as np
 import pytest
 
-from bert_estimator.tpu import lock
-from input_pipelines import default_data, embedded_corpus
-from input_pipelines import manifest as manifests
-from input_pipelines.pretraining_features import open_pretraining_records
-from input_pipelines.unigram import unigram_cross_entropy
+from bert_estimator.system import lock
+from input_pipelines.embedded import default_data, embedded_corpus
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.pretraining_features import open_pretraining_records
+from input_pipelines.records.unigram import unigram_cross_entropy
 
 NOUNS = ["spam", "egg", "ham", "bacon", "sausage", "bean"]
 

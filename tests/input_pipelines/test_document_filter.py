@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from input_pipelines import document_filter
-from input_pipelines.document_filter import DocumentFilter, in_words
-from input_pipelines.documents import TextOptions
+from input_pipelines.text import document_filter
+from input_pipelines.text.document_filter import DocumentFilter, in_words
+from input_pipelines.text.documents import TextOptions
 
 ENGLISH = [
     "The committee will meet on Tuesday to discuss the proposal for a new library.",

@@ -4,7 +4,7 @@ import os
 import pytest
 from commands import MAINS
 
-from input_pipelines.documents import TextOptions, find_files, read_documents
+from input_pipelines.text.documents import TextOptions, find_files, read_documents
 
 
 def write(tmp_path, name, content):

@@ -4,8 +4,13 @@ import sys
 
 import pytest
 
-from input_pipelines import embedded_corpus
-from input_pipelines.embedded_corpus import prose, split, split_sentences, without_repetitions
+from input_pipelines.embedded import embedded_corpus
+from input_pipelines.embedded.embedded_corpus import (
+    prose,
+    split,
+    split_sentences,
+    without_repetitions,
+)
 
 DOCSTRING = """Return the spam of a *given* kind, as the manual says.
 
@@ -159,7 +164,7 @@ def test_the_language_reference_of_this_python():
 
 def test_reading_the_corpus_imports_nothing_of_it():
     program = (
-        "import sys; from input_pipelines import embedded_corpus as e;"
+        "import sys; from input_pipelines.embedded import embedded_corpus as e;"
         "next(e.documents(e.directory_of_sources()));"
         "sys.exit(bool({'pydoc_data', 'tensorflow', 'this'} & set(sys.modules)))"
     )

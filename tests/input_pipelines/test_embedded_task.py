@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from input_pipelines import embedded_corpus, embedded_task
+from input_pipelines.embedded import embedded_corpus, embedded_task
 
 
 @pytest.fixture(scope="module")

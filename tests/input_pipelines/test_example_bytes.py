@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines import example_bytes
+from input_pipelines.creation import example_bytes
 
 
 def test_equals_protocol_buffers():

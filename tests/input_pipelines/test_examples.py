@@ -2,8 +2,8 @@
 
 import pytest
 
-from input_pipelines import examples, tasks
-from input_pipelines.table_files import TableError
+from input_pipelines.tasks import examples, task_table
+from input_pipelines.tasks.table_files import TableError
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 
@@ -25,14 +25,14 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
 def test_wrong_files_are_named_with_the_line_and_what_is_allowed(tmp_path, name, text, message):
     (tmp_path / "train.tsv").write_text(text)
     with pytest.raises(TableError) as caught:
-        examples.training_examples(tasks.TASKS[name].of(str(tmp_path)))
+        examples.training_examples(task_table.TASKS[name].of(str(tmp_path)))
     assert str(caught.value).startswith(f"{tmp_path}/train.tsv{message}")
 
 
 @pytest.mark.parametrize("label", ["much", "nan", "inf", "1e39", "", "null"])
 def test_labels_that_are_no_numbers(tmp_path, label):
     (tmp_path / "t.tsv").write_text(f"text\tscore\na\t{label}\n")
-    task = tasks.own_task("regression", str(tmp_path / "t.tsv"), None, None)
+    task = task_table.own_task("regression", str(tmp_path / "t.tsv"), None, None)
     message = f"t.tsv:2: the label is '{label}'; it must be a number, at most 3.4e38"
     with pytest.raises(TableError, match=message):
         examples.training_examples(task)
@@ -40,7 +40,7 @@ def test_labels_that_are_no_numbers(tmp_path, label):
 
 def test_a_text_that_is_none(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": 3, "score": 1}\n')
-    task = tasks.own_task("regression", str(tmp_path / "t.jsonl"), None, None)
+    task = task_table.own_task("regression", str(tmp_path / "t.jsonl"), None, None)
     with pytest.raises(TableError, match=r"t.jsonl:1: 'text' is 3; it must be a text"):
         examples.training_examples(task)
 

@@ -6,11 +6,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from commands import MAINS
 
-from bert_estimator.jobs import pretraining_config, pretraining_data
-from input_pipelines import creation, held_out, unigram
-from input_pipelines import manifest as manifests
-from input_pipelines.documents import is_held_out
-from input_pipelines.record_reader import find_record_files, find_record_sets
+from bert_estimator.jobs.pretraining import config as pretraining_config
+from bert_estimator.jobs.pretraining import data as pretraining_data
+from input_pipelines.creation import held_out, stages
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records import unigram
+from input_pipelines.records.record_reader import find_record_files, find_record_sets
+from input_pipelines.text.documents import is_held_out
 
 FRACTION = 0.25
 
@@ -163,7 +165,7 @@ def test_only_the_fractions_own_errors_name_it(tmp_path, vocab_file, capsys):
 
 def test_the_held_out_work_of_another_creation_is_removed(tmp_path, vocab_file, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, creation, "write_piece", lambda *_: True)
+        kills.kill_before(patch, stages, "write_piece", lambda *_: True)
         create(tmp_path, vocab_file)
     assert os.listdir(tmp_path / "data") == [".heldout.b.tfrecord.work"]
     assert create(tmp_path, vocab_file, "--eval_fraction=0") == 0

@@ -4,9 +4,9 @@ import random
 import numpy as np
 import pytest
 
-from input_pipelines import instances
-from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import (
+from input_pipelines.creation import instances
+from input_pipelines.creation.flat_text import FlatText
+from input_pipelines.creation.instances import (
     CreationSettings,
     Pairs,
     Span,

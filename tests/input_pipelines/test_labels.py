@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from input_pipelines import examples, labels, tasks
-from input_pipelines.table_files import TableError
+from input_pipelines.tasks import examples, labels, task_table
+from input_pipelines.tasks.table_files import TableError
 
 
 def own(tmp_path, *cells, kind="classification"):
     """Returns a task whose training file has these labels."""
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"text": "a", "label": cell}) + "\n" for cell in cells))
-    return tasks.own_task(kind, str(path), None, None)
+    return task_table.own_task(kind, str(path), None, None)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_numbers_that_cannot_work(tmp_path, cell):
 def test_a_training_file_with_one_label_is_warned_about(tmp_path, capsys, kind, cells, is_warned):
     task = own(tmp_path, *cells, kind=kind)
     if kind == "multi_label":
-        task = tasks.own_task(kind, task.train, None, None, labels=("a", "b"))
+        task = task_table.own_task(kind, task.train, None, None, labels=("a", "b"))
     examples.training_examples(task)
     warning = f"WARNING: {tmp_path}/t.jsonl:1: from this line on, all 2 training examples have the"
     assert capsys.readouterr().out.startswith(warning) == is_warned

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from input_pipelines import manifest as manifests
+from input_pipelines.records import manifest as manifests
 
 MANIFEST = manifests.Manifest(
     max_seq_length=8,

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 
 from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
-from input_pipelines.dynamic_masking import DynamicMasking
-from input_pipelines.masking import Masking
+from input_pipelines.records.dynamic_masking import DynamicMasking
+from input_pipelines.records.masking import Masking
 
 CLS, SEP, MASK = 2, 3, 4
 

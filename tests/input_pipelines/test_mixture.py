@@ -3,11 +3,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from batches import batches, context
 
-from bert_estimator import paths
-from input_pipelines.mixture import mixture, shares_of
-from input_pipelines.order import SHARES, BatchOrder, mixed_order, record_order
-from input_pipelines.pretraining_input import input_fn_builder
-from input_pipelines.record_reader import RecordFiles, find_record_sets
+from bert_estimator.system import paths
+from input_pipelines.records.mixture import mixture, shares_of
+from input_pipelines.records.order import SHARES, BatchOrder, mixed_order, record_order
+from input_pipelines.records.pretraining_input import input_fn_builder
+from input_pipelines.records.record_reader import RecordFiles, find_record_sets
 
 PARTS = [(30, 700), (11, 300)]
 

@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from input_pipelines.order import BatchOrder, record_order
+from input_pipelines.records.order import BatchOrder, record_order
 
 
 @pytest.mark.parametrize("num_records", [1, 2, 3, 7, 63, 64, 65, 1000, 4097])

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines import manifest as manifests
-from input_pipelines import packed_records, record_bytes
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import Pairs, spans_of_document
-from input_pipelines.packed_records import open_packing
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordError, RecordFiles
+from input_pipelines.creation import record_bytes
+from input_pipelines.creation.flat_text import FlatText
+from input_pipelines.creation.instances import Pairs, spans_of_document
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records import packed_records
+from input_pipelines.records.packed_records import open_packing
+from input_pipelines.records.record_reader import RecordError, RecordFiles
 
 CLS, SEP, MASK = 2, 3, 4
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from input_pipelines import pair_files
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.flat_text import FlatText
-from input_pipelines.instances import Pairs, make_pairs
+from input_pipelines.creation import pair_files
+from input_pipelines.creation.flat_text import FlatText
+from input_pipelines.creation.instances import Pairs, make_pairs
+from input_pipelines.creation.settings import CreationSettings
 
 
 def rows_of(pairs):

@@ -6,13 +6,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tiny_run import copy_records
 
-from input_pipelines import manifest as manifests
-from input_pipelines.pretraining_features import (
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.pretraining_features import (
     PretrainingFeatures,
     check_range,
     open_pretraining_records,
 )
-from input_pipelines.record_reader import RecordError, RecordFiles, record_offsets
+from input_pipelines.records.record_reader import RecordError, RecordFiles, record_offsets
 
 F, P, VOCAB, SEGMENTS = 16, 4, 50, 3
 

@@ -7,12 +7,12 @@ import tensorflow.compat.v1 as tf
 from batches import batches, context
 from tiny_run import copy_records
 
-from input_pipelines import manifest
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.order import record_order
-from input_pipelines.pretraining_input import cast_features, input_fn_builder
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles, record_offsets
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest
+from input_pipelines.records.order import record_order
+from input_pipelines.records.pretraining_input import cast_features, input_fn_builder
+from input_pipelines.records.record_reader import RecordFiles, record_offsets
 
 
 @pytest.fixture

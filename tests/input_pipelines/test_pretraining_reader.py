@@ -11,13 +11,13 @@ import tensorflow.compat.v1 as tf
 from batches import batches, context
 from tiny_run import copy_records
 
-from input_pipelines import manifest as manifests
-from input_pipelines import pretraining_reader
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_input import input_fn_builder
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles, record_offsets
-from input_pipelines.unigram import unigram_cross_entropy
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records import pretraining_reader
+from input_pipelines.records.pretraining_input import input_fn_builder
+from input_pipelines.records.record_reader import RecordFiles, record_offsets
+from input_pipelines.records.unigram import unigram_cross_entropy
 
 
 def input_fn(files, is_training=True, **options):
@@ -290,7 +290,7 @@ def test_a_negative_number_of_bad_records(record_files):
 _THREADS = """
 import os, sys
 import tensorflow.compat.v1 as tf
-from input_pipelines.pretraining_input import input_fn_builder
+from input_pipelines.records.pretraining_input import input_fn_builder
 
 with tf.Graph().as_default():
     if sys.argv[1:]:

@@ -8,12 +8,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import Casing
-from input_pipelines import creation
-from input_pipelines import manifest as manifests
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles
-from input_pipelines.text_parts import split_files
+from input_pipelines.creation import stages
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.record_reader import RecordFiles
+from input_pipelines.text.text_parts import split_files
 
 SETTINGS = CreationSettings(
     max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
@@ -126,13 +126,13 @@ def test_a_vocabulary_that_changes_meanwhile(
     original = pathlib.Path(vocab_file).read_bytes()
     own.write_bytes(original)
 
-    do_stage = getattr(creation, stage)
+    do_stage = getattr(stages, stage)
 
     def change(*args):  # another vocabulary gets the same name, while records are made
         own.write_bytes(original.replace(b"w1\nw2\n", b"w2\nw1\n"))
         return do_stage(*args)
 
-    monkeypatch.setattr(creation, stage, change)
+    monkeypatch.setattr(stages, stage, change)
     text = split_files([text_file]) if is_file else documents
     files = [str(tmp_path / "out" / "x.tfrecord")]
     (tmp_path / "out").mkdir()
@@ -150,14 +150,14 @@ def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file
     own = tmp_path / "vocab.txt"
     own.write_bytes(pathlib.Path(vocab_file).read_bytes() + b"more\n")
     sha256 = manifests.sha256_of_file(vocab_file)
-    work = creation.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
+    work = stages.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
     with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
         work.tokenizer  # noqa: B018
 
 
 def test_unfinished_work_of_earlier_versions_goes_on():
     """What names the work's directories is as it was, unless the casing is a new one."""
-    work = creation.Work("", "vocab.txt", "sha", Casing(True), SETTINGS, False, ("x",))
+    work = stages.Work("", "vocab.txt", "sha", Casing(True), SETTINGS, False, ("x",))
     assert work.vocabulary == ["sha", True]
     work = dataclasses.replace(work, casing=Casing(False, True))
     assert work.vocabulary == ["sha", False, True]

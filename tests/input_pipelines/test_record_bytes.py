@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.instances import Pairs
-from input_pipelines.record_bytes import PackedRecords, StaticRecords
+from input_pipelines.creation.instances import Pairs
+from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
+from input_pipelines.creation.settings import CreationSettings
 
 CLS, SEP, MASK = 2, 3, 4
 

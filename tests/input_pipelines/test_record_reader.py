@@ -1,7 +1,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.record_reader import (
+from input_pipelines.records.record_reader import (
     RecordError,
     RecordFiles,
     find_record_files,

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from commands import MAINS
 
-from input_pipelines import manifest as manifests
+from input_pipelines.records import manifest as manifests
 
 server = pytest.importorskip("moto.server", reason="needs moto (pip: 'moto[server]')")
 pytest.importorskip("s3fs", reason="needs s3fs")

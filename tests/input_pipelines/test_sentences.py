@@ -1,6 +1,6 @@
 import pytest
 
-from input_pipelines.sentences import split, split_text
+from input_pipelines.text.sentences import split, split_text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from input_pipelines import shards
+from input_pipelines.records import shards
 
 
 def test_names_and_sets():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from number_features import features_of
 
-from input_pipelines import sorted_batches
-from input_pipelines.sorted_batches import SortedBatches
+from input_pipelines.tasks import sorted_batches
+from input_pipelines.tasks.sorted_batches import SortedBatches
 
 
 def examples(number, seed=3):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from input_pipelines import squad_files
-from input_pipelines.squad_files import (
+from input_pipelines.tasks import squad_files
+from input_pipelines.tasks.squad_files import (
     Answer,
     Question,
     SquadError,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_estimator import question_answering
-from input_pipelines.squad_metrics import Score, best_threshold, evaluate, normalize, score
+from bert_estimator.model_fns import question_answering
+from input_pipelines.tasks.squad_metrics import Score, best_threshold, evaluate, normalize, score
 
 HALF, THIRD = 1 / 2, 1 / 3
 

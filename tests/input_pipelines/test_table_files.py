@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipelines.table_files import TableError, cell, read_columns, read_rows
+from input_pipelines.tasks.table_files import TableError, cell, read_columns, read_rows
 
 
 def rows(tmp_path, name, data, **options):

@@ -5,8 +5,8 @@ import pytest
 
 from bert_estimator.tokenization import train_sentencepiece
 from bert_estimator.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Sentence
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
 
 
 def test_first_pieces_have_the_tags(tokenizer):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from input_pipelines import tag_files
-from input_pipelines.table_files import TableError
-from input_pipelines.tag_files import Columns, Sentence
+from input_pipelines.tasks import tag_files
+from input_pipelines.tasks.table_files import TableError
+from input_pipelines.tasks.tag_files import Columns, Sentence
 
 TAGS = ("O", "B-X", "I-X")
 CONLL = "-DOCSTART- -X- O\n\nEU NNP B-X\nrejects VBZ O\n\n\ncalls NNS I-X\n"

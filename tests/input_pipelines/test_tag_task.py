@@ -2,8 +2,9 @@
 
 import pytest
 
-from input_pipelines import embedded_corpus, embedded_tags, tag_task
-from input_pipelines.tag_files import Sentence
+from input_pipelines.embedded import embedded_corpus, embedded_tags
+from input_pipelines.tasks import tag_task
+from input_pipelines.tasks.tag_files import Sentence
 
 
 @pytest.mark.parametrize(

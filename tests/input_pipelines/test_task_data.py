@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 from number_features import Numbers
 
-from input_pipelines import embedded_task, task_data, tasks
-from input_pipelines.examples import Example
+from input_pipelines.embedded import embedded_task
+from input_pipelines.tasks import task_data, task_table
+from input_pipelines.tasks.examples import Example
 
 HEADER = "sentence1\tsentence2\tlabel\n"
 
@@ -15,7 +16,7 @@ HEADER = "sentence1\tsentence2\tlabel\n"
 def task(tmp_path):
     (tmp_path / "train.tsv").write_text(HEADER + "1 2\t3\tb\n4\t5\ta\n6\t7\tb\n")
     (tmp_path / "dev.tsv").write_text(HEADER + "8\t9\ta\n8\t9\tb\n8\t8\tb\n7\t7\tb\n")
-    return tasks.own_task(
+    return task_table.own_task(
         "classification", f"{tmp_path}/train.tsv", f"{tmp_path}/dev.tsv", f"{tmp_path}/dev.tsv"
     )
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from input_pipelines import examples, tasks
-from input_pipelines.table_files import TableError
+from input_pipelines.tasks import examples, task_table
+from input_pipelines.tasks.table_files import TableError
 
 _MNLI = "index\tpromptID\tpairID\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
 _MNLI += "sentence2_parse\tsentence1\tsentence2"
@@ -87,12 +87,12 @@ def write(path, text):
 
 
 def test_all_of_glue_is_tested():
-    assert set(FILES) == set(tasks.TASKS)
+    assert set(FILES) == set(task_table.TASKS)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_glue(tmp_path, capsys, name):
-    task = tasks.named(name, "zh").of(str(tmp_path))
+    task = task_table.named(name, "zh").of(str(tmp_path))
     labelled, unlabelled, expected, expected_unlabelled = FILES[name]
     for path in (task.train, *task.evaluate.values()):
         write(tmp_path / path, labelled)
@@ -111,7 +111,7 @@ def test_glue(tmp_path, capsys, name):
 
 
 def test_mnli_has_two_files_to_evaluate_on_and_to_predict_for():
-    task = tasks.TASKS["mnli"].of("d")
+    task = task_table.TASKS["mnli"].of("d")
     assert task.evaluate == {
         "matched": "d/dev_matched.tsv",
         "mismatched": "d/dev_mismatched.tsv",
@@ -131,7 +131,7 @@ def test_xnli_takes_one_language(tmp_path):
     body = "ar\tneutral\tx\ty\nde\tentailment\tHund\tTier\nzh\tneutral\tx\ty\n"
     write(tmp_path / "xnli.dev.tsv", header + body)
     write(tmp_path / "xnli.test.tsv", header + body)
-    task = tasks.named("xnli", "de").of(str(tmp_path))
+    task = task_table.named("xnli", "de").of(str(tmp_path))
     assert as_tuples(examples.training_examples(task)) == [
         ("Eins", "Zwei", 0),
         ("Drei", "Vier", 2),
@@ -139,7 +139,7 @@ def test_xnli_takes_one_language(tmp_path):
     assert as_tuples(examples.evaluation_examples(task, "")) == [("Hund", "Tier", 1)]
     assert as_tuples(examples.prediction_examples(task, "")) == [("Hund", "Tier", None)]
     with pytest.raises(TableError, match="has 0 examples with language='fr'"):
-        examples.evaluation_examples(tasks.named("xnli", "fr").of(str(tmp_path)), "")
+        examples.evaluation_examples(task_table.named("xnli", "fr").of(str(tmp_path)), "")
 
 
 # One's own files
@@ -148,9 +148,11 @@ def test_xnli_takes_one_language(tmp_path):
 def own(tmp_path, text, name="train.tsv", **options):
     path = tmp_path / name
     write(path, text)
-    task = tasks.own_task(options.pop("kind", "classification"), str(path), None, None, **options)
+    task = task_table.own_task(
+        options.pop("kind", "classification"), str(path), None, None, **options
+    )
     found = task.labels or (examples.discover_labels(task) if task.kind != "regression" else ())
-    return tasks.dataclasses.replace(task, labels=found)
+    return task_table.dataclasses.replace(task, labels=found)
 
 
 def test_columns_are_found_by_the_usual_names(tmp_path):
@@ -188,9 +190,9 @@ def test_columns_are_in_the_header_and_not_in_the_first_row(tmp_path, name):
     path = tmp_path / name
     separator = "," if name.endswith("csv") else "\t"
     write(path, "label,sentence1,sentence2\n1,a\n0,b,c\n".replace(",", separator))
-    task = tasks.own_task("classification", str(path), None, None)
-    assert task.columns == tasks.Columns("sentence1", "sentence2", "label")
-    task = tasks.dataclasses.replace(task, labels=("0", "1"))
+    task = task_table.own_task("classification", str(path), None, None)
+    assert task.columns == task_table.Columns("sentence1", "sentence2", "label")
+    task = task_table.dataclasses.replace(task, labels=("0", "1"))
     with pytest.raises(TableError, match=rf"{name}:2: has no column 'sentence2'"):
         examples.training_examples(task)
 
@@ -210,7 +212,7 @@ def test_columns_by_number_in_a_file_with_a_header(tmp_path, text, label_column)
     files = (path, None, None) if label_column else (None, None, path)
     message = r"t\.tsv:1: columns given by number .* Give the names of the columns instead"
     with pytest.raises(TableError, match=message):
-        tasks.own_task("classification", *files, "1", None, label_column)
+        task_table.own_task("classification", *files, "1", None, label_column)
 
 
 @pytest.mark.parametrize("row", ["a text\tlabel of it", "question\t1", "a\tclass"])

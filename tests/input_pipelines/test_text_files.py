@@ -7,10 +7,10 @@ import tarfile
 
 import pytest
 
-from input_pipelines import text_files
-from input_pipelines.documents import find_files, is_plain, read_documents, total_bytes
-from input_pipelines.progress import Progress
-from input_pipelines.text_parts import split_files
+from bert_estimator.system.progress import Progress
+from input_pipelines.text import text_files
+from input_pipelines.text.documents import find_files, is_plain, read_documents, total_bytes
+from input_pipelines.text.text_parts import split_files
 
 TEXT = b"".join(b"Sentence %d.\nAnother one.\n\n" % i for i in range(3000))
 DOCUMENTS = [[f"Sentence {i}.", "Another one."] for i in range(3000)]

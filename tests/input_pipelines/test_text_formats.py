@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from input_pipelines import documents
-from input_pipelines.documents import TextOptions, is_plain, pieces_of_file, read_documents
+from input_pipelines.text import documents
+from input_pipelines.text.documents import TextOptions, is_plain, pieces_of_file, read_documents
 
 ROWS = [
     {"id": 1, "text": "First one. Second one.\nA new paragraph."},

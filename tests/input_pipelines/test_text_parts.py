@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from input_pipelines import documents, remote_files
-from input_pipelines.documents import TextOptions, read_documents
-from input_pipelines.text_parts import split_files
+from input_pipelines.text import documents, remote_files
+from input_pipelines.text.documents import TextOptions, read_documents
+from input_pipelines.text.text_parts import split_files
 
 TEXTS = {
     "plain": "a b\nc\n\nd\n\n\n  \ne\nf\n",

@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines import tfrecord_file
+from input_pipelines.creation import tfrecord_file
 
 
 def test_equals_what_tensorflow_writes(tmp_path):

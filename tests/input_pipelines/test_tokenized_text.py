@@ -2,8 +2,8 @@ import hashlib
 
 import numpy as np
 
-from input_pipelines import tokenized_text
-from input_pipelines.tokenized_text import TokenizedText
+from input_pipelines.creation import tokenized_text
+from input_pipelines.creation.tokenized_text import TokenizedText
 
 
 def test_a_part(tmp_path, tokenizer):

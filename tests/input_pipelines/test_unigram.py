@@ -6,8 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tiny_run import copy_records
 
-from input_pipelines.record_reader import RecordError, RecordFiles
-from input_pipelines.unigram import unigram_cross_entropy
+from input_pipelines.records.record_reader import RecordError, RecordFiles
+from input_pipelines.records.unigram import unigram_cross_entropy
 
 
 def write(path, rows):

@@ -1,9 +1,9 @@
 import pytest
 
 from bert_estimator.tokenization.wordpiece import BasicTokenizer
-from input_pipelines import words
-from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
-from input_pipelines.document_filter import DocumentFilter
+from input_pipelines.text import words
+from input_pipelines.text.deduplication import ExactDuplicates, NearDuplicates
+from input_pipelines.text.document_filter import DocumentFilter
 
 CHINESE = "\u6211\u4eec\u4eca\u5929\u53bb\u5317\u4eac\uff0c\u660e\u5929\u56de\u6765\u3002"
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from input_pipelines import worker_pool
-from input_pipelines.worker_pool import WorkerError, WorkerPool
+from input_pipelines.creation import worker_pool
+from input_pipelines.creation.worker_pool import WorkerError, WorkerPool
 
 
 def act(task):

@@ -20,7 +20,8 @@ import fixtures
 import numpy as np
 import pytest
 
-from bert_estimator.interchange import exact_tokenizer, open_source
+from bert_estimator.interchange import open_source
+from bert_estimator.interchange.hugging_face import exact_tokenizer
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     BasicTokenizer,

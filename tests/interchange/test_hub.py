@@ -16,7 +16,8 @@ from tiny_run import write_questions
 import run_classifier
 import run_squad
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import conversion, hub, hub_model, logits, open_source
+from bert_estimator.interchange import conversion, logits, open_source
+from bert_estimator.interchange.hub import reader, saved_model
 
 LAYOUTS = {
     "tf2": hub_modules.write_tf2,
@@ -304,7 +305,7 @@ def test_a_short_file_of_weights_is_an_error_of_the_module(tmp_path, modules, le
 
 def test_a_damaged_constant_of_the_graph_does_not_count(tmp_path, modules):
     module = shutil.copytree(modules["tf1"], tmp_path / "module")
-    graph = hub._read_model(str(module / "saved_model.pb"))
+    graph = reader._read_model(str(module / "saved_model.pb"))
     for meta_graph in graph.meta_graphs:
         for node in meta_graph.graph_def.node:
             if node.op == "Const":
@@ -327,7 +328,7 @@ def test_what_a_module_does_not_show_is_asked_for(tmp_path, original, modules):
     """The graph does not have an activation; a bert_config.json among the assets names it."""
     source, _ = original
     module = shutil.copytree(modules["tf2"], tmp_path / "m")
-    graph = hub._read_model(str(module / "saved_model.pb"))
+    graph = reader._read_model(str(module / "saved_model.pb"))
     del graph.meta_graphs[0].graph_def.library.function[:]
     (module / "saved_model.pb").write_bytes(graph.SerializeToString())
     message = r"do not show hidden_act of a BERT\. If the module is BERT's, put a"
@@ -344,7 +345,7 @@ def test_what_a_module_does_not_show_is_asked_for(tmp_path, original, modules):
 
 def test_a_vocabulary_elsewhere_is_refused(tmp_path, modules):
     module = shutil.copytree(modules["tf2"], tmp_path / "m")
-    graph = hub._read_model(str(module / "saved_model.pb"))
+    graph = reader._read_model(str(module / "saved_model.pb"))
     graph.meta_graphs[0].asset_file_def[0].filename = "../../secret.txt"
     (module / "saved_model.pb").write_bytes(graph.SerializeToString())
     with pytest.raises(ValueError, match=r"its vocabulary: .*secret"):
@@ -370,13 +371,13 @@ def test_networks_that_modules_do_not_have(tmp_path, capsys, name, message):
 def test_a_written_graph_that_errs_is_found_out(tmp_path, original, monkeypatch):
     """The weights are right; what is computed from them is not."""
     source, _ = original
-    outputs = hub_model._outputs
+    outputs = saved_model._outputs
     doubled = {"pooled_output": 2.0}
 
     def spoil(network):
         return {name: doubled.get(name, 1) * value for name, value in outputs(network).items()}
 
-    monkeypatch.setattr(hub_model, "_outputs", spoil)
+    monkeypatch.setattr(saved_model, "_outputs", spoil)
     with pytest.raises(ValueError, match="pooled_output of the written module differs by"):
         conversion.convert(source, str(tmp_path / "hub"), "hub")
     assert list(tmp_path.iterdir()) == []

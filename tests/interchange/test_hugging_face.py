@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import (
-    hugging_face_config,
-    logits,
-    open_source,
-    tf1_checkpoint,
-)
+from bert_estimator.interchange import logits, open_source
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
 
@@ -43,7 +40,7 @@ def test_what_is_written_is_what_transformers_wrote(model, tmp_path):
         np.testing.assert_array_equal(written[name], value, err_msg=name)
     config = json.loads((tmp_path / "config.json").read_text())
     theirs = json.loads((fixtures.DATA / model / "config.json").read_text())
-    assert hugging_face_config.read_config(str(tmp_path / "config.json")) == source.config
+    assert config_json.read_config(str(tmp_path / "config.json")) == source.config
     for key in ("architectures", "id2label", "label2id", "layer_norm_eps", "model_type"):
         assert config.get(key) == theirs.get(key)
     assert (tmp_path / "vocab.txt").read_bytes() == (
@@ -72,12 +69,12 @@ def test_activations_are_translated(tmp_path, theirs, ours, written):
 def test_every_activation_has_a_name_there():
     from bert_estimator.bert_config import HIDDEN_ACTS
 
-    assert set(hugging_face_config.HIDDEN_ACTS) == set(HIDDEN_ACTS)
+    assert set(config_json.HIDDEN_ACTS) == set(HIDDEN_ACTS)
 
 
 def test_defaults_of_the_configuration_are_those_of_transformers(tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    assert hugging_face_config.read_config(str(tmp_path / "config.json")) == BertConfig(
+    assert config_json.read_config(str(tmp_path / "config.json")) == BertConfig(
         vocab_size=30522, hidden_act="gelu_erf"
     )
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.interchange import hugging_face_config, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER
 from bert_estimator.jobs import fine_tuned
 
@@ -105,7 +106,7 @@ def test_facts_of_another_training_do_not_count(tmp_path, changes, labels):
 )
 def test_facts_that_cannot_be(own, message):
     with pytest.raises(ValueError, match=f"^here: {message}$"):
-        hugging_face_config.task_of({"bert_estimator": own}, "here", 2, None)
+        config_json.task_of({"bert_estimator": own}, "here", 2, None)
 
 
 @pytest.mark.slow

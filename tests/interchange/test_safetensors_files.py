@@ -9,7 +9,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from bert_estimator.interchange import safetensors_files
+from bert_estimator.interchange.hugging_face import safetensors_files
 
 TENSORS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

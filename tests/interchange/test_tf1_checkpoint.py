@@ -10,7 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import conversion, open_source, tf1_checkpoint
+from bert_estimator.interchange import conversion, open_source
+from bert_estimator.interchange.google import tf1_checkpoint
 
 PREFIX = str(fixtures.TF1 / "bert_model.ckpt")
 

@@ -18,7 +18,8 @@ from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import architectures, network_variables, tf1_checkpoint
+from bert_estimator.interchange import architectures, network_variables
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 

@@ -5,17 +5,14 @@ import dataclasses
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
-from bert_estimator import provenance
-from bert_estimator.choices import OPTIMIZERS
+from bert_estimator.command_line import provenance
+from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs import (
-    classification_config,
-    pretraining_config,
-    question_answering_config,
-)
-from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.pretraining import config as pretraining_config
 
 GOOD = dict(
     train_batch_size=32,

@@ -7,12 +7,14 @@ import pathlib
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import malloc, provenance, tpu
+from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
-from bert_estimator.jobs.classification_config import ClassificationConfig
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.system import malloc
 
 
 def config_of(tmp_path, **changes):

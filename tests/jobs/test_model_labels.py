@@ -16,10 +16,11 @@ import run_classifier
 from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import network_variables, tf1_checkpoint
+from bert_estimator.interchange import network_variables
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.source import Source
-from bert_estimator.jobs import model_labels
-from bert_estimator.jobs.model_labels import Used
+from bert_estimator.jobs.fine_tuning import model_labels
+from bert_estimator.jobs.fine_tuning.model_labels import Used
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 

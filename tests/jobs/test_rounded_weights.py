@@ -9,7 +9,7 @@ from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator import precision, tpu
-from bert_estimator.jobs import rounded_weights
+from bert_estimator.jobs.fine_tuning import rounded_weights
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab

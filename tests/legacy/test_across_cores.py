@@ -9,8 +9,8 @@ from bert_estimator import tpu
 from bert_estimator.legacy import modules
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.replica import Replica
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.replicas.replica import Replica
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 cross_replica_sum = modules.look_up("tensorflow.tpu", "cross_replica_sum")
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.legacy import checkpoints
+from bert_estimator.legacy.stand_ins import checkpoints
 from bert_estimator.tpu import errors
 
 

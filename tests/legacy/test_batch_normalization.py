@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.legacy.batch_normalization import batch_normalization
+from bert_estimator.legacy.stand_ins.batch_normalization import batch_normalization
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

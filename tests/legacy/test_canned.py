@@ -9,7 +9,8 @@ import replay
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.legacy import canned, contrib_estimator, modules, wheel
+from bert_estimator.legacy import modules, wheel
+from bert_estimator.legacy.stand_ins import canned, contrib_estimator
 
 needs_wheel = pytest.mark.skipif(
     wheel.folder() is None, reason="needs tensorflow-estimator: the extra [estimator]"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_estimator.legacy import csv_data
+from bert_estimator.legacy.stand_ins import csv_data
 
 
 def test_with_and_without_a_header(tmp_path):

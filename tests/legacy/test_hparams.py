@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from bert_estimator.legacy.hparams import HParams
+from bert_estimator.legacy.stand_ins.hparams import HParams
 
 
 def make():

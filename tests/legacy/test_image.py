@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.legacy import image
+from bert_estimator.legacy.stand_ins import image
 
 IMAGES = np.random.RandomState(0).uniform(size=[2, 5, 5, 3]).astype(np.float32)
 

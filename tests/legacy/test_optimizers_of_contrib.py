@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.legacy import optimizers
+from bert_estimator.legacy.stand_ins import optimizers
 
 START = {"w": np.linspace(-1, 2, 12).reshape(4, 3), "b": np.ones(3)}
 TARGET = 0.3

@@ -7,7 +7,7 @@ from tensorflow.python.training import optimizer
 from toy import input_fn, make_estimator, weight_at
 
 from bert_estimator import tpu
-from bert_estimator.legacy import variables
+from bert_estimator.legacy.stand_ins import variables
 
 
 @pytest.fixture(autouse=True)

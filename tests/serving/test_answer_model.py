@@ -9,13 +9,13 @@ from test_graph_offsets import STRANGE
 from test_graph_sentencepiece import golden, needs_text
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving import answer_model, answer_search, answer_windows, graph_offsets
-from bert_estimator.serving.answer_model import AnswerText, Settings
-from bert_estimator.serving.text_model import TextDifferenceError
+from bert_estimator.serving.graph import answer_model, answer_search, answer_windows, graph_offsets
+from bert_estimator.serving.graph.answer_model import AnswerText, Settings
+from bert_estimator.serving.graph.text_model import TextDifferenceError
 from bert_estimator.tokenization import FullTokenizer, write_vocab
-from input_pipelines.answers import Search
-from input_pipelines.squad_files import Question
-from input_pipelines.windows import Windows
+from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.squad_files import Question
+from input_pipelines.tasks.windows import Windows
 
 
 def questions():

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from test_graph_sentencepiece import OTHER_FEATURES, golden, needs_text, trained
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving import graph_offsets, graph_sentencepiece, graph_tokenizer
+from bert_estimator.serving.graph import graph_offsets, graph_sentencepiece, graph_tokenizer
 from bert_estimator.tokenization import (
     FullTokenizer,
     SentencePieceTokenizer,

@@ -12,16 +12,16 @@ import tensorflow.compat.v1 as tf
 from test_graph_wordpiece import GOLDENS, NASTY
 
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import text_export
-from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, tag_model, text_model
-from bert_estimator.serving.graph_sentencepiece import GraphSentencePiece
+from bert_estimator.jobs.fine_tuning import text_export
+from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, tag_model, text_model
+from bert_estimator.serving.graph.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import CLS, MASK, SEP, Casing, SentencePieceTokenizer
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Sentence
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
 
 needs_text = pytest.mark.skipif(
     bool(graph_sentencepiece.load_operations()), reason="needs tensorflow-text"

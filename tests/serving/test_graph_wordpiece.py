@@ -8,7 +8,7 @@ import random
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph_wordpiece import GraphWordPiece
+from bert_estimator.serving.graph.graph_wordpiece import GraphWordPiece
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 
 GOLDENS = pathlib.Path(__file__).parent.parent / "tokenization" / "goldens" / "tokens.json"

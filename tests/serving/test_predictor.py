@@ -17,9 +17,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tiny_run import bert_config, words
 
 import run_classifier
-from bert_estimator.serving import exported_model, graph_sentencepiece, lines
+from bert_estimator.serving import exported_model, lines
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.exported_model import find
+from bert_estimator.serving.graph import graph_sentencepiece
 from bert_estimator.serving.predictor import Predictor, answer_lines
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 

@@ -5,11 +5,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving import graph_tokenizer, tag_model
+from bert_estimator.serving.graph import graph_tokenizer, tag_model
 from bert_estimator.serving.predictor import words_of
 from bert_estimator.tokenization import FullTokenizer, write_vocab
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Sentence
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
 
 STRINGS = NASTY["strings"]
 TEXTS = [

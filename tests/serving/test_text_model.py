@@ -14,8 +14,8 @@ from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs import classification_export
-from bert_estimator.serving import graph_sentencepiece, graph_tokenizer, text_model
+from bert_estimator.jobs.fine_tuning import classification_export
+from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, text_model
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
@@ -24,8 +24,8 @@ from bert_estimator.tokenization import (
     train_sentencepiece,
     write_vocab,
 )
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
 
 
 @pytest.fixture(scope="module")

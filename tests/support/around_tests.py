@@ -14,7 +14,7 @@ import quick_graphs
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.program import devices
-from bert_estimator.tpu.step import step_graph
+from bert_estimator.tpu.step.xla import step_graph
 
 try:
     devices.import_jax().config.update("jax_num_cpu_devices", 8)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu.replica import Replica
+from bert_estimator.tpu.replicas.replica import Replica
 
 MEAN, SUM = tf.losses.Reduction.MEAN, tf.losses.Reduction.SUM
 

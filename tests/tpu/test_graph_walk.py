@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.graph_walk import is_computed_from
+from bert_estimator.graph.graph_walk import is_computed_from
 
 
 def test_what_is_computed_from_a_placeholder():

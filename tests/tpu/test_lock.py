@@ -15,14 +15,15 @@ import tensorflow.compat.v1 as tf
 from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 import bert_estimator
-from bert_estimator.tpu import lock, serving
+from bert_estimator.system import lock
+from bert_estimator.tpu import serving
 
 ROOT = os.path.dirname(os.path.dirname(bert_estimator.__file__))
 
 # Holds the lock of a directory until its input ends; forks a process first, if asked to.
 HOLDER = """
 import os, sys
-from bert_estimator.tpu import lock
+from bert_estimator.system import lock
 
 def no_locks(*args):
     raise OSError({errno}, "no locks here")

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from toy import Visits, make_estimator, make_model_fn, wait_until
 
 from bert_estimator import tpu
-from bert_estimator.tpu import read_ahead
+from bert_estimator.graph import read_ahead
 from bert_estimator.tpu.step import infeed
 
 # What may be drawn ahead by a thread is drawn while a test waits for so long.

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 import toy
 
 from bert_estimator import tpu
-from bert_estimator.tpu.replica import Replica
+from bert_estimator.tpu.replicas.replica import Replica
 
 TWO = Replica(2, 1, lambda tensor: 2 * tensor)
 

@@ -12,7 +12,7 @@ from tensorflow.python.tpu.topology import Topology
 
 from bert_estimator import tpu
 from bert_estimator.legacy import modules
-from bert_estimator.tpu import replicated
+from bert_estimator.tpu.replicas import replicated
 
 
 def run(build):

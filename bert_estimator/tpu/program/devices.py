@@ -10,7 +10,7 @@ import warnings
 from importlib import metadata
 from types import ModuleType
 
-from bert_estimator.tpu.program import hosts
+from bert_estimator.cluster import hosts
 
 # Versions of jax and libtpu that were tested together. Other versions of jax may fail anywhere,
 # because `stablehlo` uses jax's private API. `[tpu]` in pyproject.toml installs one of these pairs.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, graph_walk
+from bert_estimator.graph import graph_walk
+from bert_estimator.tpu import call
 from bert_estimator.tpu.step import infeed
 
 

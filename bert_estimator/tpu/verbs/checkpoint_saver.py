@@ -15,7 +15,7 @@ from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
-from bert_estimator import atomic_file
+from bert_estimator.system import atomic_file
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import checkpoints, leftovers
 from bert_estimator.tpu.verbs.pending_write import PendingWrite

@@ -14,8 +14,9 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.checkpoint import graph_view
 
+from bert_estimator.system import steady_clock
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.verbs import pending_write, steady_clock
+from bert_estimator.tpu.verbs import pending_write
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"

@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from bert_estimator import ticker
+from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.system import ticker
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.program import host_agreement, hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints, event_files
 from bert_estimator.tpu.verbs.eval_step import EvalStepCounter

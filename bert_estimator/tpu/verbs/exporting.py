@@ -8,7 +8,9 @@ import shutil
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
-from bert_estimator.tpu import graph_walk, lock, replica_operations
+from bert_estimator.graph import graph_walk
+from bert_estimator.system import lock
+from bert_estimator.tpu.replicas import replica_operations
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.verbs import checkpoints
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import ticker
+from bert_estimator.system import ticker
 
 _LONG_SECS = 1  # A wait that is longer gets a line.
 

@@ -9,7 +9,7 @@ from toy import input_fn, make_estimator, make_model_fn
 
 import run_pretraining
 from bert_estimator import tpu
-from bert_estimator.tpu.program import cluster_task
+from bert_estimator.cluster import cluster_task
 
 CLUSTER = {"chief": ["a:1"], "evaluator": ["b:1"]}
 

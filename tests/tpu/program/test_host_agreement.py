@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_estimator.tpu.program import host_agreement, hosts
+from bert_estimator.cluster import host_agreement, hosts
 
 
 @pytest.fixture

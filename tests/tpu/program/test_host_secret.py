@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_estimator.tpu.program import host_secret
+from bert_estimator.cluster import host_secret
 
 GOOD = "0123456789abcdef"
 VARIABLE, FILE = host_secret.VARIABLE, host_secret.FILE_VARIABLE

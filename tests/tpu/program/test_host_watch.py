@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from bert_estimator.tpu.program import host_watch
-from bert_estimator.tpu.program.host_connection import Connection
+from bert_estimator.cluster import host_watch
+from bert_estimator.cluster.host_connection import Connection
 
 ADDRESSES = ("a:1", "b:1", "c:1")
 LONG_SECS = 100  # Nothing here waits so long.

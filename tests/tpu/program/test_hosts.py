@@ -16,8 +16,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator.tpu.program import devices, hosts, roll_call
-from bert_estimator.tpu.step import step_graph
+from bert_estimator.cluster import hosts, roll_call
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step.xla import step_graph
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 
 OPTIMIZES_PROGRAMS = True  # see `around_tests`

@@ -7,7 +7,7 @@ import threading
 import pytest
 import toy
 
-from bert_estimator.tpu.program import relay
+from bert_estimator.cluster import relay
 
 LONG_SECS = 30  # Nothing here waits so long.
 

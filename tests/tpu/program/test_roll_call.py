@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from bert_estimator.tpu.program import host_secret, roll, roll_call
+from bert_estimator.cluster import host_secret, roll, roll_call
 
 LONG_SECS = 30  # Nothing here waits so long.
 
@@ -244,7 +244,7 @@ def test_a_stranger_that_writes_without_end_is_dropped(address, hosts):
 # A chief whose descriptors strangers could use up.
 CHIEF = """
 import os, resource, sys
-from bert_estimator.tpu.program import host_secret, roll, roll_call
+from bert_estimator.cluster import host_secret, roll, roll_call
 address, free = sys.argv[1], int(sys.argv[2])
 most = len(os.listdir("/proc/self/fd")) + free
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

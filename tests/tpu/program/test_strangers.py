@@ -10,7 +10,7 @@ import pytest
 from fuzzing import changed, fuzzed
 from hypothesis import strategies as st
 
-from bert_estimator.tpu.program import roll_call
+from bert_estimator.cluster import roll_call
 
 LONG_SECS = 20  # Nothing here waits so long.
 SECRET = b"a secret of hosts"

@@ -12,7 +12,7 @@ from tensorflow.python.tpu.ops import tpu_ops
 from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 SHAPE = [4, 4]  # of one replica's input
 

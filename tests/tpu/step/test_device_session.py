@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.step.device_session import DeviceSession
+from bert_estimator.tpu.step.xla.device_session import DeviceSession
 
 
 class Devices:

@@ -7,7 +7,7 @@ import toy
 
 from bert_estimator import tpu
 from bert_estimator.tpu.program import device_loop
-from bert_estimator.tpu.step import graph_lowering
+from bert_estimator.tpu.step.xla import graph_lowering
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

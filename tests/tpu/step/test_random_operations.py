@@ -6,8 +6,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.step import random_operations
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla import random_operations
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -8,8 +8,8 @@ import toy
 from bert_estimator import tpu
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.step import step_graph
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla import step_graph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

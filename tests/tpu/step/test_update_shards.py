@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import optimization, tpu, update
+from bert_estimator import optimization, tpu
+from bert_estimator.model_fns import update
 from bert_estimator.tpu.program import devices, exported_program, run_program
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -10,8 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator import pretraining, sharding, tpu, update
+from bert_estimator import sharding, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.model_fns import pretraining, update
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -13,8 +13,8 @@ from toy import checkpoint_steps, input_fn, make_estimator, make_model_fn
 
 import bert_estimator
 from bert_estimator import tpu
+from bert_estimator.system import steady_clock
 from bert_estimator.tpu import early_stopping
-from bert_estimator.tpu.verbs import steady_clock
 
 ROOT = pathlib.Path(bert_estimator.__file__).parent.parent
 
@@ -168,7 +168,7 @@ def test_tensorflow_s_modules_have_the_clock(tmp_path):
 
 # The modules that may ask the wall clock, and why.
 ALLOWED = {
-    "bert_estimator/tpu/verbs/steady_clock.py": "the second at which the steady clock starts",
+    "bert_estimator/system/steady_clock.py": "the second at which the steady clock starts",
     "tests/support/bucket.py": "an object store says when an object was written",
 }
 
