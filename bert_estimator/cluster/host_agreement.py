@@ -4,13 +4,15 @@ Hosts whose programs differ would wait for each other without end, or train diff
 """
 
 import concurrent.futures
+import contextlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_estimator.cluster import hosts
+from bert_estimator.system import lock
 
 _THREADS = 4
 _MOST_NAMES = 10
@@ -70,3 +72,27 @@ def _differing(values):
         # jax exchanges numbers of 32 bits with a sign.
         of_hosts = hosts.gather(np.array([checksum >> 1 for checksum in checksums], np.int32))
     return [name for name, given in zip(values, of_hosts.T, strict=True) if len({*given}) > 1]
+
+
+@contextlib.contextmanager
+def held_by_chief(directory: str, is_chief: bool) -> Iterator[None]:
+    """Waits for all hosts; then the chief holds the lock of a directory for all of them.
+
+    Args:
+      is_chief: whether this process is the chief.
+
+    Raises:
+      lock.InUseError: another process holds it. All hosts raise this.
+    """
+    refusal = None
+    with contextlib.ExitStack() as stack:
+        if is_chief:
+            try:
+                stack.enter_context(lock.held(directory))
+            except lock.InUseError as error:
+                refusal = error
+        if hosts.gather(int(refusal is not None)).any():
+            raise refusal or lock.InUseError(
+                f"{directory} is in use, as the chief of the hosts says."
+            )
+        yield

@@ -82,7 +82,7 @@ def run(
     Raises:
       flags.FlagError: the topology is unknown, or the batch does not divide by its cores.
     """
-    from bert_estimator.tpu.program import compile_report, topology
+    from bert_estimator.tpu import compile_report, topology
 
     name = config.tpu_topology
     try:

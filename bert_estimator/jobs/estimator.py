@@ -16,8 +16,7 @@ from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.system import malloc
-from bert_estimator.tpu.program import devices
-from bert_estimator.tpu.step.xla import step_graph
+from bert_estimator.tpu import devices
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
@@ -179,7 +178,7 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
     try:
         cores = len(devices.find(master, config.host_wait_secs))
-        step_graph.check_tensorflow()
+        tpu.check_tensorflow()
     except roll_call.ClusterError as error:
         raise flags.FlagError(str(error)) from None
     except RuntimeError as error:

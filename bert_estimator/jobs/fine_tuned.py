@@ -18,7 +18,7 @@ from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POO
 from bert_estimator.jobs.estimator import differences
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu import checkpoints
 
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")

@@ -21,8 +21,7 @@ from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
 from bert_estimator.system import lock, paths
-from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.interrupts import Interrupts
+from bert_estimator.tpu import checkpoints
 
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
 _FILE_FLAGS = (
@@ -175,7 +174,7 @@ class Run:
             listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
         # A signal may come in the step whose loss is not finite, or between two attempts.
         num_hosts = hosts.find().number
-        with Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
+        with tpu.Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
             while not self._train_or_roll_back(
                 input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):

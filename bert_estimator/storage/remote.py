@@ -6,22 +6,20 @@ the copy: see `shown`. TensorFlow is only loaded if there is a remote path.
 """
 
 import atexit
-import contextlib
 import functools
 import os
-import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from bert_estimator.system.remote_paths import StorageError, explaining, is_remote
 
 # An object of these is there as a whole or not at all. Elsewhere a file is written under another
 # name, and then renamed.
 _OF_WHOLE_OBJECTS = ("gs://", "s3://")
 UNFINISHED = ".unfinished"
-
-_NOT_REMOTE = ("", "file", "ram")
 
 _MOST_TRIALS = 5
 _FIRST_WAIT_SECS = 1.0
@@ -38,15 +36,6 @@ _LASTING = (
 _shown: dict[str, str] = {}  # local copy -> the URL that it is a copy of
 
 Result = TypeVar("Result")
-
-
-class StorageError(ValueError):
-    """A remote file system cannot be used; the text says why, and what to do."""
-
-
-def is_remote(path: str | None) -> bool:
-    """Returns whether a path is a URL, such as gs://bucket/name."""
-    return path is not None and re.match(r"[a-z][a-z0-9+.-]*://", path) is not None
 
 
 def check(url: str) -> bool:
@@ -241,41 +230,6 @@ def shown(text: Any) -> str:
     return text
 
 
-@contextlib.contextmanager
-def explaining(url: str) -> Iterator[None]:
-    """Makes TensorFlow's errors of a remote file system a `StorageError`, which says what to do."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except Exception as error:
-        if not _is_of_tensorflow(error):
-            raise
-        raise StorageError(_explanation(url, error)) from None
-
-
-def _explanation(url, error):
-    kind, reason = type(error).__name__, (str(error).strip() or "no such file").splitlines()[0]
-    scheme = url.partition("://")[0]
-    if kind == "UnimplementedError":
-        known = sorted(f"{s}://" for s in _gfile().get_registered_schemes() if s not in _NOT_REMOTE)
-        return (
-            f"{url}: this TensorFlow does not know {scheme}://, only {', '.join(known)}. Mount it "
-            "as a directory, or use a path of this machine"
-        )
-    if kind == "NotFoundError":
-        return f"{url}: is not there ({reason})"
-    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return (
-            f"{url}: access is denied ({reason}). Give this machine credentials: for gs://, run "
-            "gcloud auth application-default login, or name a key in GOOGLE_APPLICATION_CREDENTIALS"
-        )
-    return (
-        f"{url}: {scheme}:// does not answer as it should ({reason}). Look at the name, the "
-        "network and the credentials of this machine"
-    )
-
-
 def _retried(function: Callable[[], Result], url: str) -> Result:
     """Calls a function; after an error that may pass, it waits and calls it again."""
     wait_secs = _FIRST_WAIT_SECS
@@ -303,10 +257,6 @@ def _written(write_to, url):
             _gfile().rename(url + UNFINISHED, url, overwrite=True)
 
     _retried(try_it, url)
-
-
-def _is_of_tensorflow(error):
-    return type(error).__module__.startswith("tensorflow")
 
 
 def _log(text):

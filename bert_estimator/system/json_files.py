@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from bert_estimator.storage import remote
+from bert_estimator.system import remote_paths
 
 MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
@@ -54,7 +54,7 @@ def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
       OSError: the file cannot be opened.
       StorageError: the file cannot be read from a URL.
     """
-    with remote.explaining(path), _open(path) as reader:
+    with remote_paths.explaining(path), _open(path) as reader:
         # A directory of a bucket or a device may be endless: the size is not asked for before.
         return parse(reader.read(most_bytes + 1), path, kind, most_bytes)
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bert_estimator.cluster import hosts
 from bert_estimator.system import json_files
 
 try:
@@ -66,28 +65,6 @@ def is_free(directory: str) -> bool:
     """
     path = os.path.join(directory, FILE)
     return all(has_ended(_read(file)) for file in (path, path + _HELD) if os.path.exists(file))
-
-
-@contextlib.contextmanager
-def held_by_chief(directory: str, is_chief: bool) -> Iterator[None]:
-    """Waits for all hosts; then the chief holds the lock of a directory, as `held` does, for all.
-
-    Args:
-      is_chief: whether this process is the chief.
-
-    Raises:
-      InUseError: another process holds it. All hosts raise this.
-    """
-    refusal = None
-    with contextlib.ExitStack() as stack:
-        if is_chief:
-            try:
-                stack.enter_context(held(directory))
-            except InUseError as error:
-                refusal = error
-        if hosts.gather(int(refusal is not None)).any():
-            raise refusal or InUseError(f"{directory} is in use, as the chief of the hosts says.")
-        yield
 
 
 @contextlib.contextmanager

@@ -43,6 +43,17 @@ _MODULE_OF = {
     "train_and_evaluate": "train_eval.train_and_evaluate",
 }
 _MODULES = ("early_stopping", "serving", "summary")
+# What other packages of this project use besides.
+_OF_THIS_PROJECT = {
+    "Interrupts": "verbs.interrupts",
+    "check_tensorflow": "step.xla.step_graph",
+}
+_MODULES_OF_THIS_PROJECT = {
+    "checkpoints": "verbs.checkpoints",
+    "compile_report": "program.compile_report",
+    "devices": "program.devices",
+    "topology": "program.topology",
+}
 
 # Names of upstream that are not given, and what to use.
 _ABSENT = {
@@ -60,13 +71,15 @@ __all__ = sorted([*_MODULE_OF, *_MODULES])
 
 
 def __getattr__(name):
-    if name in _MODULES:
-        return importlib.import_module(f"bert_estimator.tpu.{name}")
+    if name in _MODULES or name in _MODULES_OF_THIS_PROJECT:
+        module = _MODULES_OF_THIS_PROJECT.get(name, name)
+        return importlib.import_module(f"bert_estimator.tpu.{module}")
     if name in _ABSENT:
         raise AttributeError(f"bert_estimator.tpu has no {name}. Use {_ABSENT[name]}")
-    if name not in _MODULE_OF:
+    home = _MODULE_OF.get(name) or _OF_THIS_PROJECT.get(name)
+    if home is None:
         raise AttributeError(f"module 'bert_estimator.tpu' has no attribute {name!r}")
-    module = importlib.import_module(f"bert_estimator.tpu.{_MODULE_OF[name]}")
+    module = importlib.import_module(f"bert_estimator.tpu.{home}")
     return getattr(module, name)
 
 

@@ -11,8 +11,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.cluster import hosts
-from bert_estimator.system import lock
+from bert_estimator.cluster import host_agreement, hosts
 from bert_estimator.tpu import call, checks, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
@@ -125,7 +124,7 @@ class Estimator:
                 )
         job = self._job(ModeKeys.TRAIN)
         input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
-        with lock.held_by_chief(self.model_dir, job.is_chief):
+        with host_agreement.held_by_chief(self.model_dir, job.is_chief):
             training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
 

@@ -11,10 +11,10 @@ from input_pipelines.creation import example_bytes
 from input_pipelines.creation.example_bytes import bytes_feature, float_feature, int64_feature
 from input_pipelines.creation.instances import Pairs
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.tokenized_text import id_type
 from input_pipelines.records.dynamic_masking import DynamicMasking
 from input_pipelines.records.masked_examples import MaskedExamples
 from input_pipelines.records.masking import Masking
+from input_pipelines.records.packed_records import id_type
 
 # The tables of so many examples stay in the processor's cache.
 _AT_ONCE = 256

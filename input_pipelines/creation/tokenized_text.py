@@ -16,11 +16,7 @@ from bert_estimator.system import atomic_file
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation.flat_text import FlatText
 from input_pipelines.creation.instances import taken
-
-
-def id_type(vocab_size: int) -> np.dtype:
-    """Returns the type in which ids are written, little-endian."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+from input_pipelines.records.packed_records import id_type
 
 
 def write_part(

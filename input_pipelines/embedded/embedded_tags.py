@@ -8,13 +8,13 @@ sentence tells "file mode" from `file_mode`. The first word of a name has the ta
 words have I-CODE. The sentences to evaluate on were held out of pretraining, too.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterator
 
 from bert_estimator.tokenization import entities
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.tag_files import Sentence
+from input_pipelines.tasks.tag_task import EmbeddedTags
 
 TAGS = (entities.OUTSIDE, "B-CODE", "I-CODE")
 
@@ -25,22 +25,6 @@ _NAME = re.compile(r"\w*[A-Za-z0-9]_\w+|_+\w+|[A-Za-z]\w*(?:\.[A-Za-z_]\w+)+|[A-
 _PART_OF_NAME = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])|[^\W_]+")
 _WORD = re.compile(r"[\w'\u2019-]+")
 _AROUND = "\"'()[],;:.!?"
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddedTags:
-    """Holds a task's sentences.
-
-    Attributes:
-      question: the question that the tags answer.
-      tags: the names of the tags.
-      train, held_out: tagged sentences.
-    """
-
-    question: str
-    tags: tuple[str, ...]
-    train: list[Sentence]
-    held_out: list[Sentence]
 
 
 def load() -> EmbeddedTags:

@@ -11,7 +11,6 @@ Each text occurs with both labels, so neither the majority nor the words alone t
 """
 
 import ast
-import dataclasses
 import hashlib
 import itertools
 import random
@@ -20,26 +19,11 @@ from collections.abc import Callable, Iterator
 from bert_estimator.command_line.choices import EMBEDDED_TASKS
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.task_data import EmbeddedTask
 
 _WORDS = range(5, 23)  # in a sentence; the sequences of pretraining have 32 tokens
 _WORDS_OF_PAIR = range(4, 15)
 _HELD_OUT_MODULES = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class EmbeddedTask:
-    """Holds a task's examples and the meaning of its labels.
-
-    Attributes:
-      question: the question that the label answers.
-      labels: the meanings of label 0 and label 1.
-      train, held_out: examples; each set has about as many of either label.
-    """
-
-    question: str
-    labels: tuple[str, str]
-    train: list[Example]
-    held_out: list[Example]
 
 
 def load(name: str) -> EmbeddedTask:

@@ -7,11 +7,26 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from bert_estimator.tokenization import Tokenizer, entities
-from input_pipelines.embedded.embedded_tags import EmbeddedTags
 from input_pipelines.tasks import tag_files
 from input_pipelines.tasks.tag_features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_data import Tags, TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedTags:
+    """Holds a task's sentences.
+
+    Attributes:
+      question: the question that the tags answer.
+      tags: the names of the tags.
+      train, held_out: tagged sentences.
+    """
+
+    question: str
+    tags: tuple[str, ...]
+    train: list[Sentence]
+    held_out: list[Sentence]
 
 
 def load(

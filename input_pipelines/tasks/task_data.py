@@ -6,13 +6,28 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
 from bert_estimator.tokenization import Casing, Tokenizer
-from input_pipelines.embedded.embedded_task import EmbeddedTask
 from input_pipelines.tasks import examples
 from input_pipelines.tasks.features import Features
 from input_pipelines.tasks.tag_features import TagFeatures
 from input_pipelines.tasks.task_table import Task
 
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedTask:
+    """Holds a task's examples and the meaning of its labels.
+
+    Attributes:
+      question: the question that the label answers.
+      labels: the meanings of label 0 and label 1.
+      train, held_out: examples; each set has about as many of either label.
+    """
+
+    question: str
+    labels: tuple[str, str]
+    train: list[examples.Example]
+    held_out: list[examples.Example]
 
 
 @dataclasses.dataclass(frozen=True)

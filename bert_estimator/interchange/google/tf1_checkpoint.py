@@ -13,7 +13,7 @@ from bert_estimator.interchange import architectures, layer_groups, network_file
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.system import paths
 from bert_estimator.tokenization import Tokenizer
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu import checkpoints
 
 BASENAME = "bert_model.ckpt"
 

@@ -18,7 +18,7 @@ from bert_estimator.interchange import Source
 from bert_estimator.interchange.network_variables import CLASSIFIER
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.system import json_files
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu import checkpoints
 
 _WHAT_TO_DO = "in task.json (labels) or config.json (id2label) beside its weights"
 

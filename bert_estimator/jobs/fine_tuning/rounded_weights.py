@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import precision
 from bert_estimator.interchange import loading
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu import checkpoints
 
 
 class RoundingSaver(tf.train.Saver):

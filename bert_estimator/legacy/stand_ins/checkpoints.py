@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.tpu import checkpoints
 
 
 class AsyncCheckpointSaverHook(tf.train.CheckpointSaverHook):
