@@ -13,7 +13,7 @@ from scripts import CLASSIFIER, PRETRAINING, SCRIPTS, write_data
 from tiny_run import metrics_of, steps_of, training_metrics, variables_of, without_timing
 
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.tpu.verbs import checkpoint_saver, pending_write, snapshot
+from bert_estimator.tpu.verbs import checkpoint_saver, snapshot
 
 
 def one_quick(quick):
@@ -103,7 +103,7 @@ def test_a_disk_that_becomes_full(
         sync(prefix)
 
     def become_full():
-        pending_write.wait_for(str(tmp_path / "run"))  # of step 4
+        snapshot.wait_for(str(tmp_path / "run"))  # of step 4
         if disk == "limit":
             limit_files(4000)
 
@@ -114,7 +114,7 @@ def test_a_disk_that_becomes_full(
             patched.setattr(checkpoint_saver, "sync", refuse)
         after_step(patched, 6, become_full)
         # The write of step 8 has failed when step 10 has been logged.
-        after_step(patched, 10, lambda: pending_write.wait_for(str(tmp_path / "run")))
+        after_step(patched, 10, lambda: snapshot.wait_for(str(tmp_path / "run")))
         assert run("run") == 1
     limit_files(1 << 40)
     err = capsys.readouterr().err

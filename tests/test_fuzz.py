@@ -25,7 +25,7 @@ from bert_estimator.interchange.hugging_face import config_json, tokenizer_files
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.jobs.pretraining import config as pretraining_config
-from bert_estimator.serving import exported_model, lines
+from bert_estimator.serving import commands, exported_model
 from bert_estimator.system import json_files
 from bert_estimator.tokenization.wordpiece import load_vocab
 from bert_estimator.tpu.program import exported_program
@@ -311,14 +311,14 @@ def test_lines(data):
             return super().read1(min(size, data[1]))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lines, "LONGEST_LINE", 25)
-        found = [line for part in lines.arriving(Slow(data[0])) for line in part]
+        patched.setattr(commands, "LONGEST_LINE", 25)
+        found = [line for part in commands.arriving(Slow(data[0])) for line in part]
     expected = data[0].split(b"\n")
     expected = expected if expected[-1] else expected[:-1]
     assert found == [line if len(line) <= 25 else None for line in expected]
     for line in found:
         for is_pair in (True, False):
             try:
-                assert lines.text_of(line, is_pair)[0] is not None or line == b""
-            except (lines.LineError, IndexError) as error:
-                assert isinstance(error, lines.LineError) or line in (b"", b"\r")
+                assert commands.text_of(line, is_pair)[0] is not None or line == b""
+            except (commands.LineError, IndexError) as error:
+                assert isinstance(error, commands.LineError) or line in (b"", b"\r")

@@ -15,7 +15,7 @@ from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.system import malloc
+from bert_estimator.system import memory as malloc
 from bert_estimator.tpu import devices
 
 _MAX_STEPS_PER_LOG = 100

@@ -25,8 +25,8 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator.serving import commands, exported_model, lines
-from bert_estimator.serving.texts import (
+from bert_estimator.serving import commands, exported_model
+from bert_estimator.serving.commands import (
     BATCH_SIZE,
     BATCHES_TOGETHER,
     Text,
@@ -35,7 +35,7 @@ from bert_estimator.serving.texts import (
     check_characters,
     example_of,
 )
-from bert_estimator.system import malloc, tensorflow_import
+from bert_estimator.system import memory, tensorflow_import
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
@@ -224,7 +224,7 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
     """
     errors = 0
     together = BATCHES_TOGETHER * predictor.batch_size
-    for answers in lines.answered(reader, together, predictor.is_pair, predictor):
+    for answers in commands.answered(reader, together, predictor.is_pair, predictor):
         for answer, error in answers:
             errors += error is not None
             writer.write(json.dumps(answer if error is None else {"error": error}) + "\n")
@@ -256,7 +256,7 @@ def main(argv: list[str]) -> int:
 def command() -> None:
     """Runs the console command `bert-predict`."""
     tensorflow_import.prepare()
-    malloc.keep_freed_memory()
+    memory.keep_freed_memory()
     sys.exit(main(sys.argv))
 
 

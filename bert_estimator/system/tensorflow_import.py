@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from bert_estimator.system import garbage_collection, malloc, native_log, standard_streams
+from bert_estimator.system import memory, native_log, standard_streams
 
 # TensorFlow's own import also imports Keras (one of the two), and jax for TensorFlow Lite's
 # converter. It takes over 50 % longer with them, and TensorFlow works without them.
@@ -27,7 +27,7 @@ def prepare() -> None:
     `tf.lite.TFLiteConverter.experimental_from_jax` does not work in this process.
     """
     standard_streams.prepare()
-    malloc.share_one_arena()
+    memory.share_one_arena()
     native_log.quiet()
     sys.meta_path.insert(0, _WithoutEager())
 
@@ -52,7 +52,7 @@ def _without_eager(execute, module):
     hidden = [name for name in _EAGER if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # None: an import of it fails
     try:
-        with garbage_collection.paused():
+        with memory.paused():
             execute(module)
         gc.freeze()  # Later collections don't search what was imported.
     except ImportError as error:

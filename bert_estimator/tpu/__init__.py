@@ -12,7 +12,7 @@ import importlib
 # exported programs without TensorFlow.
 _MODULE_OF = {
     "BestExporter": "train_eval.exporters",
-    "CrossShardOptimizer": "replicas.cross_shard_optimizer",
+    "CrossShardOptimizer": "replicas.replica",
     "Estimator": "base_estimator",
     "EstimatorSpec": "spec",
     "EvalSpec": "train_eval.train_and_evaluate",
@@ -20,7 +20,7 @@ _MODULE_OF = {
     "Exporter": "train_eval.exporters",
     "FinalExporter": "train_eval.exporters",
     "InMemoryEvaluatorHook": "train_eval.evaluator_hook",
-    "InputPipelineConfig": "tpu_config",
+    "InputPipelineConfig": "config",
     "LatestExporter": "train_eval.exporters",
     "LogListener": "verbs.progress",
     "ModeKeys": "spec",
@@ -29,7 +29,7 @@ _MODULE_OF = {
     "NonFiniteWeightsError": "errors",
     "RunConfig": "config",
     "TPUClusterResolver": "cluster_resolver",
-    "TPUConfig": "tpu_config",
+    "TPUConfig": "config",
     "TPUContext": "call",
     "TPUEstimator": "estimator",
     "TPUEstimatorSpec": "spec",

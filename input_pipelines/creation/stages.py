@@ -27,7 +27,7 @@ from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, json_files
 from bert_estimator.system.splitmix import keys
 from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
-from input_pipelines.creation import pair_files, tfrecord_file, tokenized_text
+from input_pipelines.creation import pair_files, record_bytes, tokenized_text
 from input_pipelines.creation.instances import Pairs, make_pairs
 from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
@@ -205,7 +205,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     digest, size = hashlib.sha256(), 0
     with atomic_file.writer(work.piece(bucket), "wb") as file:
         for block in pairs.blocks(_AT_ONCE):
-            content = tfrecord_file.framed(maker.serialized(block))
+            content = record_bytes.framed(maker.serialized(block))
             digest.update(content)
             size += len(content)
             file.write(content)

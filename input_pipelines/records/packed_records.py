@@ -18,9 +18,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records.dynamic_masking import DynamicMasking
-from input_pipelines.records.masked_examples import MaskedExamples
-from input_pipelines.records.masking import Masking
+from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
 from input_pipelines.records.pretraining_features import Feature
 from input_pipelines.records.record_reader import RecordError, RecordFiles
 

@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line.choices import PRECISIONS
 from input_pipelines.records.bad_records import BadRecords
-from input_pipelines.records.mixture import mixture
-from input_pipelines.records.order import BatchOrder
+from input_pipelines.records.order import BatchOrder, mixture
 from input_pipelines.records.packed_records import open_packing
 from input_pipelines.records.pretraining_features import (
     PretrainingFeatures,

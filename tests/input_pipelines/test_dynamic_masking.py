@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from input_pipelines.records.dynamic_masking import DynamicMasking
-from input_pipelines.records.masking import Masking
+from input_pipelines.records.masking import DynamicMasking, Masking
 
 CLS, SEP, MASK = 2, 3, 4
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.creation import example_bytes
+from input_pipelines.creation import record_bytes
 
 
 def test_equals_protocol_buffers():
@@ -24,11 +24,11 @@ def test_equals_protocol_buffers():
                 feature["a"].bytes_list.value.append(data[row][kept[row].tolist().index(True) :])
                 expected.append(example.SerializeToString(deterministic=True))
             table = np.frombuffer(b"".join(data), np.uint8).reshape(3, size)
-            assert expected == example_bytes.examples(
+            assert expected == record_bytes.examples(
                 {
-                    "b integers": example_bytes.int64_feature(np.array(integers, np.int64)),
-                    "c": example_bytes.float_feature(np.array(floats, np.float32)),
-                    "a": example_bytes.bytes_feature(table, kept),
+                    "b integers": record_bytes.int64_feature(np.array(integers, np.int64)),
+                    "c": record_bytes.float_feature(np.array(floats, np.float32)),
+                    "a": record_bytes.bytes_feature(table, kept),
                 }
             )
 
@@ -36,9 +36,9 @@ def test_equals_protocol_buffers():
 @pytest.mark.parametrize("values", [[-1], [5, -(2**40)], [200, -1], [-1, 2**40]])
 def test_negative_numbers_are_refused(values):
     with pytest.raises(ValueError, match="is negative"):
-        example_bytes.int64_feature(np.array([values]))
+        record_bytes.int64_feature(np.array([values]))
 
 
 def test_a_long_name_is_refused():
     with pytest.raises(ValueError, match="has more than 127 bytes"):
-        example_bytes.examples({"a" * 128: example_bytes.int64_feature(np.array([[1]]))})
+        record_bytes.examples({"a" * 128: record_bytes.int64_feature(np.array([[1]]))})

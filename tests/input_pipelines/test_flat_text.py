@@ -1,6 +1,6 @@
 import numpy as np
 
-from input_pipelines.creation.flat_text import FlatText
+from input_pipelines.creation.instances import FlatText
 
 
 def test_documents_as_arrays():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from input_pipelines.creation import instances
-from input_pipelines.creation.flat_text import FlatText
 from input_pipelines.creation.instances import (
     CreationSettings,
+    FlatText,
     Pairs,
     Span,
     make_pairs,

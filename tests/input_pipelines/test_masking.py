@@ -3,8 +3,7 @@ import itertools
 import numpy as np
 
 from bert_estimator.tokenization import open_tokenizer, train_sentencepiece
-from input_pipelines.records.dynamic_masking import DynamicMasking
-from input_pipelines.records.masking import Masking
+from input_pipelines.records.masking import DynamicMasking, Masking
 
 CLS, SEP, MASK = 2, 3, 4
 

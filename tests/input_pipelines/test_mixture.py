@@ -4,8 +4,14 @@ import tensorflow.compat.v1 as tf
 from batches import batches, context
 
 from bert_estimator.system import paths
-from input_pipelines.records.mixture import mixture, shares_of
-from input_pipelines.records.order import SHARES, BatchOrder, mixed_order, record_order
+from input_pipelines.records.order import (
+    SHARES,
+    BatchOrder,
+    mixed_order,
+    mixture,
+    record_order,
+    shares_of,
+)
 from input_pipelines.records.pretraining_input import input_fn_builder
 from input_pipelines.records.record_reader import RecordFiles, find_record_sets
 

@@ -7,8 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.creation import record_bytes
-from input_pipelines.creation.flat_text import FlatText
-from input_pipelines.creation.instances import Pairs, spans_of_document
+from input_pipelines.creation.instances import FlatText, Pairs, spans_of_document
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.records import manifest as manifests

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from input_pipelines.creation import pair_files
-from input_pipelines.creation.flat_text import FlatText
-from input_pipelines.creation.instances import Pairs, make_pairs
+from input_pipelines.creation.instances import FlatText, Pairs, make_pairs
 from input_pipelines.creation.settings import CreationSettings
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from number_features import features_of
 
-from input_pipelines.tasks import sorted_batches
-from input_pipelines.tasks.sorted_batches import SortedBatches
+from input_pipelines.tasks import features_input
+from input_pipelines.tasks.features_input import SortedBatches
 
 
 def examples(number, seed=3):
@@ -15,7 +15,7 @@ def examples(number, seed=3):
 
 
 def test_the_longest_come_first_in_each_part(monkeypatch):
-    monkeypatch.setattr(sorted_batches, "_TOGETHER", 2)
+    monkeypatch.setattr(features_input, "_TOGETHER", 2)
     features = examples(11)
     found = SortedBatches(features, 3)
     assert (len(found), found.max_seq_length) == (11, 12)
@@ -39,7 +39,7 @@ def test_a_batch_has_the_features_of_its_examples_and_padding():
 
 @pytest.mark.parametrize("number", [1, 5, 6, 7, 12, 50])
 def test_the_order_is_restored_part_by_part(monkeypatch, number):
-    monkeypatch.setattr(sorted_batches, "_TOGETHER", 2)
+    monkeypatch.setattr(features_input, "_TOGETHER", 2)
     found = SortedBatches(examples(number), 3)
     read = []
 

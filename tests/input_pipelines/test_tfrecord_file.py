@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from input_pipelines.creation import tfrecord_file
+from input_pipelines.creation import record_bytes
 
 
 def test_equals_what_tensorflow_writes(tmp_path):
@@ -12,5 +12,5 @@ def test_equals_what_tensorflow_writes(tmp_path):
         for record in records:
             writer.write(record)
     with open(path, "rb") as file:
-        assert tfrecord_file.framed(records) == file.read()
-    assert tfrecord_file.framed([]) == b""
+        assert record_bytes.framed(records) == file.read()
+    assert record_bytes.framed([]) == b""

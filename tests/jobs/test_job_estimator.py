@@ -14,7 +14,7 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.system import malloc
+from bert_estimator.system import memory
 
 
 def config_of(tmp_path, **changes):
@@ -63,7 +63,7 @@ def test_the_estimator_is_that_of_the_flags(tmp_path):
 @pytest.mark.parametrize(("master", "times"), [("", 1), ("rehearse:2", 0)])
 def test_freed_memory_is_kept_in_sessions_alone(tmp_path, monkeypatch, master, times):
     calls = []
-    monkeypatch.setattr(malloc, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(1))
     job_estimator.make(config_of(tmp_path), model_fn, master)
     assert len(calls) == times
 
@@ -192,7 +192,7 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
 def test_a_network_that_cannot_fit_the_machine_is_refused(
     tmp_path, monkeypatch, capsys, do_train, optimizer, gibibytes, allowed
 ):
-    monkeypatch.setattr(malloc, "machine_bytes", lambda: int(gibibytes * 2**30))
+    monkeypatch.setattr(memory, "machine_bytes", lambda: int(gibibytes * 2**30))
     config = config_of(tmp_path, do_train=do_train, optimizer=optimizer, bert_config_file="b.json")
     large = BertConfig.preset("large", 30522)
     assert large.num_parameters() == 335_141_888

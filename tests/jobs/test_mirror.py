@@ -18,8 +18,8 @@ import pytest
 
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import mirror as mirror_lib
+from bert_estimator.jobs.mirror import FILE as OWNER
 from bert_estimator.jobs.mirror import Mirror
-from bert_estimator.jobs.owner import FILE as OWNER
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
 

@@ -137,7 +137,7 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags_and_keras(tmp_path):
         "same_estimator": True,
         "estimators": ["bert_estimator.tpu.config", "bert_estimator.tpu.base_estimator"],
         "across_cores": [
-            "bert_estimator.tpu.replicas.cross_shard_optimizer",
+            "bert_estimator.tpu.replicas.replica",
             True,
             "bert_estimator.tpu.replicas.replica",
             True,

@@ -9,7 +9,12 @@ from test_graph_offsets import STRANGE
 from test_graph_sentencepiece import golden, needs_text
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving.graph import answer_model, answer_search, answer_windows, graph_offsets
+from bert_estimator.serving.graph import (
+    answer_model,
+    answer_search,
+    answer_windows,
+    graph_characters,
+)
 from bert_estimator.serving.graph.answer_model import AnswerText, Settings
 from bert_estimator.serving.graph.text_model import TextDifferenceError
 from bert_estimator.tokenization import FullTokenizer, write_vocab
@@ -86,7 +91,7 @@ def test_sentencepiece(kind, casing):
     ("place", "name", "change", "message"),
     [
         (
-            graph_offsets,
+            graph_characters,
             "with_marks",
             lambda own: lambda codes, tokens: tokens,
             "splits its context into other tokens than training, or takes them from other char",

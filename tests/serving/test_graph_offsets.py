@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from test_graph_sentencepiece import OTHER_FEATURES, golden, needs_text, trained
 from test_graph_wordpiece import NASTY
 
-from bert_estimator.serving.graph import graph_offsets, graph_sentencepiece, graph_tokenizer
+from bert_estimator.serving.graph import graph_characters, graph_sentencepiece, graph_tokenizer
 from bert_estimator.tokenization import (
     FullTokenizer,
     SentencePieceTokenizer,
@@ -40,7 +40,7 @@ def tokens_in_graph(tokenizer, strings):
     """Returns (id, start, end) of the tokens of each string, and the characters it consists of."""
     with tf.Graph().as_default(), tf.Session() as session:
         encoded = tf.constant(strings, tf.string, [len(strings)])
-        characters = graph_offsets.characters(encoded)
+        characters = graph_characters.characters(encoded)
         tokens = graph_tokenizer.of(tokenizer).with_offsets(characters.codes)
         *tokens, places = session.run([*tokens, characters.bytes])
     tokens = [list(zip(*row, strict=True)) for row in zip(*map(rows, tokens), strict=True)]

@@ -26,8 +26,7 @@ from bert_estimator.system import atomic_file
 from bert_estimator.system.errors import GREATEST
 from bert_estimator.tokenization import Casing
 from input_pipelines.tasks import features_input
-from input_pipelines.tasks.features_input import Batches
-from input_pipelines.tasks.sorted_batches import SortedBatches
+from input_pipelines.tasks.features_input import Batches, SortedBatches
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
 

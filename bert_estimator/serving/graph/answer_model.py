@@ -33,7 +33,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.serving.graph import (
     answer_search,
     answer_windows,
-    graph_offsets,
+    graph_characters,
     graph_tokenizer,
 )
 from bert_estimator.serving.graph.answer_search import Contexts
@@ -85,7 +85,7 @@ class AnswerText:
         self.texts = {name: tf.placeholder(tf.string, [None], name) for name in names}
         in_graph = graph_tokenizer.of(tokenizer)
         queries = in_graph(self.texts["question"], most_words=length)[:, :length]
-        characters = graph_offsets.characters(self.texts["context"])
+        characters = graph_characters.characters(self.texts["context"])
         tokens = in_graph.with_offsets(characters.codes)
         self.contexts = Contexts(self.texts["context"], characters, tokens)
         self._windows = answer_windows.windows_of(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_characters, graph_offsets
+from bert_estimator.serving.graph import graph_characters
 from bert_estimator.serving.graph.answer_windows import GraphWindows, gathered
-from bert_estimator.serving.graph.graph_offsets import Characters, Tokens
+from bert_estimator.serving.graph.graph_characters import Characters, Tokens
 from input_pipelines.tasks.answers import Search
 
 _LOWEST = np.float64("-inf")  # the score if there is not a span
@@ -107,8 +107,8 @@ def _spans(windows, contexts, start_logits, end_logits, search):
         owner,
         tf.cast(chosen(starts, start), tf.float64),
         tf.cast(chosen(ends, end), tf.float64),
-        graph_offsets.next_place(is_text, first) - before,
-        graph_offsets.place_after_last(is_text, after) - before,
+        graph_characters.next_place(is_text, first) - before,
+        graph_characters.place_after_last(is_text, after) - before,
     )
     has_text = spans.first < spans.after
     return _Spans(*(tf.boolean_mask(values, has_text) for values in spans))

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_characters, graph_offsets
-from bert_estimator.serving.graph.graph_offsets import Tokens
+from bert_estimator.serving.graph import graph_characters
+from bert_estimator.serving.graph.graph_characters import Tokens
 from bert_estimator.tokenization import SentencePieceTokenizer, sentencepiece_model
 from bert_estimator.tokenization.sentencepiece_model import CHAR, NORMAL, UNIGRAM, USER_DEFINED
 from bert_estimator.tokenization.sentencepiece_tokenizer import WORD_START, without_marks
@@ -126,7 +126,7 @@ class GraphSentencePiece:
         inner, ids, starts, ends = self._surfaces(made.texts)
         # The mark of a space is not a part of what a piece comes from.
         is_text = ~graph_characters.is_space(inner.flat_values)
-        starts = tf.minimum(graph_offsets.next_place(is_text, starts), ends)
+        starts = tf.minimum(graph_characters.next_place(is_text, starts), ends)
         parts = tf.gather(self._pieces, ids.flat_values)  # [pieces, (parts)]
         piece = parts.value_rowids()
         sizes = tf.gather(tf.ragged.constant(self._sizes, tf.int64), ids.flat_values)
@@ -145,7 +145,7 @@ class GraphSentencePiece:
         end = tf.where_v2(starts < ends, tf.gather(made.ends, tf.maximum(ends, 1) - 1), start)
         tokens = ids.with_values(parts).merge_dims(1, 2)
         tokens = Tokens(tokens, tokens.with_values(start), tokens.with_values(end))
-        return graph_offsets.with_marks(codes, tokens)
+        return graph_characters.with_marks(codes, tokens)
 
     def _surfaces(self, texts):
         """Returns the model's pieces of texts that `_preprocessed` made.

@@ -6,7 +6,7 @@ from typing import Protocol
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.serving.graph import graph_sentencepiece
-from bert_estimator.serving.graph.graph_offsets import Tokens
+from bert_estimator.serving.graph.graph_characters import Tokens
 from bert_estimator.serving.graph.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.graph.graph_wordpiece import GraphWordPiece
 from bert_estimator.tokenization import SentencePieceTokenizer, Tokenizer

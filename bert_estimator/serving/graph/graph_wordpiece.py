@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_characters, graph_offsets
-from bert_estimator.serving.graph.graph_offsets import Tokens
+from bert_estimator.serving.graph import graph_characters
+from bert_estimator.serving.graph.graph_characters import Tokens
 from bert_estimator.tokenization import UNK, FullTokenizer
 from bert_estimator.tokenization.wordpiece import (
     CONTINUATION,
@@ -135,7 +135,7 @@ class GraphWordPiece:
         starts = tf.gather(words.sources, after - sizes) - before
         ends = tf.gather(words.sources, after - 1) + 1 - before
         tokens = Tokens(ids, ids.with_values(starts), ids.with_values(ends))
-        return graph_offsets.with_marks(codes, tokens)
+        return graph_characters.with_marks(codes, tokens)
 
     def _words(self, codes):
         """Returns the `_Words` of texts, which have the characters int32 [T, (characters)]."""

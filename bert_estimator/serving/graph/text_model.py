@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import graph_offsets, graph_tokenizer
+from bert_estimator.serving.graph import graph_characters, graph_tokenizer
 from bert_estimator.serving.graph.graph_tokenizer import GraphTokenizer
 from bert_estimator.tokenization import Tokenizer
 
@@ -155,7 +155,7 @@ def check_texts(tokenizer: Tokenizer, texts: Iterable[str], with_offsets: bool =
         placeholder = tf.placeholder(tf.string, [None])
         in_graph = graph_tokenizer.of(tokenizer)
         if with_offsets:
-            tokens = in_graph.with_offsets(graph_offsets.characters(placeholder).codes)
+            tokens = in_graph.with_offsets(graph_characters.characters(placeholder).codes)
         else:
             tokens = [in_graph(placeholder)]
 

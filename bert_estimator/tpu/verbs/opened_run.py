@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.graph import read_ahead
-from bert_estimator.system import garbage_collection, steady_clock, ticker
+from bert_estimator.system import memory, steady_clock, ticker
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
@@ -199,7 +199,7 @@ class _PreparedGraph:
     """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
 
     def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
-        with garbage_collection.paused():
+        with memory.paused():
             self._prepare(job, step_class, input_fn, checkpoint, make_hooks)
 
     def _prepare(self, job, step_class, input_fn, checkpoint, make_hooks):

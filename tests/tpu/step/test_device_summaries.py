@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator.tpu.step.xla.device_summaries import DeviceSummaries
+from bert_estimator.tpu.step.summaries import DeviceSummaries
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.step import input_partition
-from bert_estimator.tpu.step.xla.device_summaries import DeviceSummaries
+from bert_estimator.tpu.step import inputs as input_partition
+from bert_estimator.tpu.step.summaries import DeviceSummaries
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 
