@@ -285,12 +285,6 @@ def test_json_is_read_in_one_module():
         assert not calls or name == "bert_estimator.system.json_files", f"{name} reads JSON itself"
 
 
-def test_test_files_have_names_of_their_own():
-    """pytest imports a test file by its name alone."""
-    names = collections.Counter(path.name for path in (ROOT / "tests").glob("**/test_*.py"))
-    assert not [name for name, number in names.items() if number > 1]
-
-
 def test_nothing_imports_keras_or_absent_parts_of_tensorflow():
     for name in modules():
         for imported in imports_of(name):
