@@ -14,7 +14,7 @@ import logging
 import warnings
 
 
-def install() -> None:
+def install(tf2: bool = False) -> None:
     """Makes `import tensorflow` give TensorFlow 1's names and behaviour, in the whole process.
 
     The same holds for `tensorflow.compat.v1`, `tensorflow.contrib.*`, `tensorflow_estimator` and
@@ -22,6 +22,14 @@ def install() -> None:
     in TensorFlow 1, datasets read nothing ahead unless they say so, and protobuf and NumPy accept
     what they accepted then. A missing name raises an AttributeError that says what the name was and
     what to use. Further calls have no effect.
+
+    Args:
+      tf2: whether the program was written for TensorFlow 2.0 to 2.15. Then `import tensorflow`
+        gives TensorFlow 2's names and behaviour, with `tf.estimator` and Keras 2. TensorFlow 1's
+        names are `tf.compat.v1.X`, with its canned estimators.
+
+    Raises:
+      RuntimeError: `install` was called before, for the other version.
     """
     # These imports are here so that importing this package does not load TensorFlow.
     import tensorflow.compat.v1 as tf
@@ -33,6 +41,12 @@ def install() -> None:
     from bert_estimator.system import steady_clock
 
     if isinstance(tf, modules.LegacyModule):
+        if tf2 != modules.is_of_2():
+            version = 2 if modules.is_of_2() else 1
+            raise RuntimeError(
+                f"`import tensorflow` gives TensorFlow {version} in this process already, and "
+                f"install(tf2={tf2}) would have it give the other one. Call install once"
+            )
         return
     # The user of this function knows that the script is old.
     deprecation._PRINT_DEPRECATION_WARNINGS = False
@@ -40,13 +54,14 @@ def install() -> None:
     _log_once(tf.get_logger())
     if "log_dir" in flags.FLAGS:  # of absl.logging; up to TensorFlow 1.13 scripts could have theirs
         flags.FLAGS["log_dir"].allow_override = True
-    tf.disable_v2_behavior()
+    if not tf2:
+        tf.disable_v2_behavior()
+        data.put_back()
     steady_clock.install()
     strictness.relax()
-    data.put_back()
     variables.put_back()
     modules.put_back_moved_names()
-    modules.put_in_place()
+    modules.put_in_place(tf2)
 
 
 def _log_once(logger):

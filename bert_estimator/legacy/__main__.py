@@ -2,6 +2,9 @@
 
 `python -m bert_estimator.legacy -m package.module [its flags]` runs a module. In the place of the
 script there may be a directory or a zip file that holds `__main__.py`.
+
+`--tf1` or `--tf2` before the script or `-m` says which TensorFlow the script was written for. If
+neither is given, the runner finds this out from the names that the script uses.
 """
 
 import importlib.util
@@ -12,42 +15,44 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator.legacy import children
+from bert_estimator.legacy import children, script_version
 from bert_estimator.system import lock, native_log, paths, standard_streams, ticker
+
+_USAGE = """\
+usage: python -m bert_estimator.legacy [--tf1 | --tf2] SCRIPT.py [its flags]
+       python -m bert_estimator.legacy [--tf1 | --tf2] -m package.module [its flags]"""
 
 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns its exit code."""
-    if argv[1:] == ["--version"]:
+    arguments = argv[1:]
+    if arguments == ["--version"]:
         print(f"bert-estimator {bert_estimator.__version__}")
         return 0
-    if argv[1:2] == ["-m"] and len(argv) > 2:
-        return _run_module(argv[2], argv[3:])
-    if len(argv) < 2 or argv[1].startswith("-"):
-        print(
-            "usage: python -m bert_estimator.legacy SCRIPT.py [its flags]\n"
-            "       python -m bert_estimator.legacy -m package.module [its flags]",
-            file=sys.stderr,
-        )
+    given = arguments.pop(0) if arguments[:1] in (["--tf1"], ["--tf2"]) else None
+    if arguments[:1] == ["-m"] and len(arguments) > 1:
+        return _run_module(arguments[1], arguments[2:], given)
+    if not arguments or arguments[0].startswith("-"):
+        print(_USAGE, file=sys.stderr)
         return 2
-    script = argv[1]
+    script = arguments[0]
     module = types.ModuleType("__main__")
     try:
-        paths.check_arguments(argv[1:2])
-        folder, program = _program(script, module)
+        paths.check_arguments(arguments[:1])
+        folder, source, program = _program(script, module)
     except (ImportError, OSError, ValueError, SyntaxError) as error:
         what = "is not Python" if isinstance(error, SyntaxError) else "can't open it"
         print(f"python -m bert_estimator.legacy: {script}: {what}: {error}", file=sys.stderr)
         return 2
-    sys.argv = argv[1:]
+    sys.argv = arguments
     sys.path[0] = folder
-    _install()
+    _install(script, given, lambda: script_version.of_script(source, module.__file__, folder))
     sys.modules["__main__"] = module
     return _exit_code(script, lambda: exec(program, module.__dict__))
 
 
 def _program(script, module):
-    """Returns the directory of a script's imports, and its code; sets attributes of its module."""
+    """Returns a script's folder of imports, its text and code; sets attributes of its module."""
     finder = pkgutil.get_importer(script)
     if finder is None:
         with open(script, "rb") as file:
@@ -57,21 +62,21 @@ def _program(script, module):
         except ValueError as error:  # a zero byte, before Python 3.12
             raise SyntaxError(str(error)) from None
         module.__file__ = script
-        return os.path.dirname(os.path.abspath(script)), program
+        return os.path.dirname(os.path.abspath(script)), source, program
     found = finder.find_spec("__main__")
     if found is None or found.loader is None:
         raise ImportError("it does not hold a file __main__.py, which Python would run")
     program = found.loader.get_code("__main__")
     module.__spec__, module.__loader__ = found, found.loader
     module.__file__, module.__package__ = found.origin, ""
-    return script, program
+    return script, found.loader.get_source("__main__"), program
 
 
-def _run_module(name, flags):
+def _run_module(name, flags, given):
     sys.argv = [name, *flags]
     sys.path[0] = os.getcwd()
     # Finding a module imports its package, which may import TensorFlow.
-    _install()
+    _install(name, given, lambda: script_version.of_module(name))
     try:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
@@ -86,9 +91,26 @@ def _run_module(name, flags):
     return _exit_code(name, lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
 
 
-def _install():
+def _install(script, given, find_version):
+    """Installs the TensorFlow that a script was written for; says which, if that is not certain.
+
+    Args:
+      script: the script's or module's name, for the message.
+      given: "--tf1" or "--tf2"; None if neither was given.
+      find_version: function that returns the script's `script_version.Version`.
+    """
     with ticker.never_silent("Loading TensorFlow"):
-        bert_estimator.legacy.install()
+        import tensorflow  # noqa: F401
+
+        tf2, reason = (given == "--tf2", "") if given else find_version()
+        bert_estimator.legacy.install(tf2)
+    if reason:
+        version, other = (2, 1) if tf2 else (1, 2)
+        print(
+            f"{script}: runs as a script for TensorFlow {version}, because it {reason}. If it is "
+            f"for TensorFlow {other}, give --tf{other} before its name",
+            file=sys.stderr,
+        )
 
 
 def _exit_code(name, run):

@@ -1,7 +1,7 @@
 """Processes that a TF1 script starts by `multiprocessing`, by the methods spawn and forkserver.
 
 Such a process is a new Python, which first runs the script's top level with `__name__`
-"__mp_main__". TensorFlow has to be made TensorFlow 1 there, too, before that.
+"__mp_main__". TensorFlow has to be made what it is for the script there, too, before that.
 """
 
 import contextlib
@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import bert_estimator.legacy
+from bert_estimator.legacy import modules
 
 # Holds which main module the parent has, as multiprocessing says it: KIND=NAME.
 _VARIABLE = "BERT_ESTIMATOR_LEGACY_MAIN"
+# Holds the version of TensorFlow that the parent's script has: 1 or 2.
+_VERSION = "BERT_ESTIMATOR_LEGACY_TENSORFLOW"
 _BY_NAME, _BY_PATH = "init_main_from_name", "init_main_from_path"
 _SPAWNED = "bert_estimator.legacy.spawned"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -33,7 +36,7 @@ def following() -> Iterator[None]:
 
 def become_main(namespace: dict[str, Any]) -> None:
     """Fills the namespace of a child's main module as plain Python would, on TensorFlow 1."""
-    bert_estimator.legacy.install()
+    bert_estimator.legacy.install(tf2=os.environ[_VERSION] == "2")
     multiprocessing.spawn.get_preparation_data = _through_spawned(
         multiprocessing.spawn.get_preparation_data
     )
@@ -48,6 +51,7 @@ def _through_spawned(get_preparation_data):
     def get(name):
         data = get_preparation_data(name)
         mains = [(key, data.pop(key)) for key in (_BY_NAME, _BY_PATH) if key in data]
+        os.environ[_VERSION] = "2" if modules.is_of_2() else "1"
         os.environ[_VARIABLE] = "=".join(*mains or [(_BY_NAME, "__main__")])
         data[_BY_NAME] = _SPAWNED
         if _ROOT not in data["sys_path"]:

@@ -6,12 +6,17 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import types
 from typing import Any
 
 from bert_estimator.legacy import names, paths, wheel
 from bert_estimator.legacy.removed import IMPORTABLE, REMOVED
+
+_V1, _V2 = "tensorflow.compat.v1", "tensorflow.compat.v2"
+# These are the same packages for scripts of TensorFlow 1 and 2.
+_OF_BOTH = ("tensorflow.compat", "tensorflow.python")
 
 
 class NotInTable(AttributeError):
@@ -41,17 +46,34 @@ class LegacyModule(types.ModuleType):
 
 
 def canonical(path: str) -> str:
-    """Returns the table's name for a module path; tensorflow.compat.v1.X becomes tensorflow.X."""
-    prefix = "tensorflow.compat.v1"
-    if path.startswith("tensorflow.compat.v2.compat"):
-        path = path.replace(".compat.v2", "", 1)
-    if path == prefix or path.startswith(prefix + "."):
-        path = "tensorflow" + path.removeprefix(prefix)
+    """Returns the table's name for a module path.
+
+    In the table, tensorflow.compat.v1.X is tensorflow.X. For a script of TensorFlow 2, tensorflow.X
+    is tensorflow.compat.v2.X in the table.
+    """
+    path = re.sub(r"^tensorflow\.compat\.v[12]\.compat\b", "tensorflow.compat", path)
+    if _is_below(path, _V1):
+        path = "tensorflow" + path.removeprefix(_V1)
+    elif is_of_2() and path in paths.PATHS_OF_2:
+        return paths.PATHS_OF_2[path]
+    elif is_of_2() and _is_below(path, "tensorflow") and not path.startswith(_OF_BOTH):
+        return _V2 + path.removeprefix("tensorflow")
     return paths.PATHS.get(path, path)
+
+
+def is_of_2() -> bool:
+    """Returns whether `import tensorflow` gives the names of TensorFlow 2."""
+    return _V2 in sys.modules and sys.modules[_V2] is sys.modules["tensorflow"]
+
+
+def _is_below(path, package):
+    return path == package or path.startswith(package + ".")
 
 
 def _behind(module):
     """Returns the path of TensorFlow's own module for a module path such as `tensorflow.gfile`."""
+    if _is_below(module, _V2):
+        return names.V2 + module.removeprefix(_V2)
     return names.V1 + module.removeprefix("tensorflow")
 
 
@@ -119,7 +141,7 @@ def _why_missing(path):
     """Returns the text of an error: which name is missing, what it was, and what to use."""
     requested = path
     path = canonical(path)
-    parts = path.split(".")
+    parts = path.replace(".compat.v2", "", 1).split(".")
     for count in range(len(parts), 1, -1):
         removed = ".".join(parts[:count])
         if removed in REMOVED:
@@ -131,7 +153,9 @@ def _why_missing(path):
             f"{requested} is not supported: it was part of tf.contrib, which TensorFlow removed. "
             "docs/legacy.md lists the parts of tf.contrib that are supported"
         )
-    if _in_tensorflow_2(path):
+    if _is_below(path, _V2):
+        return _why_not_in_2(requested, path.removeprefix(_V2))
+    if _has(names.V2, path.removeprefix("tensorflow")):
         name = path.removeprefix("tensorflow")
         return (
             f"{requested} is a name of TensorFlow 2, and this is TensorFlow 1: it is "
@@ -143,10 +167,22 @@ def _why_missing(path):
     )
 
 
-def _in_tensorflow_2(path):
-    value = sys.modules[names.V2]
-    for name in path.split(".")[1:]:
-        value = getattr(value, name, None)
+def _why_not_in_2(requested, name):
+    if f"tensorflow{name}" in _PACKAGES or _has(names.V1, name):
+        if not is_of_2():
+            return f"{requested} is a name of TensorFlow 1: it is tf{name}"
+        return (
+            f"{requested} is a name of TensorFlow 1, and the script runs as one for TensorFlow 2. "
+            f"Use tf.compat.v1{name}, or run the script with --tf1 before its name"
+        )
+    return f"{requested} is not supported: neither TensorFlow 2 nor bert_estimator.legacy has it"
+
+
+def _has(home, name):
+    """Returns whether a module of TensorFlow has a dotted name, which begins with a dot."""
+    value = sys.modules[home]
+    for part in name.split(".")[1:]:
+        value = getattr(value, part, None)
     return value is not None
 
 
@@ -195,9 +231,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 member = importlib.import_module(current)
                 return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
         known_as = canonical(fullname)
-        is_of_2 = isinstance(sys.modules.get(parent), LegacyModule) and _in_tensorflow_2(known_as)
+        in_2 = isinstance(sys.modules.get(parent), LegacyModule) and _has(
+            names.V2, known_as.removeprefix("tensorflow")
+        )
         gone = known_as in REMOVED or canonical(parent) in IMPORTABLE or known_as.startswith(_GONE)
-        if gone or is_of_2:
+        if gone or (in_2 and not is_of_2()):
             # The error has no name=fullname, because `from a import b` swallows an error for a.b.
             if wheel.lacks(fullname.replace(_OLD_WHEEL, wheel.PACKAGE + ".", 1)):
                 raise ModuleNotFoundError(f"{fullname} {wheel.INSTALL}")
@@ -226,19 +264,25 @@ def put_back_moved_names() -> None:
                 setattr(module, old, _member(home, new or old))
 
 
-def put_in_place() -> None:
-    """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules."""
+def put_in_place(tf2: bool = False) -> None:
+    """Makes `import tensorflow`, and the other imports of old scripts, find the table's modules.
+
+    Args:
+      tf2: whether `import tensorflow` gives the names of TensorFlow 2.
+    """
     real = sys.modules["tensorflow"]
-    for path in [path for path in sys.modules if canonical(path) in _PACKAGES]:
+    module = LegacyModule("tensorflow")
+    module.__file__ = real.__file__
+    module.__spec__ = real.__spec__
+    # tensorflow.python, tensorflow.core and others are folders in this directory.
+    module.__path__ = [os.path.dirname(real.__file__)]
+    installed = ("tensorflow", _V2 if tf2 else _V1)
+    sys.modules.update(dict.fromkeys(installed, module))
+    replaced = [p for p in sys.modules if p not in installed and canonical(p) in _PACKAGES]
+    for path in replaced:
         del sys.modules[path]
         parent, _, name = path.rpartition(".")
         if parent.startswith("tensorflow.python."):
             # `from tensorflow.python.layers import base` takes an attribute before it imports.
             vars(sys.modules[parent]).pop(name, None)
     sys.meta_path.insert(0, Finder())
-    module = LegacyModule("tensorflow")
-    module.__file__ = real.__file__
-    module.__spec__ = real.__spec__
-    # tensorflow.python, tensorflow.core and others are folders in this directory.
-    module.__path__ = [os.path.dirname(real.__file__)]
-    sys.modules["tensorflow"] = sys.modules["tensorflow.compat.v1"] = module

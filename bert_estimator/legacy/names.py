@@ -49,18 +49,32 @@ _LAYERS = (
     ]
 )
 _WHEEL = "tensorflow_estimator.python.estimator"
-_CANNED = [
-    (f"{_WHEEL}.canned.baseline", "BaselineClassifier BaselineEstimator BaselineRegressor"),
-    (f"{_WHEEL}.canned.dnn", "DNNClassifier DNNEstimator DNNRegressor"),
-    (
-        f"{_WHEEL}.canned.dnn_linear_combined",
-        "DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor",
-    ),
-    (f"{_WHEEL}.canned.linear", "LinearClassifier LinearEstimator LinearRegressor"),
-    (
-        f"{_WHEEL}.canned.parsing_utils",
-        "classifier_parse_example_spec regressor_parse_example_spec",
-    ),
+
+
+def _canned(suffix=""):
+    """Returns where the canned estimators are; TensorFlow 2's have the suffix V2 there."""
+    kinds = ["Classifier", "Estimator", "Regressor"]
+    modules = {
+        "baseline": "Baseline",
+        "dnn": "DNN",
+        "dnn_linear_combined": "DNNLinearCombined",
+        "linear": "Linear",
+    }
+    return [
+        (
+            f"{_WHEEL}.canned.{module}",
+            " ".join(f"{name}{kind}={name}{kind}{suffix}" for kind in kinds),
+        )
+        for module, name in modules.items()
+    ]
+
+
+def _parse_specs(suffix=""):
+    kinds = ("classifier_parse_example_spec", "regressor_parse_example_spec")
+    return f"{_WHEEL}.canned.parsing_utils", " ".join(f"{kind}={kind}{suffix}" for kind in kinds)
+
+
+_HEADS = [
     (f"{_WHEEL}.head.base_head", "Head"),
     (f"{_WHEEL}.head.binary_class_head", "BinaryClassHead"),
     (f"{_WHEEL}.head.multi_class_head", "MultiClassHead"),
@@ -71,14 +85,57 @@ _CANNED = [
         "LogisticRegressionHead PoissonRegressionHead RegressionHead",
     ),
 ]
+_SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
+
+# tf.estimator of TensorFlow 1 and 2.
+_ESTIMATOR = [
+    ("bert_estimator.legacy.stand_ins.run_config", "RunConfig"),
+    (
+        "bert_estimator.legacy.stand_ins.checkpoints",
+        "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
+    ),
+    (
+        "bert_estimator.tpu",
+        "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
+        "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
+    ),
+    (
+        "bert_estimator.legacy.stand_ins.canned",
+        "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
+        "_canned_estimator_api_gauge=API_GAUGE",
+    ),
+    *_HEADS,
+    (
+        V1 + ".train",
+        "CheckpointSaverHook CheckpointSaverListener FeedFnHook FinalOpsHook GlobalStepWaiterHook "
+        "LoggingTensorHook NanTensorHook ProfilerHook SecondOrStepTimer SessionRunArgs "
+        "SessionRunContext SessionRunHook SessionRunValues StepCounterHook StopAtStepHook "
+        "SummarySaverHook VocabInfo",
+    ),
+]
 _EXPERIMENTAL = [
-    (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
-    (f"{_WHEEL}.canned.kmeans", "KMeans=KMeansClustering"),
-    (f"{_WHEEL}.canned.linear", "LinearSDCA linear_logit_fn_builder"),
+    _IN_MEMORY,
+    _EARLY_STOPPING,
+    _SUPERVISED_INPUT,
+    (f"{_WHEEL}.canned.linear", "LinearSDCA"),
     (f"{_WHEEL}.canned.rnn", "RNNClassifier RNNEstimator"),
     ("bert_estimator.legacy.stand_ins.canned", "call_logit_fn"),
 ]
-_SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_receiver_fn")
+_EXPERIMENTAL_OF_1 = [
+    (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
+    (f"{_WHEEL}.canned.kmeans", "KMeans=KMeansClustering"),
+    (f"{_WHEEL}.canned.linear", "linear_logit_fn_builder"),
+]
+_EXPORT = [
+    (
+        "bert_estimator.tpu.serving",
+        "ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput "
+        "ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver "
+        "UnsupervisedInputReceiver build_parsing_serving_input_receiver_fn "
+        "build_raw_serving_input_receiver_fn build_raw_supervised_input_receiver_fn "
+        "build_supervised_input_receiver_fn_from_input_fn",
+    ),
+]
 
 _TPU_MODULES = "device_assignment tensor_tracer topology tpu_feed tpu_function tpu_system_metadata"
 
@@ -94,52 +151,31 @@ MODULES = {
         (V2 + ".summary", "*"),
     ],
     "tensorflow.compat.v2.keras": [("tf_keras", "* __internal__")],
+    **{
+        f"tensorflow.compat.v2.{module}": [(f"tf_keras.{module}", "*")]
+        for module in ("initializers", "losses", "metrics", "optimizers")
+        if _HAS_KERAS
+    },
+    "tensorflow.compat.v2.distribute": [(V2 + ".distribute", "*")],
+    "tensorflow.compat.v2.distribute.cluster_resolver": [
+        ("bert_estimator.tpu.cluster_resolver", "TPUClusterResolver"),
+        (V2 + ".distribute.cluster_resolver", "*"),
+    ],
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
     "tensorflow.layers": _LAYERS,
     "tensorflow.keras": [("bert_estimator.legacy.stand_ins.keras", "*")],
     "tensorflow.estimator": [
-        ("bert_estimator.legacy.stand_ins.run_config", "RunConfig"),
-        (
-            "bert_estimator.legacy.stand_ins.checkpoints",
-            "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
-        ),
-        (
-            "bert_estimator.tpu",
-            "BestExporter Estimator EstimatorSpec EvalSpec Exporter FinalExporter LatestExporter "
-            "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate "
-            "EstimatorV2=Estimator _TPUEstimatorSpec=TPUEstimatorSpec",
-        ),
-        (
-            "bert_estimator.legacy.stand_ins.canned",
-            "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
-            "_canned_estimator_api_gauge=API_GAUGE",
-        ),
-        *_CANNED,
-        (
-            V1 + ".train",
-            "CheckpointSaverHook CheckpointSaverListener FeedFnHook FinalOpsHook "
-            "GlobalStepWaiterHook LoggingTensorHook NanTensorHook ProfilerHook SecondOrStepTimer "
-            "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues StepCounterHook "
-            "StopAtStepHook SummarySaverHook VocabInfo",
-        ),
+        *_ESTIMATOR,
+        ("bert_estimator.tpu", "EstimatorV2=Estimator _TPUEstimatorSpec=TPUEstimatorSpec"),
+        *_canned(),
+        _parse_specs(),
     ],
-    "tensorflow.estimator.experimental": [
-        _IN_MEMORY,
-        _EARLY_STOPPING,
-        _SUPERVISED_INPUT,
-        *_EXPERIMENTAL,
-    ],
-    "tensorflow.estimator.export": [
-        (
-            "bert_estimator.tpu.serving",
-            "ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput "
-            "ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver "
-            "UnsupervisedInputReceiver build_parsing_serving_input_receiver_fn "
-            "build_raw_serving_input_receiver_fn build_raw_supervised_input_receiver_fn "
-            "build_supervised_input_receiver_fn_from_input_fn",
-        ),
-    ],
+    "tensorflow.estimator.experimental": [*_EXPERIMENTAL, *_EXPERIMENTAL_OF_1],
+    "tensorflow.estimator.export": _EXPORT,
+    "tensorflow.compat.v2.estimator": [*_ESTIMATOR, *_canned("V2"), _parse_specs("_v2")],
+    "tensorflow.compat.v2.estimator.experimental": _EXPERIMENTAL,
+    "tensorflow.compat.v2.estimator.export": _EXPORT,
     "tensorflow.estimator.inputs": [
         ("bert_estimator.legacy.stand_ins.array_inputs", "numpy_input_fn pandas_input_fn"),
     ],

@@ -89,3 +89,11 @@ PATHS = {
         for module in ("cluster_resolver", "tpu_cluster_resolver")
     },
 }
+
+# The same for scripts of TensorFlow 2.
+PATHS_OF_2 = {
+    path: target.replace("tensorflow.", "tensorflow.compat.v2.", 1)
+    if path.startswith("tensorflow_estimator.estimator")
+    else target
+    for path, target in PATHS.items()
+}

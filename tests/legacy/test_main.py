@@ -322,7 +322,7 @@ def test_a_module_of_a_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "installed", False, raising=False)
 
-    def install():
+    def install(tf2):
         sys.installed = True
 
     monkeypatch.setattr(bert_estimator.legacy, "install", install)
@@ -359,7 +359,7 @@ def test_a_directory_or_zip_file_with_a_main_module(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    monkeypatch.setattr(bert_estimator.legacy, "install", lambda tf2: None)
     path = str(packed(folder))
     assert runner.main(["runner", path, "--flag"]) == 0
     argv = [path, "--flag"]
@@ -383,8 +383,8 @@ def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(bert_estimator.legacy, "install", lambda: None)
+    monkeypatch.setattr(bert_estimator.legacy, "install", lambda tf2: None)
     os.mkdir("run")
     with locked.by_another("run/.lock"):
-        assert runner.main(["runner", "script.py"]) == 2
+        assert runner.main(["runner", "--tf1", "script.py"]) == 2
     assert capsys.readouterr().err.startswith(f"script.py: run {locked.WHO}")

@@ -3,6 +3,8 @@
 import contextlib
 from typing import Any
 
+from bert_estimator.legacy import modules
+
 try:
     from tf_keras.api._v1.keras import *  # noqa: F403
     from tf_keras.src import backend as _backend
@@ -55,8 +57,9 @@ def _with_constant_seeds():
     _backend.RandomGenerator.make_legacy_seed = lambda self: self._seed
 
 
-_without_name_scopes_of_cells()
-_with_constant_seeds()
-_with_the_last_layer_named(_densenet, "fc1000")
-_with_the_last_layer_named(_mobilenet_v2, "Logits")
-_with_the_last_layer_named(_resnet, "probs")
+if not modules.is_of_2():
+    _without_name_scopes_of_cells()
+    _with_constant_seeds()
+    _with_the_last_layer_named(_densenet, "fc1000")
+    _with_the_last_layer_named(_mobilenet_v2, "Logits")
+    _with_the_last_layer_named(_resnet, "probs")

@@ -1,7 +1,7 @@
 # ruff: noqa: B905 - zip() has no argument `strict` in Python 3.7
 """What google-research/bert's `run_squad.py` makes of questions: the oracle of windows and answers.
 
-    TF115/bin/python tests/input_pipelines/tasks/squad_oracle.py tests/input_pipelines/tasks/squad_goldens
+    cd tests/input_pipelines/tasks && TF115/bin/python squad_oracle.py squad_goldens
 
 It is for TF 1.15 on Python 3.7 and needs nothing of this project. Its rules were written down from
 the description of BERT's paper (Devlin et al., 2018) and of google-research/bert, not from its
