@@ -10,9 +10,9 @@ XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, C
 
 import sys
 
-from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
-from bert_estimator.jobs import classification_config
+from bert_estimator.jobs.fine_tuning import classification_config
+from bert_estimator.system import tensorflow_import
 
 
 def main(argv):
@@ -21,7 +21,7 @@ def main(argv):
     def job():
         configs = classification_config.resolve(argv)
         console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs import classification_job
+        from bert_estimator.jobs.fine_tuning import classification_job
 
         classification_job.run(configs)
 

@@ -9,22 +9,22 @@ google-research/bert's run_pretraining.py, flags and records included.
 
 import sys
 
-from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
-from bert_estimator.jobs import pretraining_config
+from bert_estimator.jobs.pretraining import config
+from bert_estimator.system import tensorflow_import
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.main`."""
 
     def job():
-        configs = pretraining_config.resolve(argv)
+        configs = config.resolve(argv)
         console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs import pretraining_job
+        from bert_estimator.jobs.pretraining import job as pretraining_job
 
         pretraining_job.run(configs)
 
-    config_class = pretraining_config.PretrainingConfig
+    config_class = config.PretrainingConfig
     return console.main("run_pretraining.py", argv, __doc__, config_class, job)
 
 

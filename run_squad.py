@@ -10,9 +10,9 @@ in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file
 
 import sys
 
-from bert_estimator import tensorflow_import
 from bert_estimator.command_line import console
-from bert_estimator.jobs import question_answering_config
+from bert_estimator.jobs.fine_tuning import question_answering_config
+from bert_estimator.system import tensorflow_import
 
 
 def main(argv):
@@ -21,7 +21,7 @@ def main(argv):
     def job():
         configs = question_answering_config.resolve(argv)
         console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs import question_answering_job
+        from bert_estimator.jobs.fine_tuning import question_answering_job
 
         question_answering_job.run(configs)
 

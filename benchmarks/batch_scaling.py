@@ -37,7 +37,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import cores, svg_chart
-from input_pipelines import default_data, manifest, unigram
+from input_pipelines.embedded import default_data
+from input_pipelines.records import manifest, unigram
 
 RESULTS = os.path.join(cores.ROOT, "benchmarks", "results", "batch_scaling.csv")
 PICTURE = os.path.join(cores.ROOT, "docs", "batch_scaling.svg")

@@ -17,7 +17,7 @@ import time
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu.verbs import pending_write
+from bert_estimator.tpu.verbs import snapshot
 
 _SAVE_EVERY, _SAVES = 150, 2
 _SHAPES = [[30522, 768], *[[768, 768]] * 48, *[[768, 3072]] * 24, [512, 768], *[[768]] * 150]
@@ -53,7 +53,7 @@ class Times(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         """Notes the time. This hook is visited after the saver."""
         self.ended.append(time.perf_counter())
-        self.writing.append(bool(pending_write._pending))
+        self.writing.append(bool(snapshot._pending))
 
 
 def measure(directory: str, master: str, steps: int, save_every: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ import tempfile
 from typing import Any
 
 from benchmarks.main_job import ROOT, machine
-from bert_estimator.choices import EMBEDDED_TASKS
+from bert_estimator.command_line.choices import EMBEDDED_TASKS
 
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "classifier.csv")
 COLUMNS = [

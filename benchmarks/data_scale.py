@@ -136,7 +136,7 @@ class Scale:
 
     def files(self, name: str) -> dict[str, str]:
         """Returns a dict of file -> hash of what lies in the directory of this name."""
-        from input_pipelines import manifest
+        from input_pipelines.records import manifest
 
         directory = os.path.join(self._directory, name)
         return {

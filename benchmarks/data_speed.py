@@ -23,10 +23,10 @@ import time
 from collections.abc import Iterator
 
 from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
-from input_pipelines import embedded_corpus
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.text_parts import split_files
-from input_pipelines.worker_pool import WorkerPool
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.worker_pool import WorkerPool
+from input_pipelines.embedded import embedded_corpus
+from input_pipelines.text.text_parts import split_files
 
 _REPLACED, _NEW = 0.05, 0.005  # shares of the words of a copy
 _GIGABYTES = 16  # English Wikipedia and books
@@ -117,7 +117,7 @@ def created(
 ) -> dict[str, float]:
     """Creates records; returns their number, their bytes and the seconds that it took."""
     # Workers import the main module too, and should not load TensorFlow.
-    from input_pipelines.pretraining_records import write_pretraining_records
+    from input_pipelines.creation.pretraining_records import write_pretraining_records
 
     os.makedirs(directory)
     pool = MeasuredPool(num_workers)

@@ -116,9 +116,9 @@ def write_data(directory: str, length: int, num_train: int, num_texts: int) -> f
     import numpy as np
 
     from bert_estimator import tokenization
-    from input_pipelines import default_data, embedded_corpus
-    from input_pipelines.examples import Example
-    from input_pipelines.features import Features
+    from input_pipelines.embedded import default_data, embedded_corpus
+    from input_pipelines.tasks.examples import Example
+    from input_pipelines.tasks.features import Features
 
     def path(name):
         return os.path.join(directory, name)

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import torch_bert
-from bert_estimator import atomic_file
+from bert_estimator.system import atomic_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "benchmarks", "results", "gpu.csv")
@@ -69,7 +69,7 @@ def export(directory: str, network: str, length: int, batch: int) -> None:
     import run_pretraining
     from bert_estimator.bert_config import BertConfig
     from bert_estimator.tpu.program import stablehlo
-    from input_pipelines import default_data
+    from input_pipelines.embedded import default_data
 
     network = BertConfig.preset(network, 30522).to_dict()
     predictions = math.ceil(0.15 * length)

@@ -31,7 +31,8 @@ def examples_per_cpu_sec(
     """Reads batches of records made in a directory; returns rates by the clock and by CPU time."""
     import tensorflow.compat.v1 as tf
 
-    from input_pipelines import default_data, pretraining_input
+    from input_pipelines.embedded import default_data
+    from input_pipelines.records import pretraining_input
 
     predictions = PREDICTIONS[length]
     data = default_data.make(directory, 2000, length, predictions, 5, seed=1, masking=masking)

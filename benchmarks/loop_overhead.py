@@ -26,12 +26,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from benchmarks import main_job
-from bert_estimator import pretraining, tpu, update
+from bert_estimator import tpu
 from bert_estimator.bert_config import PRESETS, BertConfig
-from bert_estimator.choices import PRECISIONS
+from bert_estimator.command_line.choices import PRECISIONS
+from bert_estimator.model_fns import pretraining, update
 from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from input_pipelines import default_data, pretraining_input
+from input_pipelines.embedded import default_data
+from input_pipelines.records import pretraining_input
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "loop_overhead.csv")
 SETTINGS = ["tpu_name", "network", "length", "batch", "precision", "steps"]

@@ -21,7 +21,7 @@ import tempfile
 from benchmarks.main_job import machine
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.serving import exported_model
-from input_pipelines import embedded_corpus
+from input_pipelines.embedded import embedded_corpus
 
 BATCHES = (1, 32)
 SIDES = ("tensorflow", "transformers", "onnxruntime")

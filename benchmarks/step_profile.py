@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks import loop_overhead
 from bert_estimator.bert_config import PRESETS
-from bert_estimator.choices import PRECISIONS
+from bert_estimator.command_line.choices import PRECISIONS
 
 _WARMUP = 2  # steps before the traced ones
 _PARTS = [

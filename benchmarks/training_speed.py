@@ -35,7 +35,7 @@ from typing import Any
 
 from benchmarks import main_job, matrix_products
 from bert_estimator.bert_config import PRESETS, BertConfig
-from bert_estimator.choices import PRECISIONS
+from bert_estimator.command_line.choices import PRECISIONS
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "training_speed.csv")
 SETTINGS = ["network", "length", "batch", "precision"]
@@ -196,7 +196,8 @@ def write_data(directory: str, records: str, length: int, predictions: int, batc
     import numpy as np
     import tensorflow as tf
 
-    from input_pipelines import default_data, pretraining_input
+    from input_pipelines.embedded import default_data
+    from input_pipelines.records import pretraining_input
 
     data = default_data.make(
         os.path.join(directory, "data"), 2000, length, predictions, 1, seed=1, masking="static"

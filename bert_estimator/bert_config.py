@@ -5,7 +5,7 @@ import difflib
 import json
 import math
 
-from bert_estimator import json_files
+from bert_estimator.system import json_files
 
 # name -> (num_hidden_layers, hidden_size). A head has size 64, and the intermediate size is 4 H.
 # Sources: Turc et al. (2019) for tiny to medium, Devlin et al. (2018) for base and large.
@@ -122,6 +122,18 @@ class BertConfig:
     def num_own_layers(self) -> int:
         """Returns how many layers have weights of their own."""
         return self.num_hidden_groups or self.num_hidden_layers
+
+    def num_parameters(self) -> int:
+        """Returns how many weights the encoder and the pooler have."""
+        hidden, inner, width = self.hidden_size, self.intermediate_size, self.embedding_width()
+        rows = self.vocab_size + self.type_vocab_size + self.max_position_embeddings
+        embeddings = (rows + 2) * width
+        if width != hidden:
+            embeddings += (width + 1) * hidden
+        attention = 4 * (hidden + 1) * hidden + 2 * hidden
+        feed_forward = (hidden + 1) * inner + (inner + 1) * hidden + 2 * hidden
+        pooler = (hidden + 1) * hidden
+        return embeddings + self.num_own_layers() * (attention + feed_forward) + pooler
 
     def group_of(self, layer: int) -> int:
         """Returns the number of a layer's weights, which it may share with its neighbours."""

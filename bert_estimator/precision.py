@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.choices import PRECISIONS
+from bert_estimator.command_line.choices import PRECISIONS
 
 _STORES_AS_READ = contextvars.ContextVar("stores_as_read", default=False)
 

@@ -9,20 +9,20 @@ from typing import NoReturn
 
 from absl import flags
 
-from bert_estimator import (
-    __version__,
+from bert_estimator import __version__
+from bert_estimator.command_line import help_page
+from bert_estimator.storage import remote
+from bert_estimator.system import (
     atomic_file,
     disk_errors,
     errors,
-    help_page,
+    lock,
     paths,
     standard_streams,
-    storage,
     tensorflow_import,
     ticker,
 )
-from bert_estimator.tpu import lock
-from input_pipelines import worker_pool
+from input_pipelines.creation import worker_pool
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -99,10 +99,10 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         _parse(argv)
         with ticker.never_silent("Starting"):
             summary = create(flags.FLAGS)
-        print(storage.shown(summary))
+        print(remote.shown(summary))
     except (flags.Error, ValueError, OSError, lock.InUseError) as error:
         failed = isinstance(error, OSError) and not disk_errors.is_of_path(error)
-        message = storage.shown(error)
+        message = remote.shown(error)
         if failed and (of_disk := _of_disk(error)):
             message = of_disk  # It names the disk's own path, also if a URL is shown for it.
         if isinstance(error, errors.ArgumentError):  # flags have the names of arguments
@@ -203,9 +203,9 @@ def check_output(flag: str, path: str, input_files: Sequence[str]) -> None:
       ValueError: the output, or what it is called until it is complete, is among the input.
     """
     # Two names of one remote file are equal as URLs, and not as names of its copies.
-    path = storage.shown(path)
+    path = remote.shown(path)
     places = {os.path.realpath(path), os.path.realpath(path + atomic_file.ENDING)}
-    for input_file in map(storage.shown, input_files):
+    for input_file in map(remote.shown, input_files):
         if os.path.realpath(input_file) in places:
             raise ValueError(
                 f"--{flag}={path}: would replace {input_file}, which this command reads. Write to "

@@ -21,22 +21,17 @@ import shutil
 
 from absl import flags
 
-from bert_estimator import storage
+from bert_estimator.storage import remote
+from bert_estimator.system import lock
 from bert_estimator.tokenization import open_tokenizer
-from bert_estimator.tpu import lock
-from input_pipelines import (
-    command_line,
-    companions,
-    document_filter,
-    remote_output,
-    shards,
-    text_flags,
-)
-from input_pipelines.beam_pool import BeamPool
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.documents import find_files, no_text, total_bytes
-from input_pipelines.text_parts import split_files
-from input_pipelines.worker_pool import WorkerPool, available_cores
+from input_pipelines import command_line, remote_output
+from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.worker_pool import WorkerPool, available_cores
+from input_pipelines.records import shards
+from input_pipelines.text import companions, document_filter, text_flags
+from input_pipelines.text.documents import find_files, no_text, total_bytes
+from input_pipelines.text.text_parts import split_files
 
 _MOST_SHARDS = 99_999
 _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it
@@ -156,7 +151,7 @@ def create(values: flags.FlagValues) -> str:
       FileNotFoundError: the vocabulary or the directory of the output does not exist.
       lock.InUseError: another process writes these files.
     """
-    if storage.is_remote(values.output_file) and values.runner:
+    if remote.is_remote(values.output_file) and values.runner:
         raise ValueError(
             f"--output_file={values.output_file}: must be a directory that all machines of "
             "--runner see"
@@ -184,7 +179,7 @@ def _create(values, output_file, there):
         input_files = find_files(values.input_file.split(","), values.vocab_file)
     output_files = _output_files(output_file.split(","), values.num_shards, there)
     with command_line.naming("vocab_file"):
-        vocab_file = storage.local(values.vocab_file)
+        vocab_file = remote.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
             [path if "://" in path else os.path.abspath(path) for path in paths]
@@ -242,8 +237,8 @@ def _output_files(output_files, num_shards, there):
 def _write(values, input_files, options, vocab_file, tokenizer, output_files, settings, there):
     """Writes the held-out records, if there are to be any, and the training records."""
     # Imported only now, since TensorFlow takes seconds: wrong flags have been reported by here.
-    from input_pipelines import held_out, pretraining_records
-    from input_pipelines import manifest as manifests
+    from input_pipelines.creation import held_out, pretraining_records
+    from input_pipelines.records import manifest as manifests
 
     fraction = values.eval_fraction
     pool = _pool(values, total_bytes(input_files), output_files[0])

@@ -10,19 +10,12 @@ import functools
 
 from absl import flags
 
-from bert_estimator import atomic_file, storage
-from bert_estimator.tpu import lock
-from input_pipelines import (
-    command_line,
-    document_filter,
-    remote_output,
-    text_files,
-    text_flags,
-    text_formats,
-    words,
-)
-from input_pipelines.documents import find_files, read_pieces, total_bytes
-from input_pipelines.progress import Progress
+from bert_estimator.storage import remote
+from bert_estimator.system import atomic_file, lock
+from bert_estimator.system.progress import Progress
+from input_pipelines import command_line, remote_output
+from input_pipelines.text import document_filter, text_files, text_flags, text_formats, words
+from input_pipelines.text.documents import find_files, read_pieces, total_bytes
 
 _DUPLICATES = ("no", "exact", "near")
 
@@ -83,7 +76,7 @@ def _create(values, path, there):
 
 def _check_is_read_as_text(path):
     """Checks that the commands that read the output will not look for another format in it."""
-    shown = storage.shown(path)
+    shown = remote.shown(path)
     if text_files.packing(path) or text_files.is_archive(path):
         raise ValueError(f"--output_file={shown}: is written without packing; end it in .txt")
     kind = text_formats.of_file(path, b"")
@@ -97,7 +90,7 @@ def _check_is_read_as_text(path):
 def _write(pieces, file, kind):
     """Writes the documents that are new; returns numbers: of them, their words, and the others."""
     # Imported only now, since NumPy takes a third of the time of --help.
-    from input_pipelines.deduplication import ExactDuplicates, NearDuplicates
+    from input_pipelines.text.deduplication import ExactDuplicates, NearDuplicates
 
     duplicates = {"no": lambda: None, "exact": ExactDuplicates, "near": NearDuplicates}[kind]()
     number = size = repeated = 0

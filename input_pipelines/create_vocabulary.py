@@ -10,11 +10,12 @@ import functools
 
 from absl import flags
 
+from bert_estimator.system import lock
+from bert_estimator.system.progress import Progress
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
-from bert_estimator.tpu import lock
-from input_pipelines import command_line, document_filter, remote_output, text_flags
-from input_pipelines.documents import find_files, read_documents, total_bytes
-from input_pipelines.progress import Progress
+from input_pipelines import command_line, remote_output
+from input_pipelines.text import document_filter, text_flags
+from input_pipelines.text.documents import find_files, read_documents, total_bytes
 
 _LARGEST = 10_000_000  # tokens; the largest published vocabularies have a tenth
 

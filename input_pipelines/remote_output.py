@@ -26,9 +26,11 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator import __version__, atomic_file, json_files, storage
-from bert_estimator.tpu import lock
-from input_pipelines import command_line, companions, documents, remote_files
+from bert_estimator import __version__
+from bert_estimator.storage import remote
+from bert_estimator.system import atomic_file, json_files, lock
+from input_pipelines import command_line
+from input_pipelines.text import companions, documents, remote_files
 
 _PREFIX = "bert_estimator_output"
 _FILES, _OUTPUT, _MADE = "files", "output", "made.json"
@@ -61,13 +63,13 @@ def create(
       lock.InUseError: another process of this machine writes them.
     """
     output = values[flag].value
-    if not storage.is_remote(output):
+    if not remote.is_remote(output):
         return make(output, None)[0]
     with contextlib.ExitStack() as stack:
         with command_line.naming(flag):
             directory, names = _split(output)
-            storage.check(directory)
-            there = storage.names(directory)
+            remote.check(directory)
+            there = remote.names(directory)
             folder = stack.enter_context(_locked_folder(output, directory))
         files = os.path.join(folder, _FILES)
         identity = _identity(values, vocab_file)
@@ -85,8 +87,8 @@ def create(
             _say(f"The files in {folder} are complete: they are uploaded as they are.")
         try:
             _upload(files, directory, made["files"])
-        except storage.StorageError as error:
-            raise storage.StorageError(
+        except remote.StorageError as error:
+            raise remote.StorageError(
                 f"{error}. The files are complete, and kept on this machine in {folder}: the same "
                 "command uploads them without making them again"
             ) from None
@@ -97,7 +99,7 @@ def _split(output):
     """Returns the directory of URLs of files, and the names of the files."""
     urls = output.split(",")
     for url in urls:
-        if storage.is_remote(url) and not storage.is_remote(url.rpartition("/")[0]):
+        if remote.is_remote(url) and not remote.is_remote(url.rpartition("/")[0]):
             raise ValueError(f"{url}: is not a file's name; give {url}/name")
     (directory, *others) = dict.fromkeys(url.rpartition("/")[0] for url in urls)
     if others:
@@ -119,14 +121,14 @@ def _locked_folder(output: str, directory: str) -> Iterator[str]:
         os.makedirs(files, exist_ok=True)
         with atomic_file.writer(os.path.join(folder, _OUTPUT)) as writer:
             writer.write(output)
-        storage.show(files, directory)
+        remote.show(files, directory)
         _name_others(set(glob.glob(f"{glob.escape(prefix)}*")) - {folder})
         try:
             yield folder
         except BaseException as error:
             if all(name.endswith(atomic_file.ENDING) for name in os.listdir(files)):
                 shutil.rmtree(folder)
-            elif not isinstance(error, storage.StorageError):
+            elif not isinstance(error, remote.StorageError):
                 _say(f"Unfinished work for {output} is kept on this machine, in {folder}.")
             raise
         shutil.rmtree(folder)
@@ -175,9 +177,9 @@ def _hash_of(vocab_file):
     if vocab_file is None:
         return None
     try:
-        with open(storage.local(vocab_file), "rb") as reader:
+        with open(remote.local(vocab_file), "rb") as reader:
             return hashlib.sha256(reader.read()).hexdigest()
-    except (OSError, storage.StorageError):
+    except (OSError, remote.StorageError):
         return None
 
 
@@ -205,9 +207,9 @@ def _upload(files, directory, names):
     names = sorted(names, key=_place)
     # An old manifest must not describe new files if this program ends between the two.
     for name in filter(companions.is_manifest, names):
-        storage.remove(f"{directory}/{name}")
+        remote.remove(f"{directory}/{name}")
     for name in names:
-        storage.upload(os.path.join(files, name), f"{directory}/{name}")
+        remote.upload(os.path.join(files, name), f"{directory}/{name}")
 
 
 def _place(name):

@@ -10,10 +10,12 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from bert_estimator import __version__, disk_errors, storage, ticker
+from bert_estimator import __version__
+from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flag_help, flags
-from bert_estimator.errors import ArgumentError
-from bert_estimator.tpu.program import hosts
+from bert_estimator.storage import remote
+from bert_estimator.system import disk_errors, ticker
+from bert_estimator.system.errors import ArgumentError
 
 # Lines of TensorFlow that tell a user of a script nothing.
 _CHATTER = re.compile(
@@ -133,7 +135,7 @@ def exit_code(
 
 def _print(text):
     """Prints on stderr; paths of local copies become the names that the user knows."""
-    print(storage.shown(text), file=sys.stderr)
+    print(remote.shown(text), file=sys.stderr)
 
 
 def leave(code: int) -> NoReturn:
@@ -188,5 +190,5 @@ def _is_news(record):
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        text = storage.shown(record.getMessage())
+        text = remote.shown(record.getMessage())
         return text if record.levelno == logging.INFO else f"{record.levelname}: {text}"

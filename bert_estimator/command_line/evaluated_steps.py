@@ -9,8 +9,8 @@ import math
 import os
 from collections.abc import Mapping
 
-from bert_estimator import atomic_file, json_files
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.system import atomic_file, json_files
 
 DIRECTORY = "best"
 PREFIX = "model.ckpt-"

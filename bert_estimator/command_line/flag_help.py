@@ -2,8 +2,7 @@
 
 import textwrap
 
-from bert_estimator import help_page
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, help_page
 
 _OF_DEFAULTS = (
     "A flag that is not given has the default shown here, unless a recipe or the built-in plan for "

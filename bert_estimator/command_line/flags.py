@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_estimator import disk_errors, errors, paths, storage
+from bert_estimator.system import disk_errors, errors, paths, remote_paths
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -163,7 +163,7 @@ def find_hosts() -> Any:
     Raises:
       FlagError: TF_CONFIG is wrong.
     """
-    from bert_estimator.tpu.program import cluster_task, hosts
+    from bert_estimator.cluster import cluster_task, hosts
 
     try:
         task = cluster_task.of_tf_config().type
@@ -188,7 +188,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_file(name: str, path: str | None) -> None:
     """Raises FlagError unless the path is None, remote, or a file."""
-    if path is not None and not storage.is_remote(path):
+    if path is not None and not remote_paths.is_remote(path):
         check(os.path.isfile(path), name, path, "there is no such file")
         check_readable(name, path)
 
@@ -221,16 +221,16 @@ def check_patterns(name: str, patterns: str | None) -> None:
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        found = storage.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
+        found = remote_paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
         check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
-        if not storage.is_remote(pattern):
+        if not remote_paths.is_remote(pattern):
             check_readable(name, *paths.matches(pattern))
 
 
 def check_writable_directory(name: str, path: str) -> None:
     """Makes the directory, and raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
-    check(not storage.is_remote(path), name, path, rule)
+    check(not remote_paths.is_remote(path), name, path, rule)
     try:
         paths.check_no_pattern(path)
     except ValueError as error:

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from bert_estimator import atomic_file, disk_errors, json_files, storage
 from bert_estimator.command_line import curves, evaluated_steps
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.storage import remote
+from bert_estimator.system import atomic_file, disk_errors, json_files
 
 _CONFIG = "config.json"
 # The files that `RunDirectory.write_network` makes.
@@ -212,14 +213,14 @@ class RunDirectory:
             _write(task_file, json.dumps(task, indent=2) + "\n")
         if os.path.exists(self._config_path) and not self.holds_checkpoint():
             # An attempt that failed before its first step may have left another vocabulary.
-            given = vocab_file and storage.local(vocab_file)
+            given = vocab_file and remote.local(vocab_file)
             for left in (word_piece, sentence_piece):
                 if os.path.exists(left) and not (given and os.path.samefile(left, given)):
                     os.remove(left)
         if vocab_file is not None:
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece
             # The file may be the run's own copy.
-            with open(storage.local(vocab_file), "rb") as reader:
+            with open(remote.local(vocab_file), "rb") as reader:
                 vocabulary = reader.read()
             with atomic_file.writer(kept, "wb") as writer:
                 writer.write(vocabulary)

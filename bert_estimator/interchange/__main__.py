@@ -16,9 +16,10 @@ import argparse
 import os
 import sys
 
-from bert_estimator import __version__, paths, tensorflow_import
+from bert_estimator import __version__
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.system import paths, tensorflow_import
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,19 +35,15 @@ def run(args: argparse.Namespace) -> None:
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.interchange import (
-        conversion,
-        hugging_face_config,
-        open_source,
-        weights_table,
-    )
+    from bert_estimator.interchange import conversion, open_source, weights_table
+    from bert_estimator.interchange.hugging_face import config_json
     from bert_estimator.interchange.source import HUGGING_FACE, TF1
 
     console.set_up(tf.get_logger())
     try:
         source = open_source(args.source, args.checkpoint)
         given = args.bert_config_file
-        config = hugging_face_config.read_any_config(given) if given else None
+        config = config_json.read_any_config(given) if given else None
         source = source.with_files(config, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)

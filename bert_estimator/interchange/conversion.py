@@ -7,19 +7,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_estimator import paths
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import (
-    hub_model,
-    hugging_face,
-    logits,
-    network_variables,
-    tf1_checkpoint,
-)
+from bert_estimator.interchange import logits, network_variables
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.hub import saved_model
+from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.opening import open_source
 from bert_estimator.interchange.source import HUB, HUGGING_FACE, TAGGING, TF1, Source
+from bert_estimator.system import paths
 
-WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: hugging_face.write, HUB: hub_model.write}
+WRITERS = {TF1: tf1_checkpoint.write, HUGGING_FACE: weight_files.write, HUB: saved_model.write}
 
 # The weights are copied, not computed: on one machine the logits are the same bit for bit, unless
 # its threads split a sum differently.
@@ -82,7 +79,7 @@ def names_left_out(source: Source, to: str) -> list[str]:
     """
     heads = network_variables.check(source.config, source.shapes, source.path)
     if to == HUB:
-        return hub_model.names_left_out(source)
+        return saved_model.names_left_out(source)
     if to == HUGGING_FACE and (source.kind == TAGGING or network_variables.ANSWER in heads):
         # These networks do not use their pooler, and BertForTokenClassification and
         # BertForQuestionAnswering do not have one.

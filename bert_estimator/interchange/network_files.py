@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import json_files
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange.source import KINDS, MULTI_LABEL, Source
+from bert_estimator.system import json_files
 
 CONFIG, VOCABULARY, TASK, LABELS = "bert_config.json", "vocab.txt", "task.json", "labels.txt"
 SENTENCE_PIECE = "vocab.model"

@@ -3,9 +3,13 @@
 import glob
 import os
 
-from bert_estimator import disk_errors, storage
-from bert_estimator.interchange import archive, hub, hugging_face, remote_model, tf1_checkpoint
+from bert_estimator.interchange import remote_model
+from bert_estimator.interchange.google import archive, tf1_checkpoint
+from bert_estimator.interchange.hub import reader
+from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
+from bert_estimator.storage import remote
+from bert_estimator.system import disk_errors
 
 # Lies in the models that the scripts export.
 _TASK_OF_EXPORT = ("assets.extra", "task.json")
@@ -28,21 +32,21 @@ def open_source(path: str, choice: str | None = None) -> Source:
       ValueError: there is no model, it cannot be read, or it leaves nothing to choose; the text
         says what.
     """
-    if storage.is_remote(path):
+    if remote.is_remote(path):
         path = remote_model.fetched(path, choice)
     if os.path.exists(path) and (why := disk_errors.why_unreadable(path)):
         raise ValueError(f"{path}: {why}")
     is_prefix = tf1_checkpoint.exists(path)
-    is_model = hugging_face.is_model(path) or hub.is_model(path)
+    is_model = weight_files.is_model(path) or reader.is_model(path)
     if choice is not None and (is_prefix or os.path.isfile(path) or is_model):
         raise ValueError(
             f"{path}: is not the directory of a run, so that there is no {choice} checkpoint to "
             "choose; leave --checkpoint out"
         )
     if is_prefix:
-        module = hub.folder_of(path)
+        module = reader.folder_of(path)
         if module is not None:
-            return hub.open_directory(module, path)
+            return reader.open_directory(module, path)
         return tf1_checkpoint.open_prefix(path, path)
     folder = path
     if os.path.isfile(path):
@@ -59,15 +63,15 @@ def open_source(path: str, choice: str | None = None) -> Source:
             "in another directory, and give that directory. If the weights here are merged "
             f"already, delete {_ADAPTER}"
         )
-    if hugging_face.is_model(folder):
-        return hugging_face.open_directory(folder, path)
+    if weight_files.is_model(folder):
+        return weight_files.open_directory(folder, path)
     if os.path.isfile(os.path.join(folder, *_TASK_OF_EXPORT)):
         raise ValueError(
             f"{path}: is an exported model, which answers by bert_estimator.serving.predictor; "
             "give the directory of the run that it was exported from"
         )
-    if hub.is_model(folder):
-        return hub.open_directory(folder, path)
+    if reader.is_model(folder):
+        return reader.open_directory(folder, path)
     prefix = tf1_checkpoint.find(folder, choice)
     if prefix is not None:
         return tf1_checkpoint.open_prefix(prefix, path)

@@ -4,8 +4,8 @@ import functools
 import os
 import re
 
-from bert_estimator import storage
 from bert_estimator.command_line import evaluated_steps, run_directory
+from bert_estimator.storage import remote
 
 _NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
 _BEST = re.compile(rf"{evaluated_steps.DIRECTORY}/[^/]*(?<!\.meta)")
@@ -28,25 +28,25 @@ def fetched(url: str, choice: str | None) -> str:
     Raises:
       StorageError: there is no such model, or the file system cannot be used.
     """
-    if storage.check(f"{url}.index"):
+    if remote.check(f"{url}.index"):
         folder, _, name = url.rpartition("/")
         module = folder.removesuffix("/variables")
-        if module != folder and storage.check(f"{module}/saved_model.pb"):  # TF Hub's
+        if module != folder and remote.check(f"{module}/saved_model.pb"):  # TF Hub's
             return os.path.join(fetched(module, choice), "variables", name)
         return os.path.join(_copy_of_prefix(folder, name, _state(folder)), name)
     if url.endswith(".zip"):
-        return storage.local(url)
+        return remote.local(url)
     return _copy_of_directory(url, choice, _state(url))
 
 
 def _state(url):
     """Returns what a directory holds, as something that can be compared: names, sizes, times."""
-    return frozenset(storage.files(url).items())
+    return frozenset(remote.files(url).items())
 
 
 @functools.cache
 def _copy_of_prefix(folder, name, _):
-    return storage.local_directory(
+    return remote.local_directory(
         folder,
         lambda file: _is_read(file) and (not _is_of_checkpoint(file) or _is_of(name, file)),
     )
@@ -56,12 +56,12 @@ def _copy_of_prefix(folder, name, _):
 def _copy_of_directory(url, choice, state):
     files = [name for name, _ in state]
     if "saved_model.pb" in files:  # TF Hub's
-        return storage.local_directory(url)
-    copy = storage.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
+        return remote.local_directory(url)
+    copy = remote.local_directory(url, lambda file: _is_read(file) and not _DATA.fullmatch(file))
     wanted = _prefix(copy, choice)
     for file in files:
         if _DATA.fullmatch(file) and _is_read(file) and (wanted is None or _is_of(wanted, file)):
-            storage.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
+            remote.download(f"{url.rstrip('/')}/{file}", os.path.join(copy, file))
     return copy
 
 

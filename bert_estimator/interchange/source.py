@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.choices import TASK_KINDS
+from bert_estimator.command_line.choices import TASK_KINDS
 from bert_estimator.interchange import layer_groups
 from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
 
@@ -13,7 +13,7 @@ TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
 BERT, ALBERT, ELECTRA = "bert", "albert", "electra"
 
-# What the outputs of a classifier mean, as `bert_estimator.classification` calls it.
+# What the outputs of a classifier mean, as `bert_estimator.model_fns.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
 # Two networks whose weights have the same shapes can still differ in these.

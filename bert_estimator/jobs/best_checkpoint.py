@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import atomic_file
 from bert_estimator.command_line import evaluated_steps
 from bert_estimator.command_line.run_directory import NETWORK_FILES
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.system import atomic_file
 
 
 class BestCheckpoint(tf.train.CheckpointSaverListener):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from bert_estimator import provenance, storage
-from bert_estimator.command_line import config_file, flags
+from bert_estimator.command_line import config_file, flags, provenance
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
+from bert_estimator.storage import remote
 
 
 def read_command_line(
@@ -42,7 +42,7 @@ def read_command_line(
             settings[name] = settings[name] is None
     for name in config_class.VERBS:
         settings[name] = bool(settings[name])
-    if storage.is_remote(settings["output_dir"]):
+    if remote.is_remote(settings["output_dir"]):
         settings["mirror"] = Mirror(settings["output_dir"])
         settings["output_dir"] = settings["mirror"].path
     return settings, sources

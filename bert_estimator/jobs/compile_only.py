@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_estimator import atomic_file, json_files, sharding, storage, ticker
+from bert_estimator import sharding
 from bert_estimator.command_line import flags
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.storage import remote
+from bert_estimator.system import atomic_file, json_files, ticker
 
 # A real run reaches only a share of a chip's peak. "Large batch optimization for deep learning:
 # training BERT in 76 minutes" (You et al., 2019) trained BERT-Large in 76.19 minutes on 1024 TPU v3
@@ -80,7 +82,7 @@ def run(
     Raises:
       flags.FlagError: the topology is unknown, or the batch does not divide by its cores.
     """
-    from bert_estimator.tpu.program import compile_report, topology
+    from bert_estimator.tpu import compile_report, topology
 
     name = config.tpu_topology
     try:
@@ -115,7 +117,7 @@ def run(
     with atomic_file.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
-    print(f"report: {storage.shown(path)}")
+    print(f"report: {remote.shown(path)}")
     return found.fits
 
 

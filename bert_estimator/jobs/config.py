@@ -7,12 +7,12 @@ so wrong flags are reported before it is loaded.
 import dataclasses
 from typing import Any, ClassVar
 
-from bert_estimator import provenance, storage
-from bert_estimator.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
-from bert_estimator.command_line import flags
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only
 from bert_estimator.jobs.mirror import Mirror
+from bert_estimator.storage import remote
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
@@ -198,7 +198,7 @@ class JobConfig:
             if field.metadata["is_setting"]
         }
         # Local copies are in other places in the next process.
-        return {n: storage.shown(v) if isinstance(v, str) else v for n, v in settings.items()}
+        return {n: remote.shown(v) if isinstance(v, str) else v for n, v in settings.items()}
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes or evaluates."""
@@ -304,7 +304,7 @@ class JobConfig:
         self._check_cores()
         flags.check_file("bert_config_file", self.bert_config_file)
         checkpoint = self.init_checkpoint
-        if checkpoint and not storage.is_remote(checkpoint):
+        if checkpoint and not remote.is_remote(checkpoint):
             flags.check_checkpoint("init_checkpoint", checkpoint)
         flags.check(
             self.mirror is not None or not self.take_over,

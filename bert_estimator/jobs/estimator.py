@@ -2,25 +2,31 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, malloc, sharding, tpu
+from bert_estimator import interchange, sharding, tpu
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.cluster import host_agreement, roll_call
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.interchange import hugging_face_config
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.tpu.program import devices, host_agreement, roll_call
-from bert_estimator.tpu.step import step_graph
+from bert_estimator.system import memory as malloc
+from bert_estimator.tpu import devices
 
 _MAX_STEPS_PER_LOG = 100
 _LEAST_POINTS = 20  # of a curve
 
 # What a network's configuration says of its training alone.
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+
+# How many moments of each weight an optimizer keeps.
+_MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
+_NEARLY_ALL = 0.8
 
 # Names of TensorFlow's passes over the graph of a training step, in their order.
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
@@ -29,7 +35,8 @@ _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 def read_bert_config(config: JobConfig) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
-    Without the flag, it reads what --init_checkpoint has beside its weights.
+    Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
+    what the run's directory has.
 
     Returns:
       A `BertConfig`.
@@ -39,13 +46,14 @@ def read_bert_config(config: JobConfig) -> BertConfig:
     """
     path = config.bert_config_file
     if path is None:
-        with flags.named("init_checkpoint"):
-            found = interchange.open_source(config.init_checkpoint).config
-        rule = f"is needed: there is no configuration beside {config.init_checkpoint}"
+        network = config.init_checkpoint or config.output_dir
+        with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
+            found = interchange.open_source(network).config
+        rule = f"is needed: there is no configuration beside {network}"
         flags.check(found, "bert_config_file", None, rule)
         return found
     with flags.named("bert_config_file"):
-        return hugging_face_config.read_any_config(path)
+        return config_json.read_any_config(path)
 
 
 def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:
@@ -98,6 +106,7 @@ def differences(
 def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
     """Raises FlagError if the network has too few positions for --max_seq_length, or cannot be
     split over --num_cores_per_replica."""
+    check_memory(config, bert_config)
     flags.check(
         config.max_seq_length <= bert_config.max_position_embeddings,
         "max_seq_length",
@@ -110,6 +119,31 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
         size = getattr(bert_config, name)
         rule = f"must divide the network's {name}, which is {size}"
         flags.check(size % cores == 0, "num_cores_per_replica", cores, rule)
+
+
+def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
+    """Checks that the network's weights, and what training keeps for each, fit this machine.
+
+    Raises:
+      FlagError: they alone are larger than its memory.
+    """
+    memory = malloc.machine_bytes()
+    if memory is None or config.compile_only:
+        return
+    needed, what = 4 * bert_config.num_parameters(), "they"
+    if config.do_train:
+        moments = _MOMENTS.get(config.optimizer, 0)
+        half = getattr(config, "bfloat16_first_moments", False) and moments
+        needed *= 2 + moments - (0.5 if half else 0)
+        what = "they, their gradients and what the optimizer keeps"
+    rule = (
+        f"its network has {bert_config.num_parameters():,} weights; {what} take "
+        f"{needed / 2**30:,.1f} GiB, and this machine has {memory / 2**30:.1f} GiB"
+    )
+    name = "bert_config_file" if config.bert_config_file else "init_checkpoint"
+    flags.check(needed <= memory, name, getattr(config, name), rule)
+    if needed > _NEARLY_ALL * memory:
+        print(f"Warning: --{name}: {rule}, for activations and the rest, too.", file=sys.stderr)
 
 
 def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
@@ -144,7 +178,7 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
     named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
     try:
         cores = len(devices.find(master, config.host_wait_secs))
-        step_graph.check_tensorflow()
+        tpu.check_tensorflow()
     except roll_call.ClusterError as error:
         raise flags.FlagError(str(error)) from None
     except RuntimeError as error:

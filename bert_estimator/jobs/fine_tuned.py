@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import json_files, storage
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
-from bert_estimator.interchange import Source, tf1_checkpoint
+from bert_estimator.interchange import Source
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, POOLER
 from bert_estimator.jobs.estimator import differences
-from bert_estimator.tpu.verbs import checkpoints
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files
+from bert_estimator.tpu import checkpoints
 
 # What a network learns in training; other lengths than in training are allowed.
 _LEARNED = ("kind", "labels", "is_pair", "do_lower_case")
@@ -55,7 +57,7 @@ def checkpoint_of(source: Source) -> str | None:
     if not heads:
         return None
     step = checkpoints.global_step_of(source.checkpoint)
-    prefix = os.path.join(storage.temporary_folder(), f"model.ckpt-{step}")
+    prefix = os.path.join(remote.temporary_folder(), f"model.ckpt-{step}")
     hidden_size = source.shapes[heads[0]][1]
     pooler = {
         f"{POOLER}dense/kernel": np.zeros([hidden_size, hidden_size], np.float32),
@@ -64,7 +66,7 @@ def checkpoint_of(source: Source) -> str | None:
     weights = {name: np.float32(source.read(name)) for name in source.shapes}
     values = {**pooler, **weights, _STEP: np.int64(step)}
     tf1_checkpoint.save(prefix, values)
-    storage.show(prefix, source.path)
+    remote.show(prefix, source.path)
     return prefix
 
 

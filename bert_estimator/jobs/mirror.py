@@ -6,8 +6,8 @@ the command ends, it uploads what has changed.
 
 Why a mirror: the promises of a run's directory rest on locks, renames and `fsync`. Object stores
 have none of them. So everything that writes a run stays as it is, on a file system that keeps these
-promises; only this module knows of the other storage. What holds there is the order of uploads.
-An object is there as a whole or not at all, and is uploaded before the objects that refer to it:
+promises; only this module knows of the other storage. What holds there is the order of uploads. An
+object is there as a whole or not at all, and is uploaded before the objects that refer to it:
 
 1. What a resumed run reads beside a checkpoint, and what it can cut to the checkpoint's step:
    the configuration, the vocabulary, metrics.jsonl, rollbacks.json, events.
@@ -25,30 +25,226 @@ the snapshot is uploaded, and waits for it if the next checkpoint is due.
 `owner.json` is read before every file that is uploaded, so that a process whose run was taken over
 stops; see `owner`. When a process has claimed the run, it copies what the owner before has written
 since the command began; and when several hosts have met, all of them copy what the chief has.
+
+This module is long because the owner, the local folder and the mirror rest on each other: only
+together do they keep the promises.
 """
 
+import atexit
 import contextlib
+import glob
+import hashlib
+import json
 import os
 import re
+import secrets
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
-from bert_estimator import paths, storage
+from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
-from bert_estimator.jobs import owner
-from bert_estimator.jobs.local_folder import LocalFolder
-from bert_estimator.jobs.termination import Termination
-from bert_estimator.tpu import lock
-from bert_estimator.tpu.program import hosts
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files, lock, paths
+
+FILE = "owner.json"
+
+
+class Owner:
+    """Tells who owns a run, and owns it for this process.
+
+    Args:
+      url: the remote directory.
+
+    Attributes:
+      is_this_process: whether this process has claimed the run, and not released it.
+    """
+
+    def __init__(self, url: str):
+        self._directory, self._url = url, f"{url}/{FILE}"
+        self._token = None
+
+    @property
+    def is_this_process(self) -> bool:
+        return self._token is not None
+
+    def claim(self, takes_over: bool) -> None:
+        """Makes this process the owner.
+
+        Args:
+          takes_over: whether the run is taken over from a process that may not have ended.
+
+        Raises:
+          lock.InUseError: another process owns the run.
+        """
+        other = self.other()
+        if other and not takes_over:
+            raise lock.InUseError(
+                f"{lock.refusal(self._directory, other)} If that process has ended, as after a "
+                "crash of its machine, add --take_over."
+            )
+        self._token = secrets.token_hex(8)
+        description = json_files.parse(lock.description_of_this_process(), FILE)
+        text = json.dumps({**description, "token": self._token}, indent=1)
+        remote.write(text.encode(), self._url)
+        self.check()
+
+    def other(self) -> dict[str, Any]:
+        """Returns what owner.json says of another process, unless it is known to have ended.
+
+        It is empty if there is no such process.
+        """
+        owner = self._read()
+        if self.is_this_process and owner.get("token") == self._token:
+            return {}
+        return {} if lock.has_ended(owner) else owner
+
+    def check(self) -> None:
+        """Raises InUseError if this process claimed the run, and another one has taken it over."""
+        if self.is_this_process and (owner := self._read()).get("token") != self._token:
+            raise lock.InUseError(
+                f"{self._directory} was taken over by {lock.named(owner)}: this process does not "
+                "upload anything more."
+            )
+
+    def release(self) -> None:
+        """Gives the run free if this process owns it."""
+        if self.is_this_process:
+            remote.remove(self._url)
+            self._token = None
+
+    def _read(self):
+        data = remote.read(self._url)
+        try:
+            return json_files.parse(data or b"{}", self._url)
+        except json_files.JsonError:
+            return {"pid": "unknown"}
+
+
+_RUN = "run"
+_KEPT = "kept"  # This file says that a local directory holds what was not uploaded.
+
+_open: set[str] = set()  # the local directories of this process
+
+
+class LocalFolder:
+    """Makes a local directory below $TMPDIR; removes what killed processes have left for its URL.
+
+    Args:
+      url: the remote directory.
+
+    Attributes:
+      path: the directory, which is locked.
+      run: the directory in it that is the copy of the remote one; it does not exist yet.
+    """
+
+    def __init__(self, url: str):
+        prefix = f"bert_estimator_{hashlib.sha256(url.encode()).hexdigest()[:12]}_"
+        _remove_abandoned(prefix)
+        self._lock = contextlib.ExitStack()
+        self.path = _locked(prefix, self._lock)
+        self.run = os.path.join(self.path, _RUN)
+        _open.add(self.path)
+        atexit.register(self.remove)
+
+    def keep(self, names: Collection[str] | None = None) -> str:
+        """Has it stay when the process ends; returns a sentence that says so, without a period.
+
+        Args:
+          names: the files of the run that are kept alone, relative to `run`; None for all files.
+        """
+        for parent, _, files in os.walk(self.run) if names is not None else ():
+            for file in files:
+                path = os.path.join(parent, file)
+                if os.path.relpath(path, self.run) not in names:
+                    os.remove(path)
+        with open(os.path.join(self.path, _KEPT), "w", encoding="utf-8"):
+            pass
+        return f"What was not uploaded is kept on this machine, below {self.path}"
+
+    def remove(self) -> None:
+        """Removes the directory, unless it is kept, and its lock."""
+        self._lock.close()
+        if not os.path.exists(os.path.join(self.path, _KEPT)):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _locked(prefix, stack):
+    """Makes a local directory, and locks it until the stack is closed; returns its path."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=prefix)
+        # Until it is locked, a process that starts meanwhile takes it for abandoned.
+        with contextlib.suppress(lock.InUseError, FileNotFoundError):
+            stack.enter_context(lock.held(folder))
+            return folder
+
+
+def _remove_abandoned(prefix):
+    """Removes the local directories of processes that were killed."""
+    folders = glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{prefix}*"))
+    for folder in set(folders) - _open:
+        if os.path.exists(os.path.join(folder, _KEPT)):
+            continue
+        with contextlib.suppress(lock.InUseError, OSError), lock.held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Termination:
+    """Turns SIGTERM into SystemExit(143) in a `with` block, as Python turns SIGINT into an error.
+
+    Training and evaluation handle signals themselves (`tpu.verbs.interrupts`). In a thread other
+    than the main thread, or if the program has its own handler of SIGTERM, this does nothing.
+    """
+
+    def __init__(self):
+        self._work, self._came = None, False
+
+    def __enter__(self):
+        in_main = threading.current_thread() is threading.main_thread()
+        self._installs = in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if self._installs:
+            signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(self, *exc_info):
+        if self._installs:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @contextlib.contextmanager
+    def postponed(self, what: str) -> Iterator[None]:
+        """Surrounds work that a first signal only ends when it is done; a second ends it at once.
+
+        Args:
+          what: the work, for the message: "uploading ...".
+        """
+        self._work = what
+        try:
+            yield
+        finally:
+            self._work = None
+
+    def raise_if_it_came(self) -> None:
+        """Raises SystemExit(143) for a signal that was postponed."""
+        if self._came:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _handle(self, number, frame):
+        if self._work and not self._came:
+            self._came = True
+            text = f"\nSIGTERM: {self._work}. Send it again to exit at once."
+            print(text, file=sys.stderr, flush=True)
+            return
+        raise SystemExit(128 + number)
+
 
 # They are only written by a run; nothing of them is read when it is resumed.
-_NOT_COPIED = re.compile(
-    rf"{re.escape(owner.FILE)}|(.*/)?events\.out\.tfevents[^/]*|(.*/)?export/.*"
-)
+_NOT_COPIED = re.compile(rf"{re.escape(FILE)}|(.*/)?events\.out\.tfevents[^/]*|(.*/)?export/.*")
 _NOT_UPLOADED = re.compile(r"(.*/)?(\.[^/]*lock|[^/]*\.tmp)|(.*/)?temp-[^/]*/.*")
 _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.(.*)")
 # What an evaluation or a prediction writes as a whole, and nothing reads when a run is resumed.
@@ -84,22 +280,22 @@ class Mirror:
         self.url = url.rstrip("/")
         self._local = LocalFolder(self.url)
         self.path = self._local.run
-        storage.show(self.path, self.url)
+        remote.show(self.path, self.url)
         self._uploaded: dict[str, tuple[int, int, int]] = {}  # name -> `_signature` of the file
         self._remote: dict[str, tuple[int, int]] = {}  # name -> size and time there
-        self._host, self._owner = flags.find_hosts(), owner.Owner(self.url)
+        self._host, self._owner = flags.find_hosts(), Owner(self.url)
         self._thread, self._error, self._num_failures = None, None, 0
         self._is_agreed = self._host.number == 1  # on what the remote directory holds
         with flags.named("output_dir"):
-            storage.check(self.url)  # A wrong name is reported at once: this is tried only once.
+            remote.check(self.url)  # A wrong name is reported at once: this is tried only once.
             self._download()
 
     def _download(self):
         """Copies what the remote directory holds; removes here what it does not hold any more."""
         os.makedirs(self.path, exist_ok=True)
         for _ in range(_MOST_LISTINGS):
-            listed = storage.files(self.url)
-            is_written = owner.FILE in listed and not self._owner.is_this_process
+            listed = remote.files(self.url)
+            is_written = FILE in listed and not self._owner.is_this_process
             listed = {n: stat for n, stat in listed.items() if not _NOT_COPIED.fullmatch(n)}
             changed = [name for name, stat in listed.items() if self._remote.get(name) != stat]
             gone = set(self._remote) - set(listed)
@@ -120,9 +316,9 @@ class Mirror:
         for name, stat in stats.items():
             path = os.path.join(self.path, name)
             try:
-                storage.download(f"{self.url}/{name}", path)
-            except storage.StorageError:
-                if storage.check(f"{self.url}/{name}"):
+                remote.download(f"{self.url}/{name}", path)
+            except remote.StorageError:
+                if remote.check(f"{self.url}/{name}"):
                     raise
                 continue  # The process that trains there meanwhile has removed it.
             self._uploaded[name], self._remote[name] = _signature(path), stat
@@ -164,7 +360,7 @@ class Mirror:
         try:
             self._download()  # The owner before may have uploaded more since this command began.
         except (Exception, KeyboardInterrupt, SystemExit):
-            with contextlib.suppress(storage.StorageError):
+            with contextlib.suppress(remote.StorageError):
                 self._owner.release()
             raise
 
@@ -226,7 +422,7 @@ class Mirror:
         try:
             self._upload(*snapshot)
             self._num_failures = 0
-        except storage.StorageError as error:
+        except remote.StorageError as error:
             self._num_failures += 1
             if self._num_failures >= _MOST_FAILURES:
                 self._error = error
@@ -269,11 +465,11 @@ class Mirror:
             for rank, name in sorted(ranked):
                 self._owner.check()
                 if rank == _RANK_OF_REMOVALS:
-                    storage.remove(f"{self.url}/{name}")
+                    remote.remove(f"{self.url}/{name}")
                     del self._uploaded[name]
                     continue
                 path = os.path.join(folder, name)
-                storage.upload(path, f"{self.url}/{name}")
+                remote.upload(path, f"{self.url}/{name}")
                 num_bytes += os.path.getsize(path)
                 self._uploaded[name] = changed[name]
         finally:
@@ -289,15 +485,15 @@ class Mirror:
             self._upload_rest()
         except lock.InUseError:
             raise
-        except storage.StorageError as error:
-            raise storage.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
+        except remote.StorageError as error:
+            raise remote.StorageError(f"{error}. {self._local.keep()}. {advice}") from None
         except (Exception, KeyboardInterrupt, SystemExit):
             _warn(f"{self._local.keep()}. {advice}.")
             raise
         self._local.remove()
 
     def _upload_rest(self):
-        with contextlib.suppress(storage.StorageError):
+        with contextlib.suppress(remote.StorageError):
             self.wait()
         folder, changed, gone = self._snapshot()
         anothers = {}
@@ -322,12 +518,12 @@ class Mirror:
         It has written them since they were copied here. Or it owns the run, and what it writes is
         more than this command has read of it; it does not need the results of this command.
         """
-        other, stats = self._owner.other(), storage.files(self.url)
+        other, stats = self._owner.other(), remote.files(self.url)
         anothers = {}
         for name in names & set(stats):
             if other and not _RESULTS.fullmatch(name):
                 anothers[name] = (
-                    f"{owner.FILE} names {lock.named(other)} as the owner of the run. If that "
+                    f"{FILE} names {lock.named(other)} as the owner of the run. If that "
                     "process has ended, add --take_over."
                 )
             elif stats[name] != self._remote.get(name):

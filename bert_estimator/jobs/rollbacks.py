@@ -8,8 +8,8 @@ rollback counts once, whatever was killed.
 import json
 import os
 
-from bert_estimator import atomic_file, json_files
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.system import atomic_file, json_files
 
 _FILE = "rollbacks.json"
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import init_checkpoint, interchange, paths, storage, tpu
+from bert_estimator import interchange, tpu
+from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory, delivered_best
 from bert_estimator.jobs import fine_tuned
@@ -17,10 +18,10 @@ from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.jobs.rollbacks import Rollbacks
-from bert_estimator.tpu import lock
-from bert_estimator.tpu.program import hosts
-from bert_estimator.tpu.verbs import checkpoints
-from bert_estimator.tpu.verbs.interrupts import Interrupts
+from bert_estimator.model_fns import init_checkpoint
+from bert_estimator.storage import remote
+from bert_estimator.system import lock, paths
+from bert_estimator.tpu import checkpoints
 
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
 _FILE_FLAGS = (
@@ -66,8 +67,8 @@ def check_remote_files(config: JobConfig) -> None:
         for part in value.split(",") if name in _PATTERN_FLAGS else [value]:
             with flags.named(name):
                 url = paths.split_weight(part)[0] if name in _PATTERN_FLAGS else part
-                if storage.is_remote(url):
-                    is_there = storage.matches(url) or storage.check(f"{url}.index")
+                if remote.is_remote(url):
+                    is_there = remote.matches(url) or remote.check(f"{url}.index")
                     flags.check(is_there, name, value, f"{url} is not there")
 
 
@@ -156,7 +157,7 @@ class Run:
         elif best_checkpoint is not None and best_checkpoint.exhausted:
             done = "early_stopping_patience"
         if done:
-            output_dir = storage.shown(self.config.output_dir)
+            output_dir = remote.shown(self.config.output_dir)
             print(
                 f"Nothing left to train: {output_dir} is at step {start_step}. Give a larger "
                 f"--{done} to go on, or another --output_dir to start anew."
@@ -173,7 +174,7 @@ class Run:
             listeners.append(Uploads(self.config.mirror))  # after the best checkpoint's
         # A signal may come in the step whose loss is not finite, or between two attempts.
         num_hosts = hosts.find().number
-        with Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
+        with tpu.Interrupts("finishing the current step, then saving", num_hosts) as interrupts:
             while not self._train_or_roll_back(
                 input_fn, num_train_steps, listeners, rollbacks, interrupts
             ):
@@ -321,7 +322,7 @@ class Run:
             assets_extra=assets_extra,
             checkpoint_path=self.best(),
         )
-        print(f"SavedModel: {storage.shown(path.decode())}")
+        print(f"SavedModel: {remote.shown(path.decode())}")
 
     def summary(self) -> str:
         """Draws the curves; returns a line that says where the run's files are.
@@ -335,7 +336,7 @@ class Run:
                 f"  summaries: {self.config.output_dir}  metrics: {self.directory.metrics_path}  "
                 f"curves: {self.directory.write_curves()}"
             )
-        return storage.shown(line)
+        return remote.shown(line)
 
 
 def evaluation_line(step: int, values: Mapping[str, float]) -> str:

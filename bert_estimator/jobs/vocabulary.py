@@ -7,13 +7,14 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, storage, tokenization
+from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.fine_tuning_config import Config, FineTuningConfig
-from input_pipelines import default_data
+from bert_estimator.jobs.fine_tuning.config import Config, FineTuningConfig
+from bert_estimator.storage import remote
+from input_pipelines.embedded import default_data
 
 # Tokens of this kind wait for other names; the network has not learned anything of them.
 _UNUSED = "[unused"
@@ -46,7 +47,8 @@ def open_tokenizer(
 
 
 def completed(config: Config) -> Config:
-    """Returns a configuration with the vocabulary of --init_checkpoint, if no flag names one.
+    """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, if no
+    flag names one.
 
     The casing comes with it, if the files beside the weights say the casing.
 
@@ -56,9 +58,10 @@ def completed(config: Config) -> Config:
     """
     if config.vocab_file or config.embedded:
         return config
-    with flags.named("init_checkpoint"):
-        source = interchange.open_source(config.init_checkpoint)
-    rule = f"is needed: there is no vocabulary beside {config.init_checkpoint}"
+    network = config.init_checkpoint or config.output_dir
+    with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
+        source = interchange.open_source(network)
+    rule = f"is needed: there is no vocabulary beside {network}"
     flags.check(source.vocab_file, "vocab_file", None, rule)
     lower = source.do_lower_case
     if lower is None:
@@ -67,7 +70,7 @@ def completed(config: Config) -> Config:
         not config.is_given("do_lower_case") or config.do_lower_case == lower,
         "do_lower_case",
         config.do_lower_case,
-        f"{config.init_checkpoint} was trained with {lower}; leave it out",
+        f"{network} was trained with {lower}; leave it out",
     )
     strip = config.strip_accents
     if source.casing is not None:
@@ -78,7 +81,7 @@ def completed(config: Config) -> Config:
             given.casing == source.casing,
             "strip_accents",
             strip,
-            f"{config.init_checkpoint} was trained with {not strip}; leave it out",
+            f"{network} was trained with {not strip}; leave it out",
         )
     return dataclasses.replace(
         config, vocab_file=source.vocab_file, do_lower_case=lower, strip_accents=strip
@@ -103,7 +106,7 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     if config.vocab_file:
         open_tokenizer(config, config.vocab_file, bert_config)
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(storage.local(config.vocab_file), vocab_file)
+            shutil.copy(remote.local(config.vocab_file), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file
@@ -172,7 +175,7 @@ def check_kept(directory: RunDirectory, vocab_file: str | None) -> None:
     if vocab_file is None or kept is None or not directory.holds_checkpoint():
         return
     with flags.named("vocab_file"):
-        differs = _first_difference(kept, storage.local(vocab_file))
+        differs = _first_difference(kept, remote.local(vocab_file))
     if differs is not None:
         number, theirs, ours = differs
         raise flags.FlagError(

@@ -36,8 +36,9 @@ def install(tf2: bool = False) -> None:
     from absl import flags
     from tensorflow.python.util import deprecation
 
-    from bert_estimator.legacy import data, modules, strictness, variables
-    from bert_estimator.tpu.verbs import steady_clock
+    from bert_estimator.legacy import modules, strictness
+    from bert_estimator.legacy.stand_ins import data, variables
+    from bert_estimator.system import steady_clock
 
     if isinstance(tf, modules.LegacyModule):
         if tf2 != modules.is_of_2():

@@ -15,9 +15,8 @@ import sys
 import types
 
 import bert_estimator.legacy
-from bert_estimator import native_log, paths, standard_streams, ticker
 from bert_estimator.legacy import children, script_version
-from bert_estimator.tpu import lock
+from bert_estimator.system import lock, native_log, paths, standard_streams, ticker
 
 _USAGE = """\
 usage: python -m bert_estimator.legacy [--tf1 | --tf2] SCRIPT.py [its flags]

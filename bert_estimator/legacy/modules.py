@@ -136,7 +136,7 @@ def names_of(module: str) -> set[str]:
 
 def _member(home, name):
     if home.startswith("tf_keras") and isinstance(sys.modules["tensorflow"], LegacyModule):
-        importlib.import_module("bert_estimator.legacy.keras")  # which adapts the package
+        importlib.import_module("bert_estimator.legacy.stand_ins.keras")  # which adapts the package
     try:
         module = importlib.import_module(home)
     except AttributeError as error:

@@ -16,7 +16,7 @@ _TPU_ESTIMATOR = (
     "InputPipelineConfig RunConfig TPUConfig TPUEstimator TPUEstimatorSpec",
 )
 _REPLICATED = (
-    "bert_estimator.tpu.replicated",
+    "bert_estimator.tpu.replicas.replicated",
     "batch_parallel initialize_system replicate rewrite shard shutdown_system",
 )
 _ACROSS_CORES = ("bert_estimator.tpu", "CrossShardOptimizer cross_replica_sum outside_compilation")
@@ -30,7 +30,6 @@ _EARLY_STOPPING = (
 # With tf_keras, tf.layers, the RNN cells and tf.keras are one hierarchy of classes, as in TF1.
 _HAS_KERAS = importlib.util.find_spec("tf_keras") is not None
 _KERAS_LEGACY = "tf_keras.api._v1.keras.__internal__.legacy"
-_KERAS_LAYERS = "tf_keras.src.legacy_tf_layers"
 _RNN_CELLS = (
     _KERAS_LEGACY + ".rnn_cell"
     if _HAS_KERAS
@@ -42,7 +41,10 @@ _LAYERS = (
     [(_KERAS_LEGACY + ".layers", "*")]
     if _HAS_KERAS
     else [
-        ("bert_estimator.legacy.batch_normalization", "BatchNormalization batch_normalization"),
+        (
+            "bert_estimator.legacy.stand_ins.batch_normalization",
+            "BatchNormalization batch_normalization",
+        ),
         ("tensorflow.python.layers.base", "InputSpec"),
         ("tensorflow.python.layers.layers", "*"),
     ]
@@ -88,9 +90,9 @@ _SUPERVISED_INPUT = ("bert_estimator.tpu.serving", "build_raw_supervised_input_r
 
 # tf.estimator of TensorFlow 1 and 2.
 _ESTIMATOR = [
-    ("bert_estimator.legacy.run_config", "RunConfig"),
+    ("bert_estimator.legacy.stand_ins.run_config", "RunConfig"),
     (
-        "bert_estimator.legacy.checkpoints",
+        "bert_estimator.legacy.stand_ins.checkpoints",
         "_load_global_step_from_checkpoint_dir=load_global_step_from_checkpoint_dir",
     ),
     (
@@ -99,7 +101,7 @@ _ESTIMATOR = [
         "ModeKeys NanLossDuringTrainingError TrainSpec WarmStartSettings train_and_evaluate",
     ),
     (
-        "bert_estimator.legacy.canned",
+        "bert_estimator.legacy.stand_ins.canned",
         "add_metrics call_logit_fn AVERAGE_LOSS_METRIC_KEY LOSS_METRIC_KEY "
         "_canned_estimator_api_gauge=API_GAUGE",
     ),
@@ -118,7 +120,7 @@ _EXPERIMENTAL = [
     _SUPERVISED_INPUT,
     (f"{_WHEEL}.canned.linear", "LinearSDCA"),
     (f"{_WHEEL}.canned.rnn", "RNNClassifier RNNEstimator"),
-    ("bert_estimator.legacy.canned", "call_logit_fn"),
+    ("bert_estimator.legacy.stand_ins.canned", "call_logit_fn"),
 ]
 _EXPERIMENTAL_OF_1 = [
     (f"{_WHEEL}.canned.dnn", "dnn_logit_fn_builder"),
@@ -164,7 +166,10 @@ MODULES = {
     "tensorflow.nn": [(V1 + ".nn", "*")],
     "tensorflow.nn.rnn_cell": [_RNN_CELLS],
     "tensorflow.layers": _LAYERS,
-    "tensorflow.keras": [("bert_estimator.legacy.keras", "*"), ("tf_keras", "__version__")],
+    "tensorflow.keras": [
+        ("bert_estimator.legacy.stand_ins.keras", "*"),
+        ("tf_keras", "__version__"),
+    ],
     "tensorflow.estimator": [
         *_ESTIMATOR,
         ("bert_estimator.tpu", "EstimatorV2=Estimator _TPUEstimatorSpec=TPUEstimatorSpec"),
@@ -177,7 +182,7 @@ MODULES = {
     "tensorflow.compat.v2.estimator.experimental": _EXPERIMENTAL,
     "tensorflow.compat.v2.estimator.export": _EXPORT,
     "tensorflow.estimator.inputs": [
-        ("bert_estimator.legacy.array_inputs", "numpy_input_fn pandas_input_fn"),
+        ("bert_estimator.legacy.stand_ins.array_inputs", "numpy_input_fn pandas_input_fn"),
     ],
     "tensorflow.estimator.tpu": [_TPU_ESTIMATOR],
     "tensorflow.tpu": [_ACROSS_CORES, _REPLICATED, (V1 + ".tpu", "*")],
@@ -192,10 +197,14 @@ MODULES = {
         _ACROSS_CORES,
         _REPLICATED,
         ("bert_estimator.tpu", "ExportSavedModelApiVersion TPUContext"),
-        ("bert_estimator.legacy.checkpoints", "AsyncCheckpointSaverHook"),
+        ("bert_estimator.legacy.stand_ins.checkpoints", "AsyncCheckpointSaverHook"),
         (V1 + ".tpu", "bfloat16_scope core"),
         ("tensorflow.python.tpu.training_loop", "repeat while_loop"),
         (V1 + ".tpu.experimental", "DeviceAssignment Topology"),
+    ],
+    "tensorflow.contrib.tpu.python.ops.tpu_ops": [
+        ("bert_estimator.tpu", "cross_replica_sum"),
+        ("tensorflow.python.tpu.ops.tpu_ops", "all_to_all collective_permute"),
     ],
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": [(f"tensorflow.python.tpu.{module}", "*")]
@@ -216,7 +225,7 @@ MODULES = {
     "tensorflow.contrib.compiler.xla": [(V1 + ".xla.experimental", "compile")],
     "tensorflow.contrib.data": [
         (
-            "bert_estimator.legacy.data",
+            "bert_estimator.legacy.stand_ins.data",
             "batch_and_drop_remainder padded_batch_and_drop_remainder sloppy_interleave",
         ),
         (
@@ -235,9 +244,9 @@ MODULES = {
         _IN_MEMORY,
         _EARLY_STOPPING,
         _SUPERVISED_INPUT,
-        ("bert_estimator.legacy.canned", "add_metrics call_logit_fn"),
+        ("bert_estimator.legacy.stand_ins.canned", "add_metrics call_logit_fn"),
         (
-            "bert_estimator.legacy.contrib_estimator",
+            "bert_estimator.legacy.stand_ins.contrib_estimator",
             "binary_classification_head clip_gradients_by_norm logistic_regression_head "
             "multi_class_head multi_head multi_label_head poisson_regression_head regression_head",
         ),
@@ -268,7 +277,7 @@ MODULES = {
     ],
     "tensorflow.contrib.image": [
         (
-            "bert_estimator.legacy.image",
+            "bert_estimator.legacy.stand_ins.image",
             "angles_to_projective_transforms compose_transforms flat_transforms_to_matrices "
             "matrices_to_flat_transforms rotate transform translate "
             "translations_to_projective_transforms",
@@ -282,13 +291,13 @@ MODULES = {
     ],
     "tensorflow.contrib.learn.datasets.base": [
         (
-            "bert_estimator.legacy.csv_data",
+            "bert_estimator.legacy.stand_ins.csv_data",
             "Dataset Datasets load_csv_with_header load_csv_without_header maybe_download",
         ),
     ],
     "tensorflow.contrib.lookup": [
         (
-            "bert_estimator.legacy.lookup",
+            "bert_estimator.legacy.stand_ins.lookup",
             "index_table_from_tensor index_to_string_table_from_tensor",
         ),
         (V1 + ".lookup", "KeyValueTensorInitializer TextFileIndex TextFileInitializer"),
@@ -310,7 +319,7 @@ MODULES = {
     ],
     "tensorflow.contrib.opt": [
         (
-            "bert_estimator.legacy.optimizers",
+            "bert_estimator.legacy.stand_ins.optimizers",
             "AdamWOptimizer DecoupledWeightDecayExtension LARSOptimizer LazyAdamOptimizer "
             "MomentumWOptimizer extend_with_decoupled_weight_decay",
         ),
@@ -341,10 +350,10 @@ MODULES = {
         ),
     ],
     "tensorflow.contrib.predictor": [
-        ("bert_estimator.legacy.saved_predictor", "from_estimator from_saved_model"),
+        ("bert_estimator.legacy.stand_ins.saved_predictor", "from_estimator from_saved_model"),
     ],
     "tensorflow.contrib.training": [
-        ("bert_estimator.legacy.hparams", "HParams"),
+        ("bert_estimator.legacy.stand_ins.hparams", "HParams"),
         (V1 + ".train", "checkpoints_iterator"),
         (
             "tf_slim.training.evaluation",
@@ -359,7 +368,7 @@ MODULES = {
     ],
     "tensorflow_estimator": [],
     "tensorflow_estimator.python.estimator.estimator_export": [
-        ("bert_estimator.legacy.canned", "estimator_export"),
+        ("bert_estimator.legacy.stand_ins.canned", "estimator_export"),
     ],
     "tensorflow.python.distribute.distribution_strategy_context": [
         ("tensorflow.python.distribute.distribute_lib", "*"),

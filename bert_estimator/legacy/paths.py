@@ -73,7 +73,6 @@ PATHS = {
         )
         for module in ("tpu_config", "tpu_context", "tpu_estimator")
     },
-    "tensorflow.contrib.tpu.python.ops.tpu_ops": "tensorflow.contrib.tpu",
     "tensorflow.python.tpu.async_checkpoint": "tensorflow.contrib.tpu",
     **{
         f"tensorflow.contrib.tpu.python.tpu.{module}": "tensorflow.contrib.tpu"

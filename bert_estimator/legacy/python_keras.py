@@ -218,7 +218,7 @@ def _homes(path):
 # A module of the tree, or one beside it that has classes of Keras -> where its names are, as in the
 # table of `names.py`.
 MODULES = {
-    _TREE: [("bert_estimator.legacy.keras", "*")],
+    _TREE: [("bert_estimator.legacy.stand_ins.keras", "*")],
     **{
         f"{_TREE}.{path}": _homes(path)
         for path in (

@@ -23,8 +23,7 @@ from bert_estimator.optimization.optimizers import (
     LARSOptimizer,
     create_optimizer,
 )
-from bert_estimator.optimization.parts import Part, Shards
-from bert_estimator.optimization.piece import Piece, Slot, Step
+from bert_estimator.optimization.piece import Part, Piece, Shards, Slot, Step
 from bert_estimator.optimization.scaling import (
     LAYER_NORM_AND_BIAS,
     AddDecayedWeights,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.optimization.parts import Part
-from bert_estimator.optimization.piece import Piece, Slot, Step
+from bert_estimator.optimization.piece import Part, Piece, Slot, Step
 from bert_estimator.optimization.variable_update import call, new_values
 
 # A learning rate: a number, a float scalar tensor such as a schedule returns (or a variable), or a

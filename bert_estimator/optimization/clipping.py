@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.optimization.chain import to_dense_float32
-from bert_estimator.optimization.parts import Part
+from bert_estimator.optimization.piece import Part
 
 
 def clip_by_global_norm(

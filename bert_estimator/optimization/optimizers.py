@@ -222,7 +222,7 @@ class AdafactorOptimizer(ChainOptimizer):
         )
 
 
-# The classes of the names in `bert_estimator.choices.OPTIMIZERS`, in the same order.
+# The classes of the names in `bert_estimator.command_line.choices.OPTIMIZERS`, in the same order.
 OPTIMIZERS: dict[str, type[ChainOptimizer]] = {
     "lamb": LAMBOptimizer,
     "adamw": AdamWeightDecayOptimizer,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
+from bert_estimator.graph.xla_context import in_xla_program
 from bert_estimator.optimization.piece import Piece, Slots, Step
-from bert_estimator.xla_context import in_xla_program
 
 # Each operation of an update reads and writes memory for every weight. As one XLA computation, the
 # elementwise pieces of LAMB read the gradient, the variable and its two moments once, and write two

@@ -10,7 +10,7 @@ Expected F1 on the development set of SQuAD 1.1, BERT-Large: `plans.EXPECTED_F1`
 network of Devlin et al.
 """
 
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.recipes.plans import Given
 
 

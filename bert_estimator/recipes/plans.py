@@ -19,7 +19,7 @@ import dataclasses
 import math
 from typing import Any
 
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
 
 
 @dataclasses.dataclass(frozen=True)

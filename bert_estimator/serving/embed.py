@@ -29,10 +29,10 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import disk_errors, malloc, standard_streams, tensorflow_import
-from bert_estimator.choices import POOLINGS
-from bert_estimator.serving import commands, lines
-from bert_estimator.serving.texts import BATCHES_TOGETHER
+from bert_estimator.command_line.choices import POOLINGS
+from bert_estimator.serving import commands
+from bert_estimator.serving.commands import BATCHES_TOGETHER
+from bert_estimator.system import disk_errors, memory, standard_streams, tensorflow_import
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
@@ -106,7 +106,7 @@ def write_vectors(embedder, reader: BinaryIO, writer: BinaryIO, report: Callable
     """
     errors, vectors = 0, VectorFile(writer, embedder.width)
     together = BATCHES_TOGETHER * embedder.batch_size
-    for answers in lines.answered(reader, together, None, embedder):
+    for answers in commands.answered(reader, together, None, embedder):
         rows = np.full([len(answers), embedder.width], np.nan, np.float32)
         for place, (answer, error) in enumerate(answers):
             if error is None:
@@ -128,7 +128,7 @@ def write_features(
       layers: the numbers of the layers, as they were asked for.
     """
     number = errors = 0
-    for answers in lines.answered(reader, embedder.batch_size, None, embedder.tokens):
+    for answers in commands.answered(reader, embedder.batch_size, None, embedder.tokens):
         for answer, error in answers:
             line = {"linex_index": number}
             if error is None:
@@ -273,7 +273,7 @@ def _report(error):
 def command() -> None:
     """Runs the console command `bert-embed`."""
     tensorflow_import.prepare()
-    malloc.keep_freed_memory()
+    memory.keep_freed_memory()
     sys.exit(main(sys.argv))
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, modeling
-from bert_estimator.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import hugging_face_config, loading, network_variables
+from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
+from bert_estimator.interchange import loading, network_variables
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.layers import primitives
-from bert_estimator.serving import texts as texts_lib
-from bert_estimator.serving.texts import Text
-from input_pipelines.features import Features
+from bert_estimator.serving import commands
+from bert_estimator.serving.commands import Text
+from input_pipelines.tasks.features import Features
 
 
 class Embedder:
@@ -65,18 +66,18 @@ class Embedder:
         pooling: str = "mean",
         layers: Sequence[int] = (-1,),
         max_seq_length: int | None = None,
-        batch_size: int = texts_lib.BATCH_SIZE,
+        batch_size: int = commands.BATCH_SIZE,
         vocab_file: str | None = None,
         bert_config_file: str | None = None,
         do_lower_case: bool | None = None,
         checkpoint: str | None = None,
         strip_accents: bool | None = None,
     ):
-        texts_lib.check_batch_size(batch_size)
+        commands.check_batch_size(batch_size)
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         source = interchange.open_source(path, checkpoint)
-        given = bert_config_file and hugging_face_config.read_any_config(bert_config_file)
+        given = bert_config_file and config_json.read_any_config(bert_config_file)
         source = source.with_files(given or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
         encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
@@ -111,7 +112,7 @@ class Embedder:
           ValueError: texts is a single string, a text is neither a string nor a pair of strings, or
             a vector is not finite; the message says which text.
         """
-        texts_lib.check_list(texts)
+        commands.check_list(texts)
         vectors = np.zeros([len(texts), self.width], np.float32)
         features = self._features(texts)
         for numbers, feed in self._batches(features):
@@ -132,7 +133,7 @@ class Embedder:
         Raises:
           ValueError: as a call does.
         """
-        texts_lib.check_list(texts)
+        commands.check_list(texts)
         features = self._features(texts)
         found: dict[int, tuple[list[str], np.ndarray]] = {}
         for numbers, feed in self._batches(features):
@@ -157,7 +158,7 @@ class Embedder:
 
     def _batches(self, features: Features) -> Iterator[tuple[np.ndarray, Mapping]]:
         """Yields (numbers of texts, feed) for the batches of texts."""
-        for numbers in texts_lib.batches_by_length(features.lengths, self.batch_size):
+        for numbers in commands.batches_by_length(features.lengths, self.batch_size):
             batch, longest = features.batch(numbers), features.lengths[numbers].max()
             yield numbers, {t: batch[name][:, :longest] for name, t in self._inputs.items()}
 
@@ -167,7 +168,7 @@ class Embedder:
             raise ValueError(
                 f"texts[{number}] is a pair, but the network has one type of segment only"
             )
-        return texts_lib.example_of(number, text, is_pair, "a string or a pair of strings")
+        return commands.example_of(number, text, is_pair, "a string or a pair of strings")
 
     def _graph(self):
         """Adds the network to the current graph: (inputs, vectors [B, width], layers [B, F, H])."""

@@ -5,8 +5,10 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from bert_estimator import json_files, paths, storage, tokenization
-from bert_estimator.choices import LEAST_TOKENS, TASK_KINDS
+from bert_estimator import tokenization
+from bert_estimator.command_line.choices import LEAST_TOKENS, TASK_KINDS
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files, paths
 
 _EXPORTS = "export"  # the directory of a run's exported models
 _REGRESSION, _TAGGING = "regression", "tagging"
@@ -47,7 +49,7 @@ def find(path: str) -> str:
     Raises:
       ValueError: the path does not hold an exported model, or TensorFlow cannot open it.
     """
-    if storage.is_remote(path):
+    if remote.is_remote(path):
         path = _fetched(path)
     try:
         paths.check_no_pattern(path)
@@ -69,14 +71,14 @@ def find(path: str) -> str:
 
 def _fetched(url):
     """Copies the newest exported model of a remote directory here; returns the copy's directory."""
-    saved = [name for name in storage.files(url) if name.rpartition("/")[2] == "saved_model.pb"]
+    saved = [name for name in remote.files(url) if name.rpartition("/")[2] == "saved_model.pb"]
     folders = [name.removesuffix("saved_model.pb") for name in saved]
     allowed = re.compile(rf"({_EXPORTS}/)?(\d*)/?")
     folders = [folder for folder in folders if allowed.fullmatch(folder)]
     if not folders:
         raise ValueError(f"{url}: does not hold an exported model, or is not there")
     newest = max(folders, key=lambda folder: int(allowed.fullmatch(folder)[2] or 0))
-    return storage.local_directory(url, lambda name: name.startswith(newest))
+    return remote.local_directory(url, lambda name: name.startswith(newest))
 
 
 def read_task(export_dir: str) -> TextTask:
@@ -142,7 +144,7 @@ def open_session(export_dir: str, task: TextTask) -> OpenModel:
     # TensorFlow takes seconds to load; a wrong directory has been reported before.
     import tensorflow.compat.v1 as tf
 
-    from bert_estimator.serving import graph_sentencepiece
+    from bert_estimator.serving.graph import graph_sentencepiece
 
     missing = ""  # a model that takes ids does not need it
     if task.vocab_file.endswith(".model"):

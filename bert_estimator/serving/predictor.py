@@ -25,9 +25,8 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from bert_estimator import entities, malloc, tensorflow_import
-from bert_estimator.serving import commands, exported_model, lines
-from bert_estimator.serving.texts import (
+from bert_estimator.serving import commands, exported_model
+from bert_estimator.serving.commands import (
     BATCH_SIZE,
     BATCHES_TOGETHER,
     Text,
@@ -36,10 +35,12 @@ from bert_estimator.serving.texts import (
     check_characters,
     example_of,
 )
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.tag_files import Sentence
+from bert_estimator.system import memory, tensorflow_import
+from bert_estimator.tokenization import entities
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
 
 
 class Predictor:
@@ -223,7 +224,7 @@ def answer_lines(predictor: Predictor, reader: BinaryIO, writer: TextIO) -> int:
     """
     errors = 0
     together = BATCHES_TOGETHER * predictor.batch_size
-    for answers in lines.answered(reader, together, predictor.is_pair, predictor):
+    for answers in commands.answered(reader, together, predictor.is_pair, predictor):
         for answer, error in answers:
             errors += error is not None
             writer.write(json.dumps(answer if error is None else {"error": error}) + "\n")
@@ -255,7 +256,7 @@ def main(argv: list[str]) -> int:
 def command() -> None:
     """Runs the console command `bert-predict`."""
     tensorflow_import.prepare()
-    malloc.keep_freed_memory()
+    memory.keep_freed_memory()
     sys.exit(main(sys.argv))
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 
-from bert_estimator import atomic_file
-from bert_estimator.errors import ArgumentError
+from bert_estimator.system import atomic_file
+from bert_estimator.system.errors import ArgumentError
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.sentencepiece_tokenizer import preprocess
 from bert_estimator.tokenization.word_counts import WordCounts, sample

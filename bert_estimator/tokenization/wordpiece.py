@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from bert_estimator import storage
+from bert_estimator.storage import remote
 from bert_estimator.tokenization import offsets
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -364,5 +364,5 @@ class _CharacterTable(dict):
 
 
 def _read_bytes(path: str) -> bytes:
-    with open(storage.local(path), "rb") as file:
+    with open(remote.local(path), "rb") as file:
         return file.read(_MOST_BYTES + 1)

@@ -11,17 +11,17 @@ import importlib
 # A name's module is loaded when the name is first used, because modules of this package also run
 # exported programs without TensorFlow.
 _MODULE_OF = {
-    "BestExporter": "exporters",
-    "CrossShardOptimizer": "cross_shard_optimizer",
+    "BestExporter": "train_eval.exporters",
+    "CrossShardOptimizer": "replicas.replica",
     "Estimator": "base_estimator",
     "EstimatorSpec": "spec",
-    "EvalSpec": "train_eval",
+    "EvalSpec": "train_eval.train_and_evaluate",
     "ExportSavedModelApiVersion": "serving",
-    "Exporter": "exporters",
-    "FinalExporter": "exporters",
-    "InMemoryEvaluatorHook": "evaluator_hook",
-    "InputPipelineConfig": "tpu_config",
-    "LatestExporter": "exporters",
+    "Exporter": "train_eval.exporters",
+    "FinalExporter": "train_eval.exporters",
+    "InMemoryEvaluatorHook": "train_eval.evaluator_hook",
+    "InputPipelineConfig": "config",
+    "LatestExporter": "train_eval.exporters",
     "LogListener": "verbs.progress",
     "ModeKeys": "spec",
     "DataEndedError": "errors",
@@ -29,20 +29,31 @@ _MODULE_OF = {
     "NonFiniteWeightsError": "errors",
     "RunConfig": "config",
     "TPUClusterResolver": "cluster_resolver",
-    "TPUConfig": "tpu_config",
+    "TPUConfig": "config",
     "TPUContext": "call",
     "TPUEstimator": "estimator",
     "TPUEstimatorSpec": "spec",
-    "TrainSpec": "train_eval",
+    "TrainSpec": "train_eval.train_and_evaluate",
     "WarmStartSettings": "warm_start",
-    "cross_replica_sum": "replica",
-    "num_replicas": "replica",
-    "outside_compilation": "replica",
-    "replica_id": "replica",
-    "update_shards": "replica",
-    "train_and_evaluate": "train_eval",
+    "cross_replica_sum": "replicas.replica",
+    "num_replicas": "replicas.replica",
+    "outside_compilation": "replicas.replica",
+    "replica_id": "replicas.replica",
+    "update_shards": "replicas.replica",
+    "train_and_evaluate": "train_eval.train_and_evaluate",
 }
 _MODULES = ("early_stopping", "serving", "summary")
+# What other packages of this project use besides.
+_OF_THIS_PROJECT = {
+    "Interrupts": "verbs.interrupts",
+    "check_tensorflow": "step.xla.step_graph",
+}
+_MODULES_OF_THIS_PROJECT = {
+    "checkpoints": "verbs.checkpoints",
+    "compile_report": "program.compile_report",
+    "devices": "program.devices",
+    "topology": "program.topology",
+}
 
 # Names of upstream that are not given, and what to use.
 _ABSENT = {
@@ -60,13 +71,15 @@ __all__ = sorted([*_MODULE_OF, *_MODULES])
 
 
 def __getattr__(name):
-    if name in _MODULES:
-        return importlib.import_module(f"bert_estimator.tpu.{name}")
+    if name in _MODULES or name in _MODULES_OF_THIS_PROJECT:
+        module = _MODULES_OF_THIS_PROJECT.get(name, name)
+        return importlib.import_module(f"bert_estimator.tpu.{module}")
     if name in _ABSENT:
         raise AttributeError(f"bert_estimator.tpu has no {name}. Use {_ABSENT[name]}")
-    if name not in _MODULE_OF:
+    home = _MODULE_OF.get(name) or _OF_THIS_PROJECT.get(name)
+    if home is None:
         raise AttributeError(f"module 'bert_estimator.tpu' has no attribute {name!r}")
-    module = importlib.import_module(f"bert_estimator.tpu.{_MODULE_OF[name]}")
+    module = importlib.import_module(f"bert_estimator.tpu.{home}")
     return getattr(module, name)
 
 

@@ -11,14 +11,14 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, checks, lock, warm_start
+from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.tpu import call, checks, warm_start
 from bert_estimator.tpu.config import RunConfig
 from bert_estimator.tpu.job import Job
-from bert_estimator.tpu.program import hosts
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step.local_step import LocalStep
-from bert_estimator.tpu.step.session_step import SessionStep
-from bert_estimator.tpu.step.xla_step import XlaStep
+from bert_estimator.tpu.step.session.local_step import LocalStep
+from bert_estimator.tpu.step.session.session_step import SessionStep
+from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints, evaluation, exporting, prediction, training
 from bert_estimator.tpu.verbs.opened_run import opened_run
 
@@ -124,7 +124,7 @@ class Estimator:
                 )
         job = self._job(ModeKeys.TRAIN)
         input_fn, listeners = self._input_fn(job, input_fn), list(saving_listeners or ())
-        with lock.held_by_chief(self.model_dir, job.is_chief):
+        with host_agreement.held_by_chief(self.model_dir, job.is_chief):
             training.train(job, _runtime(job), input_fn, hooks, listeners, steps, max_steps)
         return self
 

@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import storage
-from bert_estimator.tpu import lock
+from bert_estimator.cluster import hosts
+from bert_estimator.storage import remote
+from bert_estimator.system import lock
 from bert_estimator.tpu.base_estimator import Estimator
 from bert_estimator.tpu.checks import positive_int
-from bert_estimator.tpu.config import RunConfig
+from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
 from bert_estimator.tpu.job import Job
-from bert_estimator.tpu.program import devices, hosts
+from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.serving import ExportSavedModelApiVersion
 from bert_estimator.tpu.spec import ModeKeys
-from bert_estimator.tpu.step import batch_axis as axes
-from bert_estimator.tpu.step import step_graph
-from bert_estimator.tpu.tpu_config import InputPipelineConfig
+from bert_estimator.tpu.step import inputs
+from bert_estimator.tpu.step.xla import step_graph
 from bert_estimator.tpu.verbs import checkpoints, interrupts, lowering
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
@@ -204,12 +204,12 @@ class TPUEstimator(Estimator):
             self._check_several(mode, master, num_replicas, several)
             model_dir = self._config.model_dir
             # The chief alone has all checkpoints of a directory that is a copy of a remote one.
-            if several.is_chief or storage.shown(model_dir) == model_dir:
+            if several.is_chief or remote.shown(model_dir) == model_dir:
                 # It stays when the verb has ended: a host may be lost between two verbs.
-                hosts.advise(lambda: storage.shown(checkpoints.last_written(model_dir)))
+                hosts.advise(lambda: remote.shown(checkpoints.last_written(model_dir)))
         model_fn = self._model_fn
         if tpu_rules and self._batch_axis is not None:
-            model_fn = axes.moved_back(model_fn, self._batch_axis)
+            model_fn = inputs.moved_back(model_fn, self._batch_axis)
         return Job(
             mode=mode,
             model_fn=model_fn,
@@ -228,7 +228,7 @@ class TPUEstimator(Estimator):
 
     def _input_fn(self, job, input_fn):
         if job.tpu_rules and self._batch_axis is not None:
-            return axes.moved_to_front(input_fn, self._batch_axis)
+            return inputs.moved_to_front(input_fn, self._batch_axis)
         return input_fn
 
     def _check_several(self, mode, master, num_replicas, several):

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, replica
-from bert_estimator.tpu.config import RunConfig
-from bert_estimator.tpu.program.hosts import Hosts
+from bert_estimator.cluster.hosts import Hosts
+from bert_estimator.tpu import call
+from bert_estimator.tpu.config import InputPipelineConfig, RunConfig
+from bert_estimator.tpu.replicas import replica
 from bert_estimator.tpu.spec import EstimatorSpec, ModeKeys, TPUEstimatorSpec
-from bert_estimator.tpu.tpu_config import InputPipelineConfig
 from bert_estimator.tpu.warm_start import WarmStartSettings
 
 

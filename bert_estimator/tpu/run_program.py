@@ -2,7 +2,7 @@
 
 import sys
 
-from bert_estimator import tensorflow_import
+from bert_estimator.system import tensorflow_import
 from bert_estimator.tpu.program.run_program import main
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
+from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu import checks
 from bert_estimator.tpu.checks import checked
 from bert_estimator.tpu.eval_metrics import metric_pairs
-from bert_estimator.tpu.graph_walk import is_computed_from
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import input_speed
-from input_pipelines import pretraining_input
+from input_pipelines.records import pretraining_input
 
 
 def test_plans_go_by_what_was_measured():

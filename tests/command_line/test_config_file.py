@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from bert_estimator import provenance, storage
-from bert_estimator.command_line import config_file
+from bert_estimator.command_line import config_file, provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.config import JobConfig
+from bert_estimator.storage import remote
 
 
 def write(path, value):
@@ -55,9 +55,9 @@ def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
 def test_a_remote_file(tmp_path, name):
     pytest.importorskip("yaml")
     url = f"ram:/{tmp_path}/{name}"
-    storage.write(b'{"use_tpu": true}', url)
+    remote.write(b'{"use_tpu": true}', url)
     assert config_file.arguments(url) == ["--use_tpu=true"]
-    with pytest.raises((FlagError, storage.StorageError), match=r"ram:/.*missing_run"):
+    with pytest.raises((FlagError, remote.StorageError), match=r"ram:/.*missing_run"):
         config_file.arguments(f"ram:/{tmp_path}/missing_{name}")
 
 

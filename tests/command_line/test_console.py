@@ -13,8 +13,8 @@ from tensorflow.python.saved_model.model_utils import export_output, export_util
 
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.errors import ArgumentError
-from bert_estimator.jobs import classification_export
+from bert_estimator.jobs.fine_tuning import classification_export
+from bert_estimator.system.errors import ArgumentError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -77,7 +77,7 @@ class RecordError(ValueError):
 
 
 class InUseError(RuntimeError):
-    """Stands for the error of this name in `bert_estimator.tpu.lock`."""
+    """Stands for the error of this name in `bert_estimator.system.lock`."""
 
 
 class NoWholeCheckpointError(ValueError):
@@ -92,7 +92,7 @@ class NanLossDuringTrainingError(RuntimeError):
 IN_A_TRACEBACK = """Traceback (most recent call last):
   File "order.py", line 7, in read
     raise RecordError(
-input_pipelines.record_reader.RecordError: a.tfrecord: record 7 is damaged.
+input_pipelines.records.record_reader.RecordError: a.tfrecord: record 7 is damaged.
 
 
  [[{{node PyFunc}}]]"""

@@ -3,9 +3,9 @@
 import pytest
 
 from bert_estimator.command_line import flag_help, flags
-from bert_estimator.jobs.classification_config import ClassificationConfig
-from bert_estimator.jobs.pretraining_config import PretrainingConfig
-from bert_estimator.jobs.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.pretraining.config import PretrainingConfig
 
 CONFIGS = (PretrainingConfig, ClassificationConfig, QuestionAnsweringConfig)
 

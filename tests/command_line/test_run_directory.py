@@ -6,11 +6,10 @@ import os
 
 import pytest
 
-from bert_estimator import provenance
-from bert_estimator.command_line import run_directory
+from bert_estimator.command_line import provenance, run_directory
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.command_line.run_directory import RunDirectory, versions
-from bert_estimator.provenance import Origin, Source
 from tests.support.pictures import SVG, Picture, line_of
 
 SETTINGS = {"learning_rate": 0.1, "num_train_steps": 10, "input_file": None, "use_tpu": True}

@@ -1,9 +1,9 @@
 import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines import embedded_corpus
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.embedded import embedded_corpus
 
 WORDS = [f"w{i}" for i in range(40)]
 

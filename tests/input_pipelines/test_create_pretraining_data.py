@@ -8,12 +8,13 @@ import locked
 import pytest
 from absl import flags
 
-from bert_estimator import storage
+from bert_estimator.storage import remote
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines import create_pretraining_data, document_filter
-from input_pipelines import manifest as manifests
-from input_pipelines.pretraining_features import open_pretraining_records
-from input_pipelines.record_reader import find_record_files
+from input_pipelines import create_pretraining_data
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.pretraining_features import open_pretraining_records
+from input_pipelines.records.record_reader import find_record_files
+from input_pipelines.text import document_filter
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -269,17 +270,17 @@ def test_remote_files_are_those_of_this_machine(
     values, text_file, tmp_path, vocab_file, monkeypatch
 ):
     url = f"ram:/{tmp_path}/data"
-    upload, uploaded = storage.upload, []
+    upload, uploaded = remote.upload, []
 
     def noted(path, to):
         uploaded.append(to.removeprefix(f"{url}/"))
         upload(path, to)
 
-    monkeypatch.setattr(storage, "upload", noted)
+    monkeypatch.setattr(remote, "upload", noted)
     given = arguments(text_file, tmp_path, vocab_file, "--eval_fraction=0.3")
     create_pretraining_data.create(values(*given))
-    storage.upload(vocab_file, f"{url}/in/vocab.txt")
-    storage.upload(text_file, f"{url}/in/text.txt")
+    remote.upload(vocab_file, f"{url}/in/vocab.txt")
+    remote.upload(text_file, f"{url}/in/text.txt")
     uploaded.clear()
     changes = {
         f"--output_file={url}/out-0.tfrecord,{url}/out-1.tfrecord",
@@ -287,25 +288,25 @@ def test_remote_files_are_those_of_this_machine(
         f"--input_file={url}/in/text.txt",
     }
     summary = create_pretraining_data.create(values(*given, *changes))
-    assert f"in {url}/heldout.out-0.tfrecord." in storage.shown(summary)
+    assert f"in {url}/heldout.out-0.tfrecord." in remote.shown(summary)
     assert [name.startswith("manifest.") for name in uploaded] == [False] * 6 + [True] * 2
     assert uploaded[-1] == "manifest.out-0.tfrecord.json"
     for name in uploaded:
         if not name.startswith("manifest."):
-            assert storage.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
+            assert remote.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
     assert open_pretraining_records(f"{url}/out-*", 16, 4).num_records > 0
 
     def refusal(*others):
         with pytest.raises(ValueError) as raised:
             create_pretraining_data.create(values(*given, *others))
-        return storage.shown(raised.value)
+        return remote.shown(raised.value)
 
     assert refusal(f"--output_file={url}/a,ram://b/a") == (
         f"--output_file: {url}/a,ram://b/a lie in different directories; give one"
     )
     assert "abc://a: this TensorFlow does not know" in refusal("--output_file=abc://a/b.tfrecord")
     assert "must be a directory that all" in refusal(*changes, "--runner=DirectRunner")
-    storage.write(b"", f"{url}/a-00000-of-00002.tfrecord")
+    remote.write(b"", f"{url}/a-00000-of-00002.tfrecord")
     assert f"{url}/a-00000-of-00002.tfrecord belong to records of this name" in refusal(
         f"--output_file={url}/a.tfrecord"
     )

@@ -16,17 +16,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from commands import MAINS
 
-from bert_estimator import storage
+from bert_estimator.storage import remote
 from bert_estimator.tokenization import load_vocab
-from input_pipelines import (
-    create_pretraining_data,
-    create_text,
-    create_vocabulary,
-    creation,
-    pretraining_records,
-    remote_output,
-    worker_pool,
-)
+from input_pipelines import create_pretraining_data, create_text, create_vocabulary, remote_output
+from input_pipelines.creation import pretraining_records, stages, worker_pool
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +54,7 @@ def test_a_text_and_a_vocabulary_are_those_of_this_machine(url, text_file, tmp_p
         assert MAINS["vocabulary"](["vocabulary", *made]) == 0
         assert capsys.readouterr().out.startswith(f"40 tokens in {folder}/vocab.txt")
     for name in ("corpus.txt", "vocab.txt"):
-        assert storage.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
+        assert remote.read(f"{url}/{name}") == (tmp_path / name).read_bytes()
     assert len(load_vocab(str(tmp_path / "vocab.txt"))) == 40
     assert not os.listdir(tmp_path / "tmp")
 
@@ -76,12 +69,12 @@ def test_a_text_and_a_vocabulary_are_those_of_this_machine(url, text_file, tmp_p
 )
 @pytest.mark.parametrize(("name", "flag"), [("text", "output_file"), ("vocabulary", "vocab_file")])
 def test_wrong_names(url, text_file, capsys, name, flag, output, message):
-    storage.upload(text_file, f"{url}/text.txt")
+    remote.upload(text_file, f"{url}/text.txt")
     argv = [name, f"--input_file={url}/text.txt", f"--{flag}={output.format(url=url)}"]
     assert MAINS[name](argv) == 2
     printed = capsys.readouterr().err
     assert f"--{flag}" in printed and message.format(url=url) in printed
-    assert storage.files(url).keys() == {"text.txt"}
+    assert remote.files(url).keys() == {"text.txt"}
 
 
 def creation_argv(url, text_file, vocab_file, *others):
@@ -96,41 +89,41 @@ def test_a_killed_creation_resumes_on_the_same_machine(
     url, text_file, vocab_file, tmp_path, monkeypatch, capsys
 ):
     main, pieces = MAINS["records"], []
-    serializer = creation.serializer
+    serializer = stages.serializer
 
     def counted(*args, **kwargs):
         pieces.append(args)
         return serializer(*args, **kwargs)
 
-    monkeypatch.setattr(creation, "serializer", counted)
+    monkeypatch.setattr(stages, "serializer", counted)
     assert main(creation_argv(f"{url}/whole", text_file, vocab_file)) == 0
     assert not os.listdir(tmp_path / "tmp")
     whole = len(pieces)
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, creation, "serializer", lambda *_: len(pieces) == 2 * whole - 1)
+        kills.kill_before(patch, stages, "serializer", lambda *_: len(pieces) == 2 * whole - 1)
         main(creation_argv(f"{url}/killed", text_file, vocab_file))
     assert len(pieces) == 2 * whole - 1 and left(tmp_path)
-    assert not storage.files(f"{url}/killed")
+    assert not remote.files(f"{url}/killed")
     assert main(creation_argv(f"{url}/killed", text_file, vocab_file)) == 0
     assert len(pieces) == 2 * whole
     assert not os.listdir(tmp_path / "tmp")
-    for name in (whole_files := storage.files(f"{url}/whole")):
+    for name in (whole_files := remote.files(f"{url}/whole")):
         if not name.startswith("manifest."):
-            assert storage.read(f"{url}/killed/{name}") == storage.read(f"{url}/whole/{name}")
-    assert whole_files.keys() == storage.files(f"{url}/killed").keys()
+            assert remote.read(f"{url}/killed/{name}") == remote.read(f"{url}/whole/{name}")
+    assert whole_files.keys() == remote.files(f"{url}/killed").keys()
 
 
 def test_an_error_leaves_nothing_behind(url, vocab_file, tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n")
     assert MAINS["records"](creation_argv(url, tmp_path / "empty.txt", vocab_file)) == 2
     assert "empty.txt: every line is empty" in capsys.readouterr().err
-    assert not os.listdir(tmp_path / "tmp") and not storage.files(url)
+    assert not os.listdir(tmp_path / "tmp") and not remote.files(url)
 
 
 def test_two_processes_of_a_machine(url, text_file, vocab_file, tmp_path, monkeypatch, capsys):
     argv = creation_argv(url, text_file, vocab_file, f"--output_file={url}/a.tfrecord")
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        kills.kill_before(patch, remote, "upload", lambda *_: True)
         MAINS["records"](argv)
     (folder,) = os.listdir(tmp_path / "tmp")
     for others in ([], ["--num_shards=2"]):  # another set of the same name
@@ -195,7 +188,7 @@ def fails_to_make(monkeypatch):
 
 def contents(url):
     """Returns the files of a remote directory, but for the checksums' times in their manifests."""
-    return {name: storage.read(f"{url}/{name}") for name in storage.files(url)}
+    return {name: remote.read(f"{url}/{name}") for name in remote.files(url)}
 
 
 @pytest.fixture
@@ -219,9 +212,9 @@ def test_files_that_are_complete_are_not_made_again_after_a_kill(
     for number in sorted({0, len(expected) // 2, len(expected) - 1}):
         target = f"{url}/killed-{number}"
         with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-            kills.kill_before(patch, storage, "upload", call_number(number + 1))
+            kills.kill_before(patch, remote, "upload", call_number(number + 1))
             command(kind, target)
-        assert len(storage.files(target)) == number and left(tmp_path)
+        assert len(remote.files(target)) == number and left(tmp_path)
         with fails_to_make(kind):
             assert command(kind, target) == 0
         assert contents(target) == expected
@@ -238,7 +231,7 @@ def test_an_upload_without_the_right_to_it_keeps_the_files_and_says_where(
     expected, target, copy = whole(kind), f"{url}/refused", tf.io.gfile.copy
 
     def refuse(source, to, **options):
-        if storage.is_remote(to):
+        if remote.is_remote(to):
             raise tf.errors.PermissionDeniedError(None, None, "no rights")
         copy(source, to, **options)
 
@@ -264,7 +257,7 @@ def test_a_command_that_cannot_work_leaves_the_work_of_a_killed_one(
     url, command, whole, kind, when, monkeypatch, tmp_path, vocab_file, capsys
 ):
     expected, target = whole(kind), f"{url}/killed"
-    place = (storage, "upload") if when == "before its upload" else (creation, "join_pieces")
+    place = (remote, "upload") if when == "before its upload" else (stages, "join_pieces")
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
         kills.kill_before(patch, *place, lambda *_: True)
         command(kind, target)
@@ -290,7 +283,7 @@ def test_a_command_that_cannot_work_leaves_the_work_of_a_killed_one(
         assert set(before) - set(left(tmp_path)) == set()
     pieces = []
     with monkeypatch.context() as patch:
-        kills.kill_before(patch, creation, "serializer", lambda *args: pieces.append(args))
+        kills.kill_before(patch, stages, "serializer", lambda *args: pieces.append(args))
         assert command(kind, target) == 0
     # The kill was before the held-out records were joined.
     assert len(pieces) == (kind == "static" and when == "while it is made")
@@ -308,10 +301,10 @@ def test_nothing_of_a_killed_command_with_other_flags_is_uploaded(
     target = f"{url}/second"
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
         # Of the creation, the first call makes the held-out records, the second does the others.
-        module, number = (storage, 1) if place == "upload" else (creation, 2)
+        module, number = (remote, 1) if place == "upload" else (stages, 2)
         kills.kill_before(patch, module, place, call_number(number))
         command("static", target, *COMMANDS[second][3], "--masking=static", "--eval_fraction=0.5")
-    assert any("heldout" in name for name in left(tmp_path)) and not storage.files(target)
+    assert any("heldout" in name for name in left(tmp_path)) and not remote.files(target)
     assert command(second, target, without) == 0
     assert not os.listdir(tmp_path / "tmp")
     assert contents(target) == contents(f"{url}/fresh")
@@ -323,9 +316,9 @@ def test_held_out_records_of_other_training_records_are_named(
 ):
     """They reached the bucket before the kill, or are of an earlier command."""
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, storage, "upload", call_number(3))
+        kills.kill_before(patch, remote, "upload", call_number(3))
         command("static", url)
-    assert "heldout.a.tfrecord" in storage.files(url)
+    assert "heldout.a.tfrecord" in remote.files(url)
     capsys.readouterr()
     (tmp_path / "here").mkdir()
     assert command("static", tmp_path / "here") == 0
@@ -346,7 +339,7 @@ def test_a_change_of_what_is_read_is_noticed(
         shutil.copyfile(vocab_file, tmp_path / "own.txt")
         target = f"{url}/{kind}-{change}"
         with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-            kills.kill_before(patch, storage, "upload", lambda *_: True)
+            kills.kill_before(patch, remote, "upload", lambda *_: True)
             command(kind, target, *given)
         if change == "text":
             with open(text_file, "a") as writer:
@@ -373,7 +366,7 @@ def test_an_output_that_is_only_a_bucket_is_refused(command, kind, tmp_path, cap
 
 def kill_before_the_upload(command, monkeypatch, kind, url, **given):
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        kills.kill_before(patch, remote, "upload", lambda *_: True)
         command(kind, url, **given)
 
 
@@ -452,7 +445,7 @@ def test_whatever_ends_a_creation_its_work_is_kept(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(creation, "write_piece", fail)
+        patch.setattr(stages, "write_piece", fail)
         assert command("static", f"{url}/failed") == code
     printed = capsys.readouterr().err
     assert f"Unfinished work for {url}/failed/a.tfrecord is kept on this machine, in" in printed
@@ -470,11 +463,11 @@ def test_workers_make_the_same_remote_files(
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
         # The pool and the progress are the first arguments.
         kills.kill_before(
-            patch, pretraining_records, "_run", lambda *args: args[2] is creation.join_pieces
+            patch, pretraining_records, "_run", lambda *args: args[2] is stages.join_pieces
         )
         command("static", f"{url}/killed", "--num_workers=2")
     with monkeypatch.context() as patch, pytest.raises(kills.Killed):
-        kills.kill_before(patch, storage, "upload", lambda *_: True)
+        kills.kill_before(patch, remote, "upload", lambda *_: True)
         command("static", f"{url}/killed", "--num_workers=1")
     with fails_to_make("static"):
         assert command("static", f"{url}/killed", "--num_workers=2") == 0

@@ -9,13 +9,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import (
-    architectures,
-    network_variables,
-    open_source,
-    tf1_checkpoint,
-)
+from bert_estimator.interchange import architectures, network_variables, open_source
 from bert_estimator.interchange.__main__ import main
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MASKED_LM
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 

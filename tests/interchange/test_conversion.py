@@ -14,13 +14,8 @@ import safetensors.numpy
 
 from bert_estimator.command_line import evaluated_steps
 from bert_estimator.interchange import __main__ as command
-from bert_estimator.interchange import (
-    conversion,
-    hugging_face,
-    hugging_face_config,
-    network_variables,
-    open_source,
-)
+from bert_estimator.interchange import conversion, network_variables, open_source
+from bert_estimator.interchange.hugging_face import config_json, weight_files
 from bert_estimator.tokenization import is_cased, train_sentencepiece
 
 
@@ -63,7 +58,7 @@ def test_from_hugging_face_to_tf1_and_back(tmp_path, capsys, model):
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
     configs = [
-        hugging_face_config.read_config(str(folder / "config.json"))
+        config_json.read_config(str(folder / "config.json"))
         for folder in (fixtures.DATA / model, tmp_path / "hf")
     ]
     assert configs[0] == configs[1]
@@ -166,7 +161,7 @@ def test_there_is_no_such_source(tmp_path, capsys):
 )
 def test_a_writer_that_errs_is_found_out(tmp_path, capsys, monkeypatch, spoil, message):
     def write(folder, *args):
-        hugging_face.write(folder, *args)
+        weight_files.write(folder, *args)
         if spoil == "weight":
             path = os.path.join(folder, "model.safetensors")
             tensors = safetensors.numpy.load_file(path)

@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import (
-    architectures,
-    hugging_face_config,
-    layer_groups,
-    network_variables,
-    open_source,
-    tf1_checkpoint,
-)
+from bert_estimator.interchange import architectures, layer_groups, network_variables, open_source
 from bert_estimator.interchange.__main__ import main
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
@@ -64,7 +59,7 @@ def test_groups_that_another_project_counts_otherwise(sizes, project, message):
 def test_a_config_json_with_other_groups_there_is_refused():
     values = {"model_type": "albert", "num_hidden_layers": 18, "num_hidden_groups": 14}
     with pytest.raises(ValueError, match=r"^here: .*=14 cannot be exchanged with transformers"):
-        hugging_face_config.config_of(values, "here")
+        config_json.config_of(values, "here")
 
 
 @pytest.mark.parametrize(

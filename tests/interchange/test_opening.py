@@ -6,8 +6,9 @@ import zipfile
 import fixtures
 import pytest
 
-from bert_estimator import storage
-from bert_estimator.interchange import archive, open_source
+from bert_estimator.interchange import open_source
+from bert_estimator.interchange.google import archive
+from bert_estimator.storage import remote
 
 
 def packed(tmp_path, folder, inside="", name="model.zip"):
@@ -112,4 +113,4 @@ def test_the_next_process_names_a_file_of_an_archive_in_the_same_way(tmp_path):
         archive._extracted.cache_clear()
         files.append(open_source(path).vocab_file)
     assert files[0] != files[1]
-    assert [storage.shown(file) for file in files] == [f"{path}/vocab.txt"] * 2
+    assert [remote.shown(file) for file in files] == [f"{path}/vocab.txt"] * 2

@@ -20,8 +20,8 @@ from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import logits, open_source
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import FullTokenizer, train_vocabulary, write_vocab
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
 
 pytestmark = [pytest.mark.slow, fixtures.needs_transformers]
 

@@ -7,8 +7,8 @@ import fixtures
 import hub_modules
 import pytest
 
-from bert_estimator import storage
 from bert_estimator.interchange import open_source
+from bert_estimator.storage import remote
 
 MODELS = {"tf1": fixtures.TF1, "hf": fixtures.DATA / "hf_encoder"}
 
@@ -21,20 +21,20 @@ def url(tmp_path):
 @pytest.fixture
 def copied(monkeypatch):
     """The names of the files that are copied here."""
-    names, download = [], storage.download
+    names, download = [], remote.download
 
     def noted(url, path):
         names.append(url.rpartition("/")[2])
         download(url, path)
 
-    monkeypatch.setattr(storage, "download", noted)
+    monkeypatch.setattr(remote, "download", noted)
     return names
 
 
 def upload(folder, url):
     for path in folder.rglob("*"):
         if path.is_file():
-            storage.upload(str(path), f"{url}/{path.relative_to(folder)}")
+            remote.upload(str(path), f"{url}/{path.relative_to(folder)}")
 
 
 def weights(path):
@@ -48,9 +48,9 @@ def test_a_remote_model_is_copied_once_until_it_changes(url, copied, kind):
     for _ in range(3):
         assert weights(url) == weights(str(MODELS[kind]))
     assert len(copied) == len(set(copied)) and "vocab.txt" in copied
-    vocabulary = storage.read(f"{url}/vocab.txt")
+    vocabulary = remote.read(f"{url}/vocab.txt")
     copied.clear()
-    storage.write(vocabulary + b"new\n", f"{url}/vocab.txt")
+    remote.write(vocabulary + b"new\n", f"{url}/vocab.txt")
     with open(open_source(url).vocab_file, "rb") as reader:
         assert reader.read() == vocabulary + b"new\n"
     assert copied.count("vocab.txt") == 1
@@ -66,7 +66,7 @@ def test_of_a_directory_of_several_checkpoints_the_named_one_is_copied(url, tmp_
     for _ in range(2):
         assert weights(path) == weights(str(fixtures.TF1))
     assert not [name for name in copied if name.startswith("other")]
-    assert storage.shown(open_source(path).checkpoint) == path
+    assert remote.shown(open_source(path).checkpoint) == path
     assert len(copied) == len(os.listdir(fixtures.TF1))
 
 

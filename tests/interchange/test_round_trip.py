@@ -13,8 +13,8 @@ import run_classifier
 from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import logits, network_variables, open_source
 from bert_estimator.tokenization import FullTokenizer
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
 
 LENGTH, STEPS, RATE = 16, 6, 1e-3
 LABELS = ("no", "perhaps", "yes")

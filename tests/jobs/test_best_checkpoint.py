@@ -15,9 +15,9 @@ from bert_estimator.command_line.evaluated_steps import path_of_best
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.classification_job import Classification
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.pretraining_job import Pretraining
+from bert_estimator.jobs.fine_tuning.classification_job import Classification
+from bert_estimator.jobs.pretraining.job import Pretraining
 
 
 class Run:

@@ -15,9 +15,10 @@ import run_classifier
 import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables
-from bert_estimator.jobs import compile_only, pretraining_config
+from bert_estimator.jobs import compile_only
+from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines import pretraining_input
+from input_pipelines.records import pretraining_input
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
 

@@ -18,7 +18,8 @@ from bert_estimator import interchange
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.interchange import __main__ as convert
-from bert_estimator.interchange import architectures, network_variables, tf1_checkpoint
+from bert_estimator.interchange import architectures, network_variables
+from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs import fine_tuned
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
@@ -299,4 +300,7 @@ def test_networks_without_a_pooler_are_evaluated(script, tmp_path):
     assert not [n for n in interchange.open_source(str(tmp_path / "hf")).shapes if "pooler" in n]
     found = results("elsewhere", do_train=False, init_checkpoint=tmp_path / "hf")
     assert {**found, "global_step": ""} == {**trained, "global_step": ""}
+    # A run's directory has all that its network needs.
+    alone = {"train_file": None, "vocab_file": None, "bert_config_file": None}
+    assert results("run", do_train=False, **alone) == trained
     assert float(trained["mean_loss"]) > 0

@@ -16,19 +16,19 @@ import threading
 import numpy as np
 import pytest
 
-from bert_estimator import storage
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import mirror as mirror_lib
+from bert_estimator.jobs.mirror import FILE as OWNER
 from bert_estimator.jobs.mirror import Mirror
-from bert_estimator.jobs.owner import FILE as OWNER
-from bert_estimator.tpu import lock
+from bert_estimator.storage import remote
+from bert_estimator.system import lock
 
 
 @pytest.fixture(autouse=True)
 def local(tmp_path, monkeypatch):
     """Returns the directory of local copies."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "local"))
-    monkeypatch.setattr(storage.time, "sleep", lambda secs: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda secs: None)
     os.makedirs(tmp_path / "local")
     return tmp_path / "local"
 
@@ -41,13 +41,13 @@ def url(tmp_path):
 @pytest.fixture
 def uploads(monkeypatch):
     """The names of the files that are uploaded, in order."""
-    names, upload = [], storage.upload
+    names, upload = [], remote.upload
 
     def noted(path, url):
         names.append(url.partition("/run/")[2])
         upload(path, url)
 
-    monkeypatch.setattr(storage, "upload", noted)
+    monkeypatch.setattr(remote, "upload", noted)
     return names
 
 
@@ -66,7 +66,7 @@ def checkpoint(step, folder=""):
 
 
 def names_in(url):
-    return set(storage.files(url))
+    return set(remote.files(url))
 
 
 def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
@@ -99,13 +99,13 @@ def test_what_refers_to_a_file_is_uploaded_after_it(url, uploads):
 
 def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed(url, uploads, monkeypatch):
     """Files are removed between a checkpoint and the state file, which no longer lists them."""
-    mirror, before, remove = Mirror(url), [], storage.remove
+    mirror, before, remove = Mirror(url), [], remote.remove
 
     def noted(url):
         before.append(set(uploads))
         remove(url)
 
-    monkeypatch.setattr(storage, "remove", noted)
+    monkeypatch.setattr(remote, "remove", noted)
     with mirror.followed(owns=True, takes_over=False):
         write(mirror, "config.json", "checkpoint", *checkpoint(2))
         mirror.upload()
@@ -114,7 +114,7 @@ def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed(url, uplo
         write(mirror, "checkpoint", *checkpoint(4), text="b")
         mirror.wait()
         uploads.clear()
-        storage.write(b"mine", f"{url}/notes.txt")
+        remote.write(b"mine", f"{url}/notes.txt")
         mirror.upload()
         mirror.wait()
         assert before == [set(checkpoint(4))] * len(checkpoint(2))
@@ -123,7 +123,7 @@ def test_only_what_has_changed_is_uploaded_and_what_is_gone_is_removed(url, uplo
 
 
 def test_a_snapshot_is_of_one_instant(url, monkeypatch):
-    mirror, upload = Mirror(url), storage.upload
+    mirror, upload = Mirror(url), remote.upload
 
     def later(path, url):
         write(mirror, "metrics.jsonl", text="later")
@@ -134,10 +134,10 @@ def test_a_snapshot_is_of_one_instant(url, monkeypatch):
     with mirror.followed(owns=True, takes_over=False):
         write(mirror, "metrics.jsonl", "checkpoint", *checkpoint(2), text="now")
         with monkeypatch.context() as patched:
-            patched.setattr(storage, "upload", later)
+            patched.setattr(remote, "upload", later)
             mirror.upload()
             mirror.wait()
-        assert {storage.read(f"{url}/{name}") for name in names_in(url) - {OWNER}} == {b"now"}
+        assert {remote.read(f"{url}/{name}") for name in names_in(url) - {OWNER}} == {b"now"}
 
 
 def test_the_next_command_starts_from_what_was_uploaded(url, local):
@@ -172,7 +172,7 @@ def test_a_directory_that_was_left_by_a_kill_is_removed(url, local):
 
 def owner(url, **changes):
     described = json.loads(lock.description_of_this_process())
-    storage.write(json.dumps({**described, "token": "x", **changes}).encode(), f"{url}/{OWNER}")
+    remote.write(json.dumps({**described, "token": "x", **changes}).encode(), f"{url}/{OWNER}")
 
 
 def test_one_process_trains_in_a_remote_directory(url, uploads):
@@ -187,9 +187,9 @@ def test_one_process_trains_in_a_remote_directory(url, uploads):
         "write elsewhere. If that process has ended, as after a crash of its machine, add "
         "--take_over."
     )
-    assert uploads == [] and json.loads(storage.read(f"{url}/{OWNER}"))["pid"] == 77
+    assert uploads == [] and json.loads(remote.read(f"{url}/{OWNER}"))["pid"] == 77
     with Mirror(url).followed(owns=True, takes_over=True):
-        assert json.loads(storage.read(f"{url}/{OWNER}"))["pid"] == os.getpid()
+        assert json.loads(remote.read(f"{url}/{OWNER}"))["pid"] == os.getpid()
     assert names_in(url) == set()
 
 
@@ -197,7 +197,7 @@ def test_an_owner_of_this_machine_that_has_ended_is_no_obstacle(url):
     owner(url, started=-1)  # Another process has its number now.
     with Mirror(url).followed(owns=True, takes_over=False):
         pass
-    storage.write(b"not JSON", f"{url}/{OWNER}")
+    remote.write(b"not JSON", f"{url}/{OWNER}")
     with pytest.raises(lock.InUseError), Mirror(url).followed(True, False):
         pass
 
@@ -211,7 +211,7 @@ def test_whoever_was_taken_over_uploads_nothing_more(url, uploads, is_removed):
     ):
         owner(url, host="another", command="stealing")
         if is_removed:
-            storage.remove(f"{url}/{OWNER}")
+            remote.remove(f"{url}/{OWNER}")
         write(mirror, *checkpoint(2))
         mirror.upload()
         mirror.wait()
@@ -247,16 +247,16 @@ def test_an_evaluation_uploads_its_results_and_keeps_what_the_owner_writes(
         else:
             owner(url, host="another", pid=12)
         for name in ("metrics.jsonl", "curves.svg", "checkpoint", *RESULTS[:: 1 + is_there_before]):
-            storage.write(b"1", f"{url}/{name}")
+            remote.write(b"1", f"{url}/{name}")
         before = set(os.listdir(local))
         evaluation = Mirror(url)
         with evaluation.followed(owns=False, takes_over=False):
             write(evaluation, "metrics.jsonl", "curves.svg", *RESULTS, text="new")
         assert sorted(uploads) == sorted(RESULTS)
-        assert all(storage.read(f"{url}/{name}") == b"new" for name in RESULTS)
+        assert all(remote.read(f"{url}/{name}") == b"new" for name in RESULTS)
         (kept,) = set(os.listdir(local)) - before
         assert kept_in(local, kept) == {"metrics.jsonl": "new", "curves.svg": "new"}
-        assert storage.read(f"{url}/metrics.jsonl") == b"1"
+        assert remote.read(f"{url}/metrics.jsonl") == b"1"
         number, host = (os.getpid(), socket.gethostname()) if is_alive else (12, "another")
         assert f"curves.svg, metrics.jsonl: stays in {url} as it is. owner.json" in caplog.text
         assert f"owner.json names process {number} on {host} " in caplog.text
@@ -276,7 +276,7 @@ def test_an_evaluation_takes_a_run_over(url, uploads, caplog, local, of_owner):
         elif of_owner == "lost":
             owner(url, host="another")
         for name in ("metrics.jsonl", "test_results.tsv"):
-            storage.write(b"1", f"{url}/{name}")
+            remote.write(b"1", f"{url}/{name}")
         evaluation = Mirror(url)
         with evaluation.followed(owns=False, takes_over=True):
             # Without an owner there is nothing to take over, and a training may begin.
@@ -289,22 +289,22 @@ def test_an_evaluation_takes_a_run_over(url, uploads, caplog, local, of_owner):
             write(training, "metrics.jsonl", text="older")
             with pytest.raises(lock.InUseError, match="was taken over by"):
                 stack.close()
-        assert not uploads and storage.read(f"{url}/metrics.jsonl") == b"new"
+        assert not uploads and remote.read(f"{url}/metrics.jsonl") == b"new"
 
 
 def test_an_evaluation_leaves_alone_what_a_training_has_written_since_it_began(
     url, uploads, caplog, local
 ):
     for name in ("metrics.jsonl", "eval_results.txt", "curves.svg", "removed"):
-        storage.write(b"before", f"{url}/{name}")
+        remote.write(b"before", f"{url}/{name}")
     evaluation = Mirror(url)
     for name in ("metrics.jsonl", "eval_results.txt"):
-        storage.write(b"a training that has ended", f"{url}/{name}")
+        remote.write(b"a training that has ended", f"{url}/{name}")
     with evaluation.followed(owns=False, takes_over=False):
         write(evaluation, "metrics.jsonl", "eval_results.txt", "test_results.tsv", "curves.svg")
         os.remove(os.path.join(evaluation.path, "removed"))
     assert sorted(uploads) == ["curves.svg", "test_results.tsv"]
-    assert storage.read(f"{url}/metrics.jsonl") == b"a training that has ended"
+    assert remote.read(f"{url}/metrics.jsonl") == b"a training that has ended"
     assert names_in(url) == {"metrics.jsonl", "eval_results.txt", *uploads}
     said = f"eval_results.txt, metrics.jsonl: stays in {url} as it is. Another process has written"
     assert said in caplog.text
@@ -344,13 +344,13 @@ def test_a_run_goes_on_from_what_its_owner_wrote_after_the_command_began(url, ta
 
 def test_a_copy_that_fails_after_the_claim_gives_the_run_free(url, monkeypatch):
     mirror = Mirror(url)
-    storage.write(b"a", f"{url}/a")
+    remote.write(b"a", f"{url}/a")
 
     def fail(*_):
-        raise storage.StorageError("no answer")
+        raise remote.StorageError("no answer")
 
-    monkeypatch.setattr(storage, "download", fail)
-    with pytest.raises(storage.StorageError, match="no answer"), mirror.followed(True, False):
+    monkeypatch.setattr(remote, "download", fail)
+    with pytest.raises(remote.StorageError, match="no answer"), mirror.followed(True, False):
         pytest.fail("the block runs without a whole copy")
     assert names_in(url) == {"a"}
 
@@ -359,47 +359,47 @@ def test_what_changes_while_it_is_copied_is_copied_again(url, monkeypatch):
     """A training replaces its checkpoint while another command copies the run."""
     owner(url, host="another")
     for name in ("checkpoint", *checkpoint(2)):
-        storage.write(b"2", f"{url}/{name}")
-    download, copied = storage.download, []
+        remote.write(b"2", f"{url}/{name}")
+    download, copied = remote.download, []
 
     def replacing(source, path):
         if not copied:
             for name in checkpoint(2):
-                storage.remove(f"{url}/{name}")
+                remote.remove(f"{url}/{name}")
             for name in ("checkpoint", *checkpoint(4)):
-                storage.write(b"44", f"{url}/{name}")
+                remote.write(b"44", f"{url}/{name}")
         copied.append(source)
         download(source, path)
 
-    monkeypatch.setattr(storage, "download", replacing)
+    monkeypatch.setattr(remote, "download", replacing)
     evaluation = Mirror(url)
     assert set(os.listdir(evaluation.path)) == {"checkpoint", *checkpoint(4)}
 
 
 def test_an_owner_that_changes_within_an_upload_ends_it_with_the_next_file(url, monkeypatch):
-    mirror, upload, names = Mirror(url), storage.upload, []
+    mirror, upload, names = Mirror(url), remote.upload, []
 
     def stolen_after(path, target):
         upload(path, target)
         names.append(target)
         owner(url, host="another")
 
-    monkeypatch.setattr(storage, "upload", stolen_after)
+    monkeypatch.setattr(remote, "upload", stolen_after)
     with pytest.raises(lock.InUseError), mirror.followed(owns=True, takes_over=False):
         write(mirror, "checkpoint", *checkpoint(2))
     assert names == [f"{url}/{checkpoint(2)[0]}"]
 
 
 def fail_uploads(monkeypatch, times):
-    upload, calls = storage.upload, []
+    upload, calls = remote.upload, []
 
     def failing(path, url):
         calls.append(url)
         if len(calls) <= times:
-            raise storage.StorageError(f"{url}: gone")
+            raise remote.StorageError(f"{url}: gone")
         upload(path, url)
 
-    monkeypatch.setattr(storage, "upload", failing)
+    monkeypatch.setattr(remote, "upload", failing)
 
 
 def test_the_next_checkpoint_is_uploaded_with_what_failed_before(url, monkeypatch, caplog):
@@ -417,7 +417,7 @@ def test_the_next_checkpoint_is_uploaded_with_what_failed_before(url, monkeypatc
 def test_uploads_that_keep_failing_end_the_training_and_lose_nothing(url, monkeypatch, local):
     mirror = Mirror(url)
     with (
-        pytest.raises(storage.StorageError, match="gone"),
+        pytest.raises(remote.StorageError, match="gone"),
         mirror.followed(owns=True, takes_over=False),
     ):
         fail_uploads(monkeypatch, 99)
@@ -432,14 +432,14 @@ def test_uploads_that_keep_failing_end_the_training_and_lose_nothing(url, monkey
 def test_what_the_last_upload_leaves_is_kept_and_named(url, monkeypatch, local):
     mirror = Mirror(url)
     with (
-        pytest.raises(storage.StorageError) as raised,
+        pytest.raises(remote.StorageError) as raised,
         mirror.followed(owns=True, takes_over=False),
     ):
         write(mirror, *checkpoint(2))
         fail_uploads(monkeypatch, 99)
     (kept,) = os.listdir(local)
     assert f"kept on this machine, below {local / kept}. Copy it" in str(raised.value)
-    assert storage.shown(raised.value) == str(raised.value)
+    assert remote.shown(raised.value) == str(raised.value)
     monkeypatch.undo()
 
 
@@ -513,7 +513,7 @@ def test_sigterm_outside_of_training_uploads_what_there_is(url, local):
 
 @pytest.mark.parametrize("num_signals", [1, 2])
 def test_sigterm_in_the_last_upload(url, local, monkeypatch, capsys, num_signals):
-    upload, signals = storage.upload, iter(range(num_signals))
+    upload, signals = remote.upload, iter(range(num_signals))
 
     def signalled(path, to):
         if "metrics" in to:
@@ -527,7 +527,7 @@ def test_sigterm_in_the_last_upload(url, local, monkeypatch, capsys, num_signals
         mirror.followed(owns=True, takes_over=False),
     ):
         write(mirror, "checkpoint", "metrics.jsonl")
-        monkeypatch.setattr(storage, "upload", signalled)
+        monkeypatch.setattr(remote, "upload", signalled)
     assert exit_.value.code == 143
     assert "SIGTERM: uploading what there is before the command ends" in capsys.readouterr().err
     whole = num_signals == 1
@@ -560,7 +560,7 @@ def test_hosts_share_what_the_chief_has_written(url, monkeypatch, uploads):
     assert set(os.listdir(worker.path)) == set(uploads) == {"checkpoint", *checkpoint(2)}
     write(chief, "checkpoint", *checkpoint(4))
     fail_uploads(monkeypatch, 1)
-    with pytest.raises(storage.StorageError, match="gone"):
+    with pytest.raises(remote.StorageError, match="gone"):
         chief.share()
 
 
@@ -602,12 +602,12 @@ def two_hosts(url, monkeypatch):
 def test_hosts_start_from_the_same_files(url, two_hosts, owns):
     """The owner before, or a training meanwhile, writes between the copies of the two hosts."""
     (chief, worker), together = two_hosts
-    storage.write(b"old", f"{url}/{checkpoint(2)[1]}")
+    remote.write(b"old", f"{url}/{checkpoint(2)[1]}")
     for mirror in (worker, chief):
         mirror._download()
-    storage.remove(f"{url}/{checkpoint(2)[1]}")
+    remote.remove(f"{url}/{checkpoint(2)[1]}")
     for name in (*checkpoint(4), "checkpoint"):
-        storage.write(b"new", f"{url}/{name}")
+        remote.write(b"new", f"{url}/{name}")
     if not owns:
         chief._download()  # It may also be the chief that has copied later without a claim.
     with chief.followed(owns, takes_over=owns), worker.followed(owns, takes_over=owns):

@@ -9,7 +9,7 @@ from kills import Killed
 from bert_estimator import tpu
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.run import Run, locked
-from bert_estimator.tpu import lock
+from bert_estimator.system import lock
 
 
 def config(path, do_train=True):

@@ -22,6 +22,7 @@ FLAGS = {
     "bert_classifier": (["--do_train", "--do_eval"], ["--num_train_epochs=4.4"]),
     "mnist_convnet": ([], ["--train_steps=22"]),
     "regression": ([], ["--train_steps=22"]),
+    "counted_beside": ([], ["--train_steps=22"]),
     "moving_averages": ([], ["--train_steps=22"]),
     "train_and_evaluate": ([], ["--train_steps=22"]),
     "predict_and_export": ([], ["--num_train_steps=22"]),
@@ -40,7 +41,7 @@ FLAGS = {
     "segmentation": ([], ["--train_steps=22"]),
 }
 # These run in the quick suite.
-QUICK = list(FLAGS)[:7]
+QUICK = list(FLAGS)[:8]
 # These need the tensorflow-estimator package.
 CANNED = ["wide_and_deep", "text_classifier", "multi_head", "canned_exporters", "contrib_heads"]
 # These have a mean loss and no batch statistics: on two cores they give what they give on one.

@@ -9,13 +9,16 @@ from bert_estimator import tpu
 from bert_estimator.legacy import modules
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
-from bert_estimator.tpu.replica import Replica
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.replicas.replica import Replica
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 cross_replica_sum = modules.look_up("tensorflow.tpu", "cross_replica_sum")
 
 
 def test_each_way_to_them_is_ours():
+    tpu_ops = "tensorflow.contrib.tpu.python.ops.tpu_ops"
+    assert modules.look_up(tpu_ops, "cross_replica_sum") is tpu.cross_replica_sum
+    assert modules.look_up(tpu_ops, "all_to_all").__module__ == "tensorflow.python.tpu.ops.tpu_ops"
     for module in ("tensorflow.tpu", "tensorflow.contrib.tpu"):
         for name in ("CrossShardOptimizer", "cross_replica_sum"):
             assert modules.look_up(module, name) is getattr(tpu, name)
@@ -45,7 +48,8 @@ def test_a_sum_has_the_name_it_is_given():
         assert cross_replica_sum(tf.constant(1.0), [[1, 0]]).op.name == "mul_1"
 
 
-def test_sums_of_groups_are_refused():
-    says = r"group_assignment=\[\[0\], \[1\]\] is not supported; .* over all 2 replicas"
+@pytest.mark.parametrize("groups", [[[0], [0]], [[0]], [[0, 1], []], [[0, 1, 2]]])
+def test_groups_that_do_not_hold_each_replica_once_are_refused(groups):
+    says = r"group_assignment=.* must have each of the 2 replicas, 0 to 1, in one group"
     with Replica(2, 0, None).entered(), pytest.raises(ValueError, match=says):
-        cross_replica_sum(1.0, [[0], [1]])
+        cross_replica_sum(1.0, groups)

@@ -137,9 +137,9 @@ def test_a_script_sees_tensorflow_1_and_its_own_flags_and_keras(tmp_path):
         "same_estimator": True,
         "estimators": ["bert_estimator.tpu.config", "bert_estimator.tpu.base_estimator"],
         "across_cores": [
-            "bert_estimator.tpu.cross_shard_optimizer",
+            "bert_estimator.tpu.replicas.replica",
             True,
-            "bert_estimator.tpu.replica",
+            "bert_estimator.tpu.replicas.replica",
             True,
             True,
         ],
@@ -377,7 +377,7 @@ def test_a_directory_or_zip_file_with_a_main_module(tmp_path, monkeypatch, capsy
 def test_a_script_whose_model_dir_is_in_use(tmp_path, monkeypatch, capsys):
     script = tmp_path / "script.py"
     script.write_text(
-        "from bert_estimator.tpu import lock\nwith lock.held('run'):\n    raise AssertionError"
+        "from bert_estimator.system import lock\nwith lock.held('run'):\n    raise AssertionError"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)

@@ -7,8 +7,9 @@ import numpy as np
 import optimizer_steps
 import pytest
 
-from bert_estimator import choices, optimization
-from bert_estimator.jobs.pretraining_config import PretrainingConfig
+from bert_estimator import optimization
+from bert_estimator.command_line import choices
+from bert_estimator.jobs.pretraining.config import PretrainingConfig
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,

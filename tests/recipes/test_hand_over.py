@@ -14,7 +14,7 @@ from kills import Killed, kill_at_transfer
 from tiny_run import bert_config, metrics_of, variables_of, words, write_records
 
 import run_pretraining
-from bert_estimator import storage
+from bert_estimator.storage import remote
 
 SLOTS = ("adam_m", "adam_v")
 STEPS, WARMUP = 6, 2
@@ -169,8 +169,8 @@ def test_killed_in_remote_storage_it_goes_on_to_the_same_weights(
         with pytest.raises(Killed):
             run(flags, url)
     run([*flags, "--take_over"], url)
-    for name in storage.files(url):
-        storage.download(f"{url}/{name}", str(tmp_path / "copy" / name))
+    for name in remote.files(url):
+        remote.download(f"{url}/{name}", str(tmp_path / "copy" / name))
     for stage in (1, 2):
         expected = variables(finished, stage, STEPS)
         found = variables(tmp_path / "copy", stage, STEPS)

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_estimator import optimization
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.recipes import plans
 
 PAPER, ASSUMED, NVIDIA, BERT = map(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_estimator.provenance import Origin, Source
+from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.recipes import plans, scale
 
 STAGES = plans.RECIPES["lamb_76min"]

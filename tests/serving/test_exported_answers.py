@@ -8,11 +8,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from kills import Killed, kill_before
 from served import check_answers
-from test_graph_sentencepiece import GOLDENS, needs_fast, needs_text
 from tiny_run import bert_config, questions, squad_flags, words, write_questions
 
 import run_squad
 from bert_estimator.tokenization import SPECIAL_TOKENS, open_tokenizer, write_vocab
+from tests.serving.graph.test_graph_sentencepiece import GOLDENS, needs_fast, needs_text
 
 CONTEXTS = [
     "",

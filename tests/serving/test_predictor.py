@@ -17,9 +17,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tiny_run import bert_config, words
 
 import run_classifier
-from bert_estimator.serving import exported_model, graph_sentencepiece, lines
+from bert_estimator.serving import commands, exported_model
 from bert_estimator.serving import predictor as predictor_module
 from bert_estimator.serving.exported_model import find
+from bert_estimator.serving.graph import graph_sentencepiece
 from bert_estimator.serving.predictor import Predictor, answer_lines
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 
@@ -369,8 +370,8 @@ def main(*args):
 
 
 def test_a_file_of_lines(pairs, tmp_path, capsys):
-    lines = ["\t".join(pair) for pair in texts(NUMBER, 2, True)]
-    (tmp_path / "texts.tsv").write_bytes("\r\n".join([*lines, "w1 " * 20 + "\t"]).encode())
+    commands = ["\t".join(pair) for pair in texts(NUMBER, 2, True)]
+    (tmp_path / "texts.tsv").write_bytes("\r\n".join([*commands, "w1 " * 20 + "\t"]).encode())
     assert main(pairs, tmp_path / "texts.tsv", "--batch_size=3") == 0
     out, err = capsys.readouterr()
     answers = [json.loads(line) for line in out.splitlines()]
@@ -392,7 +393,7 @@ PAIRS = "tabs, but the model's task is about pairs: two texts per line, with one
         (b"a\tb\tc", f"has 2 {PAIRS}"),
         (b"c\t\xff", "byte 2 is not UTF-8"),
         (b"c\t\xed\xa0\x80", "byte 2 is not UTF-8"),
-        (b"w1\t" + b"a" * lines.LONGEST_LINE, "is longer than 1048576 bytes; shorten the text"),
+        (b"w1\t" + b"a" * commands.LONGEST_LINE, "is longer than 1048576 bytes; shorten the text"),
         (b"w1\t" + b"w " * (3 << 20), "is longer than 1048576 bytes; shorten the text"),
     ],
 )
@@ -416,7 +417,7 @@ def test_a_line_that_cannot_be_answered(pairs, tmp_path, capsys, batch_size, lin
         b"\0\t\0",
         b"w1\0w2\tw1",
         b" \t\xe2\x80\x8b",
-        b"w1\t" + b"a" * (lines.LONGEST_LINE - 3),
+        b"w1\t" + b"a" * (commands.LONGEST_LINE - 3),
         b"w1\t" + "\u4e00".encode() * 300_000,
     ],
 )
@@ -435,7 +436,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_text(chunk):
 
     texts = []
     for content in (b"\xef\xbb\xbfone\r\n\xef\xbb\xbftwo\n", b"\xef\xbb\xbf\n", b"\nthree"):
-        for _ in lines.answered(Slow(content), 4, None, lambda part: texts.extend(part) or part):
+        for _ in commands.answered(Slow(content), 4, None, lambda part: texts.extend(part) or part):
             pass
     assert texts == ["one", "\ufefftwo", "", "", "three"]
 

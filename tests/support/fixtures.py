@@ -11,7 +11,8 @@ import pytest
 import safetensors.numpy
 
 from bert_estimator import tokenization
-from bert_estimator.interchange import hugging_face, tf1_checkpoint
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.interchange.hugging_face import weight_files
 from bert_estimator.interchange.source import Source
 
 HERE = pathlib.Path(__file__).parent.parent / "interchange"
@@ -91,7 +92,7 @@ def write_hugging_face(folder, source, weights=None):
     """Writes a source, or other weights of its network, in Hugging Face's format."""
     weights = weights_of(source) if weights is None else weights
     tokenizer = tokenization.open_tokenizer(source.vocab_file, None)
-    hugging_face.write(str(folder), source, weights, tokenizer)
+    weight_files.write(str(folder), source, weights, tokenizer)
 
 
 def write_tf1(folder, config, weights, **facts):

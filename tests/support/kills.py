@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bert_estimator import storage
+from bert_estimator.storage import remote
 
 
 class Killed(BaseException):
@@ -96,5 +96,5 @@ def kill_at_transfer(
         return call
 
     for name in names:
-        monkeypatch.setattr(storage, name, killed_before(getattr(storage, name)))
+        monkeypatch.setattr(remote, name, killed_before(getattr(remote, name)))
     return calls

@@ -1,8 +1,8 @@
 """Makes features of texts that are numbers, for tests without a vocabulary."""
 
 from bert_estimator.tokenization import Casing
-from input_pipelines.examples import Example
-from input_pipelines.features import Features
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
 
 
 class Numbers:

@@ -32,7 +32,7 @@ import run_pretraining
 import run_squad
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines.order import record_order
+from input_pipelines.records.order import record_order
 
 BATCH = 8
 SEED = 12345  # the default of --random_seed
@@ -127,7 +127,8 @@ def huge_sentence(path):
 
 def huge_embedding(path):
     """Writes weights of which the embedding of w28 is beyond float32 when it is summed."""
-    from bert_estimator.interchange import Source, network_variables, tf1_checkpoint
+    from bert_estimator.interchange import Source, network_variables
+    from bert_estimator.interchange.google import tf1_checkpoint
 
     config = BertConfig.from_json_file(str(path / "bert_config.json"))
     random = np.random.default_rng(0)
@@ -275,10 +276,10 @@ import os, signal, sys
 import {module} as script
 from bert_estimator.command_line import console
 from bert_estimator.command_line.run_directory import RunDirectory
-from input_pipelines.features import Features
-from input_pipelines.record_reader import RecordFiles
-from input_pipelines.tag_features import TagFeatures
-from input_pipelines.windows import Windows
+from input_pipelines.tasks.features import Features
+from input_pipelines.records.record_reader import RecordFiles
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.windows import Windows
 
 def fail(*args):
     raise RuntimeError("the disk has gone")

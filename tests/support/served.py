@@ -7,7 +7,7 @@ import sys
 import forked
 import numpy as np
 
-from input_pipelines import squad_files
+from input_pipelines.tasks import squad_files
 
 LOADS_A_SAVED_MODEL = """
 import json, sys

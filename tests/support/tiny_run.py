@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
-from input_pipelines.creation_settings import CreationSettings
-from input_pipelines.pretraining_records import write_pretraining_records
-from input_pipelines.record_reader import RecordFiles
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records.record_reader import RecordFiles
 
 
 def words(number):

@@ -4,7 +4,6 @@ import random
 import unicodedata
 
 import pytest
-from test_goldens import DIRECTORY, GOLDENS
 
 from bert_estimator.tokenization import (
     FullTokenizer,
@@ -14,6 +13,7 @@ from bert_estimator.tokenization import (
     write_vocab,
 )
 from bert_estimator.tokenization import sentencepiece_tokenizer as of_pieces
+from tests.tokenization.test_goldens import DIRECTORY, GOLDENS
 
 
 @pytest.fixture(scope="module", params=GOLDENS["tokens"])

@@ -46,11 +46,11 @@ PLACES = {
     "predicting labels": f"{_JOBS}.classification_job:Classification.predict",
     "predicting answers": f"{_JOBS}.question_answering_job:QuestionAnswering.predict",
     "exporting": f"{_JOBS}.run:Run.export",
-    "handing over": "bert_estimator.init_checkpoint:open_source",
-    "matching the weights handed over": "bert_estimator.init_checkpoint:match",
-    "waiting for a worker": "input_pipelines.worker_pool:WorkerPool._result",
+    "handing over": "bert_estimator.model_fns.init_checkpoint:open_source",
+    "matching the weights handed over": "bert_estimator.model_fns.init_checkpoint:match",
+    "waiting for a worker": "input_pipelines.creation.worker_pool:WorkerPool._result",
     "joining records": "input_pipelines.creation:join_pieces",
-    "writing the manifest": "input_pipelines.manifest:write_manifest",
+    "writing the manifest": "input_pipelines.records.manifest:write_manifest",
 }
 
 

@@ -13,7 +13,9 @@ from tiny_run import metrics_of, variables_of, without_timing, words, write_reco
 
 from bert_estimator.command_line import console
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
-from input_pipelines import create_pretraining_data, creation, text_parts
+from input_pipelines import create_pretraining_data
+from input_pipelines.creation import stages
+from input_pipelines.text import text_parts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,7 +190,7 @@ def _creation(data, output_dir):
     os.makedirs(output_dir, exist_ok=True)
     create_pretraining_data.define_flags()
     # So small that a short text has several tasks of each kind, and work for two processes.
-    creation._GROUP_TOKENS, creation._BUCKET_TOKENS = 2000, 8000
+    stages._GROUP_TOKENS, stages._BUCKET_TOKENS = 2000, 8000
     create_pretraining_data._BYTES_OF_A_WORKER = 1
     split = text_parts.split_files
     create_pretraining_data.split_files = lambda *args: split(*args, part_bytes=5000)

@@ -5,8 +5,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from toy import batches, checkpoint_steps, input_fn, make_estimator, make_model_fn
 
-from bert_estimator import storage, tpu
-from bert_estimator.tpu.program import hosts
+from bert_estimator import tpu
+from bert_estimator.cluster import hosts
+from bert_estimator.storage import remote
 
 INPUT_MODES = tpu.InputPipelineConfig
 
@@ -311,7 +312,7 @@ def test_a_lost_host_s_message_does_not_take_a_copy_for_the_remote_run(
     """A host but the chief has the checkpoints of a remote run from which the command began."""
     advice = []
     make_estimator(tmp_path).train(input_fn, steps=2)
-    monkeypatch.setattr(storage, "_shown", {str(tmp_path): "gs://bucket/run"})
+    monkeypatch.setattr(remote, "_shown", {str(tmp_path): "gs://bucket/run"})
     monkeypatch.setattr(hosts, "advise", advice.append)
     monkeypatch.setattr(hosts, "find", lambda: hosts.Hosts(("a:1", "b:1"), int(not is_chief)))
     make_estimator(tmp_path)._job("train", ("rehearse:2", 2))

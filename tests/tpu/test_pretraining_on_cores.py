@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator import pretraining, update
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.model_fns import pretraining, update
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("xla_runtime")]
 

@@ -296,7 +296,7 @@ _WITHOUT_V2 = """
 import pathlib, sys
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
-import test_tf1_idioms as idioms
+from tests.tpu import test_tf1_idioms as idioms
 networks = (idioms.batch_norm, idioms.cond, idioms.while_loop)
 models = {f.__name__: (f, lambda: tf.train.AdamOptimizer(0.1)) for f in networks}
 outcomes = idioms.outcomes(pathlib.Path(sys.argv[1]), models)
@@ -306,7 +306,7 @@ for name in models:
 """
 
 
-@pytest.mark.slow  # a quick test of tests/tpu/step/test_xla_step.py trains a small model so
+@pytest.mark.slow  # a quick test of tests/tpu/step/xla/test_xla_step.py trains a small model so
 def test_after_disable_v2_behavior(tmp_path):
     done = forked.run(
         [sys.executable, "-c", _WITHOUT_V2, str(tmp_path)],

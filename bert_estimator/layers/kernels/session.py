@@ -13,7 +13,7 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import bias_gradient
+from bert_estimator.graph import bias_gradient
 from bert_estimator.layers import philox, primitives
 from bert_estimator.layers.kernels import formulas, masks
 from bert_estimator.layers.kernels.masks import Drop, Mask

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_estimator.tpu.program import devices, host_agreement, kept_programs, stablehlo
+from bert_estimator.cluster import host_agreement
+from bert_estimator.tpu.program import devices, kept_programs, stablehlo
 from bert_estimator.tpu.program.core_mesh import REPLICA, CoreMesh
 from bert_estimator.tpu.program.lowered_step import LoweredStep
 

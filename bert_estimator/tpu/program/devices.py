@@ -10,7 +10,7 @@ import warnings
 from importlib import metadata
 from types import ModuleType
 
-from bert_estimator.tpu.program import hosts
+from bert_estimator.cluster import hosts
 
 # Versions of jax and libtpu that were tested together. Other versions of jax may fail anywhere,
 # because `stablehlo` uses jax's private API. `[tpu]` in pyproject.toml installs one of these pairs.
@@ -59,7 +59,7 @@ def find(master: str, wait_secs: float = hosts.WAIT_SECS) -> list:
 
     Args:
       master: "local", "gpu" or "rehearse:N".
-      wait_secs: how long to wait for the other hosts.
+      wait_secs: how long all hosts may take to start.
 
     Raises:
       RuntimeError: the devices cannot be reached, or jax is not installed, or the hosts cannot
@@ -119,11 +119,11 @@ def _has_tpu_files():
 def _devices_of_kind(kind, master, wait_secs, error_text):
     """Returns the devices of all hosts; raises RuntimeError with the text if jax finds none."""
     jax = import_jax()
-    hosts.join(jax, wait_secs, master)
-    try:
-        cores = _by_host(jax.devices(kind))
-    except RuntimeError as error:
-        raise RuntimeError(error_text.format(error)) from error
+    with hosts.joining(jax, wait_secs, master):
+        try:
+            cores = _by_host(jax.devices(kind))
+        except RuntimeError as error:
+            raise RuntimeError(error_text.format(error)) from error
     # The hosts of a TPU slice find each other without TF_CONFIG too. Then each host would take
     # itself for the only one.
     num_hosts, num_named = len({core.process_index for core in cores}), hosts.find().number
@@ -165,8 +165,8 @@ def _virtual_cores(number, wait_secs):
         )
         if not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")
-    hosts.join(jax, wait_secs, f"rehearse:{number}")
-    num_local = len(jax.local_devices(backend="cpu"))
+    with hosts.joining(jax, wait_secs, f"rehearse:{number}"):
+        num_local = len(jax.local_devices(backend="cpu"))
     if num_local < cores_per_host:
         if number_of_hosts > 1:
             raise RuntimeError(

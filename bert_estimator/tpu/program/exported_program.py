@@ -16,7 +16,7 @@ import os
 
 import numpy as np
 
-from bert_estimator import atomic_file, json_files, zip_files
+from bert_estimator.system import atomic_file, json_files, zip_files
 from bert_estimator.tpu.program import stablehlo
 from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
 

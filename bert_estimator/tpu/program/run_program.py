@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from bert_estimator import paths, standard_streams
+from bert_estimator.system import paths, standard_streams
 from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 

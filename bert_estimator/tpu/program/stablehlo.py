@@ -10,16 +10,7 @@ import re
 
 import numpy as np
 
-from bert_estimator.tpu.program import devices
-
-# The name of the custom call that stands for StableHLO's all_gather: TensorFlow has no operation
-# for it. The call's backend_config is what `all_gather_config` returns.
-ALL_GATHER = "bert_estimator.all_gather"
-
-
-def all_gather_config(axis: int, groups: list[list[int]]) -> str:
-    """Returns the backend_config of an ALL_GATHER call along `axis` within each group of cores."""
-    return ";".join([str(axis), *(",".join(map(str, group)) for group in groups)])
+from bert_estimator.tpu.program import collective_calls, devices
 
 
 def exported(text: str):
@@ -266,32 +257,6 @@ def _walk(operation, visit):
                 visit(child.operation)
 
 
-def _channel():
-    """Returns the attribute of an operation between cores: it needs a number that is not 0."""
-    from jaxlib.mlir.dialects import stablehlo
-
-    return stablehlo.ChannelHandle.get(1, 0)
-
-
-def _replace_all_gather(call):
-    from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import stablehlo
-
-    config = ir.StringAttr(call.attributes["backend_config"]).value
-    axis, *groups = ([int(n) for n in each.split(",")] for each in config.split(";"))
-    with call.context, ir.Location.unknown(), ir.InsertionPoint(call):
-        gathered = stablehlo.AllGatherOp(
-            result=[call.results[0].type],
-            operands_=[call.operands[0]],
-            all_gather_dim=axis[0],
-            replica_groups=ir.DenseIntElementsAttr.get(np.array(groups, np.int64)),
-            channel_handle=_channel(),
-            use_global_device_ids=True,
-        )
-    call.results[0].replace_all_uses_with(gathered.results[0])
-    call.erase()
-
-
 def _mend(operation):
     """Rewrites operations of TensorFlow's bridge into the form that other programs can read."""
     from jaxlib.mlir import ir
@@ -322,11 +287,9 @@ def _mend(operation):
     elif operation.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
         # Without these attributes the compiler rejects groups that span partitions.
         operation.attributes["use_global_device_ids"] = ir.UnitAttr.get()
-        operation.attributes["channel_handle"] = _channel()
-    elif operation.name == "stablehlo.custom_call" and ALL_GATHER in str(
-        operation.attributes["call_target_name"]
-    ):
-        _replace_all_gather(operation)
+        operation.attributes["channel_handle"] = collective_calls.channel()
+    elif operation.name == "stablehlo.custom_call":
+        collective_calls.replace(operation)
 
 
 _DTYPES = {

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import random_seed
 from tensorflow.python.trackable import base as trackable
 
-from bert_estimator.tpu import graph_walk
-from bert_estimator.tpu.step.variable_uses import functions_of
+from bert_estimator.graph import graph_walk
+from bert_estimator.graph.variable_uses import functions_of
 
 
 @contextlib.contextmanager

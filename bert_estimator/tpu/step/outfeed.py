@@ -16,8 +16,8 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import summary_ops_v2
 
+from bert_estimator.graph.graph_walk import is_computed_from
 from bert_estimator.tpu.errors import FirstError
-from bert_estimator.tpu.graph_walk import is_computed_from
 from bert_estimator.tpu.spec import call_host_fn
 
 # If a host function is slower than the steps, the steps wait when so many values wait for it. This

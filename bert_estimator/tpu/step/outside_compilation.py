@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import graph_walk
-from bert_estimator.tpu.step.variable_uses import READERS, functions_of
+from bert_estimator.graph import graph_walk
+from bert_estimator.graph.variable_uses import READERS, functions_of
 
 
 def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:

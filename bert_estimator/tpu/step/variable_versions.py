@@ -8,8 +8,8 @@ the graph gets control dependencies.
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
-from bert_estimator.tpu import graph_walk
-from bert_estimator.tpu.step.variable_uses import CALLERS, Functions, Uses, functions_of, in_order
+from bert_estimator.graph import graph_walk
+from bert_estimator.graph.variable_uses import CALLERS, Functions, Uses, functions_of, in_order
 
 
 class Library:

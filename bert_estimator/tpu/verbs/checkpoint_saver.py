@@ -15,10 +15,10 @@ from tensorflow.python.client.session import SessionInterface
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.lib.io import file_io
 
-from bert_estimator import atomic_file
+from bert_estimator.system import atomic_file
 from bert_estimator.tpu import errors
 from bert_estimator.tpu.verbs import checkpoints, leftovers
-from bert_estimator.tpu.verbs.pending_write import PendingWrite
+from bert_estimator.tpu.verbs.snapshot import PendingWrite
 
 _NEVER_HOURS = 10_000  # TensorFlow's default of keep_checkpoint_every_n_hours
 

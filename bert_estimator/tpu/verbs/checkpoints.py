@@ -14,8 +14,9 @@ import tensorflow.compat.v2 as tf2
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 from tensorflow.python.checkpoint import graph_view
 
+from bert_estimator.system import steady_clock
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.verbs import pending_write, steady_clock
+from bert_estimator.tpu.verbs import snapshot
 
 BASENAME = "model.ckpt"
 _STATE = "checkpoint"
@@ -53,7 +54,7 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
       NoWholeCheckpointError: all checkpoints are damaged, and at least one has a later step than 0.
         Training must not start over in silence.
     """
-    pending_write.wait_for(model_dir)
+    snapshot.wait_for(model_dir)
     problems, whole = {}, None
     prefixes, doubt = _candidates(model_dir)
     for prefix in prefixes:
@@ -89,7 +90,7 @@ def newest_whole(model_dir: str | None, quiet: bool = False) -> str | None:
 
 def last_written(model_dir: str | None) -> str:
     """Returns a sentence for an error, which names the checkpoint to resume from."""
-    pending_write.wait_for(model_dir)
+    snapshot.wait_for(model_dir)
     path = next((each for each in _candidates(model_dir)[0] if damage(each) is None), None)
     if path is None:
         return f"There is no checkpoint in {model_dir} to go on from."

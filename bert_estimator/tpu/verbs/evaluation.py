@@ -1,4 +1,7 @@
-"""Evaluation: the mean loss and the metrics of a checkpoint over a number of batches."""
+"""Evaluation: the mean loss and the metrics of a checkpoint over a number of batches.
+
+The eval step is a variable with the number of evaluated steps, which hooks may read.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -6,16 +9,39 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
+from tensorflow.python.training import evaluation
 
-from bert_estimator import ticker
+from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.system import ticker
 from bert_estimator.tpu import errors
-from bert_estimator.tpu.program import host_agreement, hosts
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoints, event_files
-from bert_estimator.tpu.verbs.eval_step import EvalStepCounter
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 from bert_estimator.tpu.verbs.opened_run import KeptRun
 from bert_estimator.tpu.verbs.progress import round_number
+
+
+class EvalStepCounter(tf.train.SessionRunHook):
+    """Counts steps in the graph's eval step (`tf.GraphKeys.EVAL_STEP`), made if it does not exist.
+
+    Args:
+      steps_a_loop: how many steps run between two visits of the hooks.
+      hooks: the evaluation's hooks. TensorFlow's own `StopAfterNEvalsHook` gets the count.
+    """
+
+    def __init__(self, steps_a_loop: int, hooks: list[tf.train.SessionRunHook]):
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            eval_step = evaluation._get_or_create_eval_step()
+        self._count = tf.assign_add(eval_step, steps_a_loop, use_locking=True)
+        with tf.control_dependencies([self._count]):
+            completed = tf.identity(eval_step.read_value())
+        for hook in hooks:
+            if hasattr(hook, "_set_evals_completed_tensor"):
+                hook._set_evals_completed_tensor(completed)
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self._count)
+
 
 _MOST_BYTES = 1 << 20  # of an array in the events, where TensorBoard does not show it
 _RESERVED = ("loss", tf.GraphKeys.GLOBAL_STEP)

@@ -8,7 +8,9 @@ import shutil
 import tensorflow.compat.v1 as tf
 from tensorflow.python.saved_model import model_utils
 
-from bert_estimator.tpu import graph_walk, lock
+from bert_estimator.graph import graph_walk
+from bert_estimator.system import lock
+from bert_estimator.tpu.replicas import replica_operations
 from bert_estimator.tpu.spec import ModeKeys, TPUEstimatorSpec
 from bert_estimator.tpu.verbs import checkpoints
 
@@ -124,7 +126,8 @@ def _graph(job, receiver_fn, checkpoint, session, builder):
     tf.train.create_global_step()
     tf.set_random_seed(job.config.tf_random_seed)
     receiver = receiver_fn()
-    spec = job.call_model_fn(receiver.features, getattr(receiver, "labels", None))
+    with replica_operations.replaced():  # There is one replica.
+        spec = job.call_model_fn(receiver.features, getattr(receiver, "labels", None))
     if isinstance(spec, TPUEstimatorSpec):
         spec = spec.as_estimator_spec()
     outputs = model_utils.export_outputs_for_mode(

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 
-from bert_estimator.tpu.program import hosts
+from bert_estimator.cluster import hosts
 from bert_estimator.tpu.verbs import at_exit
 
 # The `Interrupts` that the main thread is in, with the innermost last.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.program.exported_program import ExportedProgram
 from bert_estimator.tpu.step.inputs import Inputs
-from bert_estimator.tpu.step.xla_step import XlaStep
+from bert_estimator.tpu.step.xla.xla_step import XlaStep
 from bert_estimator.tpu.verbs import checkpoints
 from bert_estimator.tpu.verbs.opened_run import BuiltStep, opened_session
 

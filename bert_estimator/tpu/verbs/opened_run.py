@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import garbage_collection, ticker
-from bert_estimator.tpu import read_ahead, warm_start
+from bert_estimator.graph import read_ahead
+from bert_estimator.system import memory, steady_clock, ticker
+from bert_estimator.tpu import warm_start
 from bert_estimator.tpu.spec import ModeKeys
 from bert_estimator.tpu.step import outfeed
 from bert_estimator.tpu.step.hooks import HookDriver
-from bert_estimator.tpu.verbs import at_exit, checkpoints, steady_clock
+from bert_estimator.tpu.verbs import at_exit, checkpoints
 
 # How many seconds a session may take to close. A busy machine needs a while, but nobody wants to
 # wait for an input_fn that hangs.
@@ -198,7 +199,7 @@ class _PreparedGraph:
     """Holds a graph with all that its sessions run: a step, the saver, and what the hooks add."""
 
     def __init__(self, job, step_class, input_fn, checkpoint, make_hooks):
-        with garbage_collection.paused():
+        with memory.paused():
             self._prepare(job, step_class, input_fn, checkpoint, make_hooks)
 
     def _prepare(self, job, step_class, input_fn, checkpoint, make_hooks):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.tpu import call, graph_walk
+from bert_estimator.graph import graph_walk
+from bert_estimator.tpu import call
 from bert_estimator.tpu.spec import EstimatorSpec, TPUEstimatorSpec
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.step.inputs import named_leaves

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.ticker import format_secs
+from bert_estimator.system.ticker import format_secs
 
 # After this many seconds a step that has not ended is long; a training of more than a week may have
 # been asked for by mistake.

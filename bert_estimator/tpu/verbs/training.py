@@ -6,9 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import ticker
-from bert_estimator.tpu import errors, zero_divisors
-from bert_estimator.tpu.program import host_agreement, hosts
+from bert_estimator.cluster import host_agreement, hosts
+from bert_estimator.graph import zero_divisors
+from bert_estimator.system import ticker
+from bert_estimator.tpu import errors
 from bert_estimator.tpu.step.infeed import EndOfInput
 from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, event_files, leftovers
 from bert_estimator.tpu.verbs.interrupts import Interrupts

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import tpu, update
+from bert_estimator import tpu
+from bert_estimator.model_fns import update
 from bert_estimator.tpu.program import compile_report, devices, stablehlo, topology
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")

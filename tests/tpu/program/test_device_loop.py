@@ -8,7 +8,7 @@ from bert_estimator import tpu
 from bert_estimator.tpu.program import device_loop, devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.program.device_loop import DeviceLoop
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -1,5 +1,6 @@
 """Tests which cores a master names, and which versions of jax and libtpu it needs."""
 
+import contextlib
 import types
 from importlib import metadata
 
@@ -90,7 +91,8 @@ def test_more_cores_than_jax_was_started_with():
 def test_several_hosts_cannot_get_more_cores(monkeypatch):
     had = len(devices.import_jax().devices("cpu"))
     monkeypatch.setattr(devices.hosts, "find", lambda: types.SimpleNamespace(number=2))
-    monkeypatch.setattr(devices.hosts, "join", lambda jax, secs, master: None)
+    joining = lambda jax, secs, master: contextlib.nullcontext()  # noqa: E731
+    monkeypatch.setattr(devices.hosts, "joining", joining)
     with pytest.raises(
         RuntimeError, match=rf"'rehearse:{2 * had + 2}': .* {had} virtual cores.* a new process"
     ):

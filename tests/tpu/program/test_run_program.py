@@ -13,7 +13,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
-from bert_estimator.tpu.program import devices, exported_program, hosts, run_program
+from bert_estimator.cluster import hosts
+from bert_estimator.tpu.program import devices, exported_program, run_program
 from bert_estimator.tpu.verbs import lowering
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.tpu.program import devices, stablehlo
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import toy
 
-from bert_estimator.tpu.step.session_step import SessionStep
+from bert_estimator.tpu.step.session.session_step import SessionStep
 from bert_estimator.tpu.step.summaries import LocalSummaries
 
 

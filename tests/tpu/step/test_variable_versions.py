@@ -8,7 +8,7 @@ import variable_programs as programs
 from bert_estimator.tpu.program import devices
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from bert_estimator.tpu.step import variable_versions
-from bert_estimator.tpu.step.step_graph import StepGraph
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 INPUT = 5.0
 START = dict(zip(programs.VARIABLES, (2.0, 3.0, 4.0), strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
+from tensorflow.compiler.tf2xla.python import xla
 from toy import make_estimator
 
 from bert_estimator import tpu
@@ -93,6 +94,17 @@ def test_an_object_based_checkpoint_as_the_scaffold_s_saver(tmp_path, cores):
     assert estimator.evaluate(input_fn, steps=1)["mean"] == 7
     path = estimator.export_saved_model(tmp_path / "out", raw_receiver)
     assert run(path, {"x": [2.0]})["product"].tolist() == [14]
+
+
+def test_operations_between_replicas_are_exported_as_those_of_one_replica(tmp_path):
+    def talking(features, labels, mode, params):
+        everyone = [list(range(tpu.num_replicas()))]
+        x = tf.raw_ops.CrossReplicaSum(input=features["x"], group_assignment=everyone)
+        x += tf.cast(xla.replica_id(), x.dtype)
+        return model_fn({"x": tf.cond(x[0] > 0, lambda: x, lambda: -x)}, labels, mode, params)
+
+    path = trained(tmp_path, talking).export_saved_model(tmp_path / "out", raw_receiver)
+    assert run(path, {"x": [2.0]})["product"].tolist() == [6]
 
 
 def test_it_runs_in_a_process_with_plain_tensorflow(tmp_path, use_tpu):

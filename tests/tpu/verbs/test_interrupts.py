@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from toy import checkpoint_steps, wait_until, weight_at
 
-from bert_estimator.tpu.program import hosts
+from bert_estimator.cluster import hosts
 from bert_estimator.tpu.verbs import interrupts
 from bert_estimator.tpu.verbs.interrupts import Interrupts
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from toy import scalars
 
 from bert_estimator import tpu
-from bert_estimator.ticker import format_secs
+from bert_estimator.system.ticker import format_secs
 from bert_estimator.tpu.verbs import progress
 from bert_estimator.tpu.verbs.progress import LogListener, Progress, format_record
 

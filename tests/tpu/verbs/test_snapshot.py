@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from kills import Killed
 from toy import QUICK, checkpoint_steps, input_fn, make_estimator, make_model_fn
 
-from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, pending_write, snapshot
+from bert_estimator.tpu.verbs import checkpoint_saver, checkpoints, snapshot
 
 LONG_SECS = 60
 
@@ -140,11 +140,11 @@ def test_a_copy_stays_as_it_is_whatever_changes_the_variable(tmp_path):
 def opened_by_waiting(gate, monkeypatch):
     """Opens the gate when the training waits for a write, and not before."""
 
-    def join(self, join=pending_write.PendingWrite.join):
+    def join(self, join=snapshot.PendingWrite.join):
         gate.set()
         join(self)
 
-    monkeypatch.setattr(pending_write.PendingWrite, "join", join)
+    monkeypatch.setattr(snapshot.PendingWrite, "join", join)
     return gate
 
 
@@ -325,7 +325,7 @@ def test_an_error_of_the_write_ends_training_before_the_next_loop(tmp_path, monk
 
     def wait():  # until the thread has failed, and has cleaned up
         assert failed.wait(LONG_SECS)
-        pending_write.wait_for(str(tmp_path))
+        snapshot.wait_for(str(tmp_path))
 
     monkeypatch.setattr(checkpoint_saver, "sync", fail)
     hook = At(2, wait)

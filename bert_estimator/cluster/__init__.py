@@ -1,0 +1,1 @@
+"""Several hosts: who they are, how they meet, and how they agree."""

@@ -1,0 +1,1 @@
+"""google-research/bert's checkpoints, and the zips that they come in."""

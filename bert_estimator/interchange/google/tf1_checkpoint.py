@@ -1,0 +1,194 @@
+"""TF1 checkpoints, as google-research/bert and this project write them."""
+
+import glob
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.command_line import evaluated_steps, run_directory
+from bert_estimator.interchange import architectures, layer_groups, network_files
+from bert_estimator.interchange.source import TF1, Source
+from bert_estimator.system import paths
+from bert_estimator.tokenization import Tokenizer
+from bert_estimator.tpu import checkpoints
+
+BASENAME = "bert_model.ckpt"
+
+# Stands before names of variables that only a pretraining has.
+_PRETRAINING = "pretraining:"
+
+# The stored types whose values float32 represents exactly.
+_EXACT = ("float32", "float16", "bfloat16")
+
+NEWEST, BEST = CHOICES = ("newest", "best")
+
+
+def exists(prefix: str) -> bool:
+    """Returns whether there is a checkpoint of this path."""
+    return tf.io.gfile.exists(f"{prefix}.index")
+
+
+def find(folder: str, choice: str | None = None) -> str | None:
+    """Returns the path of a directory's checkpoint, or None if the directory has no checkpoint.
+
+    Args:
+      folder: a directory with one checkpoint, or the directory of a run.
+      choice: which of a run's checkpoints: NEWEST, the newest whole one; BEST, the best one of
+        those kept; by default the checkpoint that the run's predictions and its exported model
+        come from, which is the best one if the run's last training kept one.
+
+    Raises:
+      ValueError: the directory holds several checkpoints and is not a run's, or `choice` is BEST
+        and the run kept no best checkpoint.
+    """
+    _check_no_pattern(folder)
+    if choice == BEST:
+        best = evaluated_steps.path_of_best(folder)
+        if best is None:
+            raise ValueError(
+                f"{folder}: does not hold a best checkpoint (best/best.json). run_classifier.py "
+                "--keep_best_checkpoint keeps one; --checkpoint=newest takes the newest"
+            )
+        return best
+    if choice is None and (best := run_directory.delivered_best(folder)) is not None:
+        return best
+    prefix = checkpoints.newest_whole(folder)
+    if prefix is not None:
+        return prefix
+    prefixes = [
+        p.removesuffix(".index") for p in glob.glob(os.path.join(glob.escape(folder), "*.index"))
+    ]
+    if len(prefixes) > 1:
+        names = ", ".join(sorted(os.path.basename(prefix) for prefix in prefixes))
+        raise ValueError(f"{folder}: holds several checkpoints; give the path of one of {names}")
+    return prefixes[0] if prefixes else None
+
+
+def open_prefix(prefix: str, path: str) -> Source:
+    """Opens a checkpoint, and the files beside it.
+
+    Args:
+      prefix: its path, without .index.
+      path: what the user called it.
+
+    Raises:
+      ValueError: the checkpoint or a file beside it is damaged.
+    """
+    reader = open_reader(prefix, path)
+    stored = {}
+    for name in sorted(reader.get_variable_to_shape_map()):
+        stored[architectures.from_tf1(name) or f"{_PRETRAINING}{name}"] = name
+    stored_shapes = reader.get_variable_to_shape_map()
+    shapes = {name: stored_shapes[theirs] for name, theirs in stored.items()}
+    weights = {name: shapes[name] for name in sorted(shapes) if _is_weight(name, shapes)}
+
+    return Source(
+        path=path,
+        format=TF1,
+        shapes=weights,
+        read=lambda name: weight(reader, stored.get(name, name), name, path),
+        checkpoint=prefix,
+        left_out=tuple(n.removeprefix(_PRETRAINING) for n in sorted(set(shapes) - set(weights))),
+        architecture=architectures.of_tf1(stored_shapes),
+        **network_files.read(os.path.dirname(prefix)),
+    )
+
+
+def open_reader(prefix: str, path: str) -> Any:
+    """Opens a checkpoint's files; the arguments and errors are as for `open_prefix`."""
+    _check_no_pattern(prefix)
+    try:
+        return tf.train.load_checkpoint(prefix)
+    # TensorFlow raises some errors as Python's types, such as IndexError for a short read.
+    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{path}: the checkpoint cannot be read: {error}") from None
+
+
+def tensor(reader: Any, key: str, name: str, path: str) -> Any:
+    """Reads a tensor of a checkpoint.
+
+    Args:
+      reader: what `open_reader` returned.
+      key: the tensor's name in the checkpoint.
+      name: what the tensor is called in errors.
+      path: what the user called the checkpoint.
+
+    Raises:
+      ValueError: the checkpoint is damaged.
+    """
+    try:
+        return reader.get_tensor(key)
+    except (tf.errors.OpError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{path}: {name} cannot be read: {error}") from None
+
+
+def weight(reader: Any, key: str, name: str, path: str) -> np.ndarray:
+    """Reads a tensor of a checkpoint as a float32 array; the arguments are as for `tensor`.
+
+    Raises:
+      ValueError: the checkpoint is damaged, or the tensor's type is not exact in float32.
+    """
+    value = np.asarray(tensor(reader, key, name, path))
+    if value.dtype.name not in _EXACT:
+        raise ValueError(
+            f"{path}: {name} is {value.dtype.name}; allowed are {', '.join(_EXACT)}. Save the "
+            "checkpoint with one of these types"
+        )
+    return value.astype(np.float32, copy=False)
+
+
+def write(
+    folder: str,
+    source: Source,
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Writes a directory as google-research/bert publishes its models, or google-research/albert.
+
+    Args:
+      folder: an empty directory.
+      source: `Source` of the model, with its configuration.
+      weights: name -> float32 array: the source's weights.
+      tokenizer: not used; Hugging Face's files need it.
+
+    Raises:
+      ValueError: google-research/albert would give the network's layers other weights.
+    """
+    del tokenizer
+    architecture = architectures.of_tf1_names(source)
+    if architecture == architectures.ALBERT:
+        layer_groups.check(source.config, layer_groups.GOOGLE, source.path)
+    network_files.write(folder, source)
+    values = {
+        architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)
+    }
+    save(os.path.join(folder, BASENAME), values)
+
+
+def save(prefix: str, values: Mapping[str, np.ndarray]) -> None:
+    """Writes a checkpoint of arrays by name; `prefix` is its path, without .index."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.placeholder(value.dtype, value.shape) for value in values.values()]
+        operation = tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=tensors,
+        )
+        session.run(operation, dict(zip(tensors, values.values(), strict=True)))
+
+
+def _check_no_pattern(path):
+    try:
+        paths.check_no_pattern(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _is_weight(name, shapes):
+    """Slots are named after their variable, `<variable>/adam_m`; counters and steps are scalars."""
+    is_slot = name.rpartition("/")[0] in shapes
+    return shapes[name] != [] and not is_slot and not name.startswith(_PRETRAINING)

@@ -1,0 +1,1 @@
+"""TF Hub's modules, read and written."""

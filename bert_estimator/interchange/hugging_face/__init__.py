@@ -1,0 +1,1 @@
+"""transformers' files: weights, configuration, tokenizer."""

@@ -1,0 +1,318 @@
+"""Hugging Face's config.json: the network, and what the outputs of a classifier mean.
+
+What this project knows of a task and transformers does not is under a key of its own, OWN.
+"""
+
+import json
+import os
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import architectures, layer_groups, network_files
+from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
+from bert_estimator.interchange.source import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TAGGING,
+    Source,
+)
+from bert_estimator.system import json_files
+
+CONFIG = "config.json"
+
+# transformers keeps a key that it does not know. Under this one are facts of task.json, and what
+# they were written for: the class of the model, and the names of its outputs if they are known.
+OWN = "bert_estimator"
+_FACTS = ("is_pair", "version_2_with_negative")
+
+# google-research/bert's "gelu" is the tanh form, transformers' "gelu" the exact form. If
+# transformers has several names for one function, the first of them is written.
+HIDDEN_ACTS = {
+    "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+    "gelu_erf": ("gelu", "gelu_python"),
+    "relu": ("relu",),
+    "tanh": ("tanh",),
+    "linear": ("linear",),
+}
+
+# What transformers builds if a configuration does not say it, by its model_type.
+_DEFAULTS = {
+    BERT: BertConfig(vocab_size=30522, hidden_act="gelu_erf"),
+    ALBERT: BertConfig(
+        vocab_size=30000,
+        hidden_size=4096,
+        num_attention_heads=64,
+        intermediate_size=16384,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        embedding_size=128,
+        num_hidden_groups=1,
+    ),
+    ELECTRA: BertConfig(
+        vocab_size=30522,
+        hidden_size=256,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        hidden_act="gelu_erf",
+        embedding_size=128,
+    ),
+}
+# ALBERT's settings of variants that it never published.
+_ONLY_ALBERT = ("inner_group_num", "net_structure_type", "gap_size", "num_memory_blocks")
+
+# Settings that transformers would let a configuration change, and the values that this project's
+# network is built with.
+_FIXED = {
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+# Without a problem_type, transformers' pipelines apply a sigmoid to a single output and a softmax
+# to several outputs.
+_PROBLEM_TYPES = {
+    CLASSIFICATION: "single_label_classification",
+    MULTI_LABEL: "multi_label_classification",
+    REGRESSION: "regression",
+}
+
+# The end of the class whose classifier labels each token; its configuration does not have a
+# problem_type.
+TOKEN_CLASSIFIER = "ForTokenClassification"
+_SEQUENCE_CLASSIFIER = "ForSequenceClassification"
+
+
+def is_config(path: str) -> bool:
+    """Returns whether a JSON file is transformers' configuration, which names a type of model."""
+    with tf.io.gfile.GFile(path, "rb") as reader:
+        return b'"model_type"' in reader.read(json_files.MOST_BYTES)
+
+
+def read_config(path: str) -> BertConfig:
+    """Returns the `BertConfig` of a config.json of transformers.
+
+    Raises:
+      ValueError: the file is missing or is not a configuration, or the network cannot be built
+        here.
+    """
+    return config_of(read_json(path), path)
+
+
+def read_any_config(path: str) -> BertConfig:
+    """Returns the `BertConfig` of a bert_config.json, or of a config.json of transformers; raises
+    ValueError as `read_config` does."""
+    is_theirs = tf.io.gfile.exists(path) and is_config(path)
+    return read_config(path) if is_theirs else BertConfig.from_json_file(path)
+
+
+def config_of(values: dict[str, Any], path: str) -> BertConfig:
+    """Returns the `BertConfig` that the values of a config.json describe.
+
+    Args:
+      values: the dict in the file.
+      path: the file, for errors.
+
+    Raises:
+      ValueError: the network cannot be built here.
+    """
+    kind = model_type(values, path)
+    for key, allowed in _FIXED.items():
+        if values.get(key, allowed) != allowed:
+            raise ValueError(
+                f"{path}: {key}={values[key]!r}, but the network supports {allowed!r} only"
+            )
+    if values.get("quantization_config") is not None:
+        raise ValueError(
+            f"{path}: quantization_config: quantized weights are not supported. Give the model "
+            "before its quantization, or delete quantization_config from the file if the weights "
+            "are floats"
+        )
+    ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
+    known = _DEFAULTS[kind].to_dict()
+    keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
+    found = {**known, **{key: value for key, value in values.items() if key in keys}}
+    if "hidden_act" in values:
+        act = json_files.field(values, "hidden_act", str, path)
+        if act not in ours:
+            known_acts = ", ".join(ours)
+            raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
+        found["hidden_act"] = ours[act]
+    if "embedding_size" in found and found["embedding_size"] == found["hidden_size"]:
+        if kind == ALBERT:
+            raise ValueError(
+                f"{path}: embedding_size and hidden_size are both {found['hidden_size']}, but the "
+                "network maps embeddings to another size only"
+            )
+        del found["embedding_size"]
+    config = BertConfig.from_dict(found, source=path)
+    if kind == ALBERT:
+        layer_groups.check(config, layer_groups.TRANSFORMERS, path)
+    return config
+
+
+def model_type(values: dict[str, Any], path: str) -> str:
+    """Returns the model_type of the values of a config.json, one of `architectures.NAMES`.
+
+    Raises:
+      ValueError: it is another one.
+    """
+    kind = values.get("model_type", BERT)
+    if kind not in NAMES:
+        supported = ", ".join(map(repr, NAMES))
+        raise ValueError(f"{path}: model_type={kind!r}, but the network supports {supported} only")
+    return kind
+
+
+def task_of(
+    values: dict[str, Any], path: str, num_outputs: int, kind: str | None
+) -> dict[str, Any]:
+    """Returns what a config.json says of a task: fields of `Source`.
+
+    These are labels or output_names, is_pair and version_2_with_negative. The names are empty if
+    they are the defaults of transformers, LABEL_0, LABEL_1 and so on, and OWN does not say that
+    they are the task's. OWN counts only if it was written for the class and the names that the file
+    has: transformers keeps it in a model that it trains further.
+
+    Args:
+      values: the dict in the file.
+      path: the file, for errors.
+      num_outputs: number of the classifier's outputs; 0 without a classifier.
+      kind: what the outputs mean, as `kind_of` returns it.
+
+    Raises:
+      ValueError: the labels are not strings, not one for each output, or one of them occurs twice;
+        or what OWN says cannot be.
+    """
+    own = json_files.field(values, OWN, dict, path, default={})
+    keys = ("labels", *_FACTS)
+    facts = network_files.task_of({key: own.get(key) for key in keys}, f"{path}: {OWN}")
+    names = _names_of(values, path, num_outputs) if num_outputs else ()
+    is_default = names == _default_labels(num_outputs)
+    if is_default and not facts["labels"]:
+        names = ()
+    if [own.get("class")] != values.get("architectures") or facts["labels"] != names:
+        facts = dict.fromkeys(_FACTS)
+        names = () if is_default else names
+    key = "output_names" if kind == REGRESSION else "labels"
+    return {key: names, **{name: facts[name] for name in _FACTS}}
+
+
+def _names_of(values, path, num_outputs):
+    """Returns the labels of a config.json, in their order; transformers leaves out its defaults.
+    The arguments and errors are as for `task_of`."""
+    names = json_files.field(values, "id2label", dict, path, default={})
+    if not names:
+        return _default_labels(num_outputs)
+    if len(names) != num_outputs:
+        raise ValueError(
+            f"{path}: id2label: {len(names)} labels, but the number of the classifier's outputs, "
+            f"which need a label each, is {num_outputs}. Correct id2label, or take it out of the "
+            "file"
+        )
+    labels: dict[str, int] = {}
+    for i in range(num_outputs):
+        if str(i) not in names:
+            raise ValueError(
+                f"{path}: id2label: lacks the key {str(i)!r}; its keys must be the numbers of the "
+                f"outputs, 0 to {num_outputs - 1}. Correct id2label, or take it out of the file"
+            )
+        given = names[str(i)]
+        label = json_files.check(
+            str(given) if type(given) is int else given, str, f"{path}: id2label"
+        )
+        if label in labels:
+            raise ValueError(
+                f"{path}: id2label: the outputs {labels[label]} and {i} have the same label, "
+                f"{json_files.shown(label)}. Give each output a label of its own"
+            )
+        labels[label] = i
+    return tuple(labels)
+
+
+def kind_of(values: dict[str, Any], path: str, num_outputs: int) -> str | None:
+    """Returns what a config.json says that the outputs mean, one of `source.KINDS`, or None.
+
+    Without a problem_type a class for sequences has transformers' own defaults: a single output is
+    a number, and several are classes.
+
+    Raises:
+      ValueError: it is not said in a string.
+    """
+    classes = json_files.field(values, "architectures", list, path, default=[])
+    if any(str(name).endswith(TOKEN_CLASSIFIER) for name in classes):
+        return TAGGING
+    kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
+    kind = kinds.get(json_files.field(values, "problem_type", str, path, default=None))
+    if kind is None and any(str(name).endswith(_SEQUENCE_CLASSIFIER) for name in classes):
+        return REGRESSION if num_outputs == 1 else CLASSIFICATION
+    return kind
+
+
+def write(folder: str, source: Source, architecture: str, num_labels: int, pad_id: int) -> None:
+    """Writes config.json.
+
+    Args:
+      folder: the directory.
+      source: `Source`, with its configuration.
+      architecture: the class of transformers that the weights are for.
+      num_labels: number of the classifier's outputs; 0 without a classifier.
+      pad_id: id of the padding token.
+
+    Raises:
+      ValueError: there are labels, but not one for each output.
+    """
+    values = {
+        "architectures": [architecture],
+        "model_type": (kind := architectures.of(source)),
+        **_FIXED,
+        **source.config.to_dict(),
+        # transformers' default is another width.
+        **({"embedding_size": source.config.embedding_width()} if kind == ELECTRA else {}),
+        "hidden_act": HIDDEN_ACTS[source.config.hidden_act][0],
+        "pad_token_id": pad_id,
+        "torch_dtype": "float32",
+    }
+    known = (source.labels or source.output_names) if num_labels else ()
+    facts = {key: getattr(source, key) for key in _FACTS}
+    if known or any(fact is not None for fact in facts.values()):
+        values[OWN] = {"class": architecture, "labels": list(known), **facts}
+    if num_labels:
+        labels = known or _default_labels(num_labels)
+        if len(labels) != num_labels:
+            raise ValueError(
+                f"{source.path}: the classifier has {num_labels} outputs, but {len(labels)} labels "
+                f"are beside it: {', '.join(labels)}. Correct the labels, or remove their file"
+            )
+        # A classifier with a single output has nothing to choose from: it tells a number.
+        kind = source.kind or (REGRESSION if num_labels == 1 else CLASSIFICATION)
+        if kind in _PROBLEM_TYPES:
+            values["problem_type"] = _PROBLEM_TYPES[kind]
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+    write_json(os.path.join(folder, CONFIG), values)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Returns the object in a config.json.
+
+    Raises:
+      ValueError: the file is missing, or does not hold a JSON object.
+    """
+    try:
+        return json_files.read(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: is missing beside the weights") from None
+
+
+def write_json(path: str, values: Any) -> None:
+    """Writes a JSON file."""
+    with open(path, "w", encoding="utf-8") as writer:
+        writer.write(json.dumps(values, indent=2) + "\n")
+
+
+def _default_labels(number):
+    return tuple(f"LABEL_{i}" for i in range(number))

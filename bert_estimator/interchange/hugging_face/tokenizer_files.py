@@ -1,0 +1,296 @@
+"""Hugging Face's files of a tokenizer: vocab.txt, tokenizer.json and tokenizer_config.json."""
+
+import itertools
+import os
+import shutil
+
+from bert_estimator.interchange import architectures
+from bert_estimator.interchange.hugging_face import (
+    added_tokens,
+    exact_tokenizer,
+    special_tokens,
+    tokenizer_json,
+)
+from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
+from bert_estimator.interchange.source import Source
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    Casing,
+    SentencePieceTokenizer,
+    Tokenizer,
+    load_vocab,
+    reopen_tokenizer,
+)
+
+VOCABULARY, SENTENCE_PIECE = "vocab.txt", "spiece.model"
+
+# Classes of transformers' tokenizers that cut text as google-research/bert or google-research/
+# albert does, and the classes that do what tokenizer.json says.
+_CLASSES = tuple(
+    f"{name}Tokenizer{end}"
+    for name in ("Bert", "Electra", "DistilBert", "Albert")
+    for end in ("", "Fast")
+)
+_ANY_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Settings of tokenizer_config.json, and what they must be if they are there.
+_FIXED = {
+    "tokenize_chinese_chars": True,
+    "do_basic_tokenize": True,
+    "do_word_tokenize": True,
+    "do_subword_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "truncation_side": "right",
+    "padding_side": "right",
+    # Of SentencePiece.
+    "remove_space": True,
+}
+_OTHER_TOKENS = "text would be cut into other tokens than the model knows"
+# What another setting would change, if not the tokens.
+_REASONS = {
+    "truncation_side": tokenizer_json.OTHER_END,
+    "padding_side": tokenizer_json.OTHER_POSITIONS,
+}
+
+
+def find_vocabulary(folder: str) -> str | None:
+    """Returns the path of the directory's vocab.txt or spiece.model, or of a vocab.txt made from
+    its tokenizer.json, which is all that transformers 5 writes; None if the directory has no
+    vocabulary, or its tokenizer.json is not WordPiece.
+
+    Raises:
+      ValueError: a file is damaged, two files differ, or a file adds tokens to the vocabulary.
+    """
+    paths = [os.path.join(folder, name) for name in (VOCABULARY, SENTENCE_PIECE)]
+    vocab_file = next(filter(os.path.exists, paths), None)
+    path = os.path.join(folder, tokenizer_json.FILE)
+    whole = tokenizer_json.read(folder)
+    if vocab_file is not None:
+        tokens = _tokens_of(vocab_file)
+        _check_tokens(folder, vocab_file, tokens)
+        if whole is not None:
+            _check_same(whole, path, vocab_file, tokens)
+        return vocab_file
+    if whole is None or not tokenizer_json.is_wordpiece(whole):
+        _check_tokens(folder, None, None)
+        return None
+    tokens = tokenizer_json.tokens(whole, path)
+    _check_tokens(folder, path, tokens)
+    vocab_file = os.path.join(remote.temporary_folder(), VOCABULARY)
+    with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
+        writer.writelines(f"{token}\n" for token in tokens)
+    return vocab_file
+
+
+def _check_tokens(folder, vocab_file, tokens):
+    """Raises ValueError if a directory names or adds tokens that the tokenizers here do not have.
+
+    `tokens` are the tokens of its vocabulary in the order of their ids; both None without one.
+    """
+    special_tokens.check(folder, vocab_file)
+    added_tokens.check(folder, vocab_file, tokens)
+
+
+def _tokens_of(vocab_file):
+    """Returns the tokens of a vocabulary in the order of their ids."""
+    if vocab_file.endswith(".model"):
+        pieces = SentencePieceTokenizer(vocab_file)
+        return pieces.convert_ids_to_tokens(range(pieces.vocab_size))
+    return list(load_vocab(vocab_file))
+
+
+def _check_same(whole, path, vocab_file, tokens):
+    """Raises ValueError if a tokenizer.json has another vocabulary than the file beside it."""
+    remedy = "Remove the file that the model was not trained with"
+    is_pieces = vocab_file.endswith(".model")
+    if tokenizer_json.is_wordpiece(whole) == is_pieces:
+        kind = json_files.shown(whole["model"].get("type"))
+        raise ValueError(
+            f"{path}: its model is {kind}, but {os.path.basename(vocab_file)} beside it is "
+            f"{'SentencePiece' if is_pieces else 'WordPiece'}. {remedy}"
+        )
+    if is_pieces:
+        return
+    # Lines of vocab.txt are read without the spaces around them. A token that is only a space, such
+    # as U+2028, may be written as "" by others; no text has it.
+    theirs = [token.strip() for token in tokenizer_json.tokens(whole, path)]
+    ours = [token.strip() for token in tokens]
+    for number, (there, here) in enumerate(itertools.zip_longest(theirs, ours)):
+        if there != here:
+            there, here = (
+                "missing" if token is None else json_files.shown(token) for token in (there, here)
+            )
+            raise ValueError(
+                f"{path}: its vocabulary differs from {VOCABULARY} beside it: the token of the id "
+                f"{number} is {there} here, and {here} in {VOCABULARY}. {remedy}"
+            )
+
+
+def read_settings(folder: str) -> tuple[Casing | None, int | None]:
+    """Returns (casing, model_max_length) of the directory's tokenizer_config.json; None for what it
+    does not say. Without its do_lower_case and strip_accents, tokenizer.json's count.
+
+    Raises:
+      ValueError: the file is damaged, or asks for a tokenizer that is not google-research/bert's.
+    """
+    path = os.path.join(folder, special_tokens.TOKENIZER)
+    values = json_files.read(path) if os.path.exists(path) else {}
+    whole = tokenizer_json.read(folder)
+    name = _check_class(folder, values, path, whole is not None)
+    _check_fixed(values, path)
+    lower, strips, keeps = (
+        given if isinstance(given := values.get(key), bool) else None
+        for key in ("do_lower_case", "strip_accents", "keep_accents")
+    )
+    if whole is not None and tokenizer_json.is_wordpiece(whole):
+        lower = _lower_case(whole, folder, lower, name in _ANY_CLASSES)
+        tokenizer_json.check(whole, os.path.join(folder, tokenizer_json.FILE), lower)
+        strips = _strips_accents(whole, folder, lower, strips, name in _ANY_CLASSES)
+    if os.path.exists(os.path.join(folder, SENTENCE_PIECE)):
+        strips = False if keeps else None
+    elif strips is not None:
+        lower = lower is not False  # BertTokenizer lower-cases by default
+        strips = None if strips == lower else strips
+    length = values.get("model_max_length")
+    return (
+        None if lower is None and strips is None else Casing(lower is not False, strips),
+        # transformers writes a number beyond all lengths for "not known".
+        length if type(length) is int and 0 < length < 1 << 31 else None,
+    )
+
+
+def _check_fixed(values, path):
+    """Raises ValueError if a tokenizer_config.json has a setting that is not supported."""
+    for name, allowed in _FIXED.items():
+        given = values.get(name)
+        if given is not None and given != allowed:
+            raise ValueError(
+                f"{path}: {name}={json_files.shown(given)} is not supported: "
+                f"{_REASONS.get(name, _OTHER_TOKENS)}. Allowed is {json_files.shown(allowed)}. "
+                f"To use it all the same, take {name} out of the file"
+            )
+    never = json_files.field(values, "never_split", list, path, default=[])
+    words = [word for word in never if word not in SPECIAL_TOKENS]
+    if words:
+        raise ValueError(
+            f"{path}: never_split={json_files.shown(words)} is not supported: {_OTHER_TOKENS}. "
+            f"Allowed are {', '.join(SPECIAL_TOKENS)}. To use it all the same, take never_split "
+            "out of the file"
+        )
+
+
+def _check_class(folder, values, path, has_whole):
+    """Returns the class of a directory's tokenizer, or None if its files do not name one.
+
+    Raises:
+      ValueError: the class is not supported.
+    """
+    name = json_files.field(values, "tokenizer_class", str, path, default=None)
+    other = os.path.join(folder, CONFIG)
+    if name is None and os.path.exists(other):
+        path = other
+        name = json_files.field(json_files.read(path), "tokenizer_class", str, path, default=None)
+    allowed = (*_CLASSES, *_ANY_CLASSES) if has_whole else _CLASSES
+    if name is not None and name not in allowed:
+        raise ValueError(
+            f"{path}: tokenizer_class={json_files.shown(name)} is not supported: {_OTHER_TOKENS}. "
+            f"Allowed are {', '.join(_CLASSES)}; and {' and '.join(_ANY_CLASSES)} if there is a "
+            f"{tokenizer_json.FILE}. If the model's text was cut by one of these, write it there"
+        )
+    return name
+
+
+def _lower_case(whole, folder, recorded, is_any):
+    """Returns whether text is lower-cased, by a tokenizer.json and what tokenizer_config.json says.
+
+    transformers' BertTokenizer takes it from tokenizer_config.json, and lower-cases if that does
+    not say it. Its general classes (`is_any`) take it from tokenizer.json.
+    """
+    lower = tokenizer_json.lower_cases(whole)
+    if lower is None:
+        return recorded is not False
+    if lower == recorded or (recorded is None and (lower or is_any)):
+        return lower
+    if recorded is not None and not is_any:
+        return recorded
+    said = "lacks it, which means true" if recorded is None else f"says {str(recorded).lower()}"
+    raise ValueError(
+        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: lowercase="
+        f"{str(lower).lower()}, but do_lower_case of {special_tokens.TOKENIZER} {said}. The two "
+        "must agree. Write there how the model's text was cased"
+    )
+
+
+def _strips_accents(whole, folder, lower, recorded, is_any):
+    """Returns whether accents are stripped, by a tokenizer.json and tokenizer_config.json.
+
+    transformers' BertTokenizer takes it from tokenizer_config.json, and strips accents with
+    lower-casing if that does not say it; its general classes take it from tokenizer.json.
+    """
+    strips = tokenizer_json.strips_accents(whole)
+    usual = lower is not False
+    if strips is None or strips == (usual if recorded is None else recorded):
+        return recorded
+    if recorded is None and is_any:
+        return strips
+    if recorded is not None and not is_any:
+        return recorded
+    said = f"lacks it, which means {str(usual).lower()}"
+    if recorded is not None:
+        said = f"says {str(recorded).lower()}"
+    raise ValueError(
+        f"{os.path.join(folder, tokenizer_json.FILE)}: normalizer: strip_accents="
+        f"{str(strips).lower()}, but strip_accents of {special_tokens.TOKENIZER} {said}. The two "
+        "must agree. Write there whether the model's text lost its accents"
+    )
+
+
+def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
+    """Writes the vocabulary, and how text meets it.
+
+    Args:
+      folder: the directory.
+      source: `Source`, with its vocabulary and its configuration.
+      tokenizer: the tokenizer of that vocabulary, cased as the vocabulary tells.
+
+    Raises:
+      ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
+    """
+    is_pieces = source.vocab_file.endswith(".model")
+    if is_pieces and architectures.of(source) != architectures.ALBERT:
+        raise ValueError(
+            f"{source.vocab_file}: is a SentencePiece model, and transformers would cut text into "
+            "other pieces: none of its tokenizers splits a comma from the digit before it, as "
+            "ALBERT does. BERT converts with a WordPiece vocabulary (vocab.txt) only; --to=tf1 "
+            "keeps the model beside the weights"
+        )
+    # An ALBERT is written as it is published, with its SentencePiece model.
+    name = SENTENCE_PIECE if is_pieces else VOCABULARY
+    shutil.copyfile(source.vocab_file, os.path.join(folder, name))
+    # If nothing says how text was cased, the vocabulary's capitals and accents do.
+    casing = source.casing or tokenizer.casing
+    tokenizer = reopen_tokenizer(source.vocab_file, casing)
+    longest = source.config.max_position_embeddings
+    values = {
+        "tokenizer_class": "AlbertTokenizer" if is_pieces else _ANY_CLASSES[0],
+        "do_lower_case": casing.do_lower_case,
+        **_settings(casing, is_pieces),
+        # Without it, transformers cuts no text, and fails at texts with more tokens than positions.
+        "model_max_length": min(source.max_seq_length or longest, longest),
+        **special_tokens.names(is_pieces),
+    }
+    write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
+    if not is_pieces:
+        whole = exact_tokenizer.values(tokenizer)
+        write_json(os.path.join(folder, tokenizer_json.FILE), whole)
+
+
+def _settings(casing, is_pieces):
+    """Returns what else a tokenizer_config.json says, but for the lengths and special tokens."""
+    if is_pieces:
+        return {"keep_accents": casing.strip_accents is False}
+    # Unlike BertTokenizer, the class that does what tokenizer.json says does not know of segments.
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return {"strip_accents": casing.strip_accents, "model_input_names": inputs}

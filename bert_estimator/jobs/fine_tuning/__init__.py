@@ -1,0 +1,1 @@
+"""What run_classifier.py and run_squad.py run."""

@@ -1,0 +1,218 @@
+"""The configuration of run_classifier.py: its flags, and their checks.
+
+This module does not import TensorFlow, so wrong flags are reported before it is loaded.
+"""
+
+import dataclasses
+import glob
+import os
+import re
+from typing import ClassVar
+
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.command_line.choices import (
+    EMBEDDED_TAGGING_TASKS,
+    EMBEDDED_TASKS,
+    LEAST_TOKENS,
+    TASK_KINDS,
+)
+from bert_estimator.command_line.run_directory import recorded_settings
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.fine_tuning.config import (
+    FineTuningConfig,
+    runs_of,
+    start_of_main_job,
+    with_plan,
+)
+from bert_estimator.recipes import embedded_classifier
+from bert_estimator.storage import remote
+from input_pipelines.tasks.task_table import TASK_NAMES
+
+_EMBEDDED = (*EMBEDDED_TASKS, *EMBEDDED_TAGGING_TASKS)
+# The flags that only a user's own files need.
+_OWN_FLAGS = (
+    "train_file", "eval_file", "predict_file", "text_a_column", "text_b_column", "label_column",
+    "task_kind",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(FineTuningConfig):
+    """A run of run_classifier.py, with one seed."""
+
+    DATA_FLAGS: ClassVar[tuple[str, ...]] = ("data_dir", *FineTuningConfig.DATA_FLAGS, "task_name")
+
+    output_dir: str = flags.field(
+        "runs/classifier",
+        "Write checkpoints, events, metrics and curves into this directory.",
+        may_differ=True,
+    )
+    task_name: str | None = flags.field(
+        None,
+        f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.",
+        eval_may_differ=True,
+    )
+    data_dir: str | None = flags.field(
+        None,
+        "Read the task's files, as they are distributed, from this directory.",
+        eval_may_differ=True,
+    )
+    language: str = flags.field("zh", "Choose the language of XNLI.")
+    train_file: str | None = flags.field(
+        None,
+        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
+        ".jsonl file.",
+        eval_may_differ=True,
+    )
+    eval_file: str | None = flags.field(
+        None, "Evaluate on the examples of such a file.", may_differ=True
+    )
+    predict_file: str | None = flags.field(
+        None, "Predict for the examples of such a file; it does not need labels.", may_differ=True
+    )
+    text_a_column: str | None = flags.field(
+        None, "Name the column of the text or the words, or give its number from 1 (no header)."
+    )
+    text_b_column: str | None = flags.field(None, "Name the column of the second text.")
+    label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
+    task_kind: str = flags.field(
+        "classification",
+        f"Say what labels are: {', '.join(TASK_KINDS)}.",
+        eval_may_differ=True,
+    )
+    max_seq_length: int = flags.field(128, "Cut examples to this many tokens.")
+    class_weights: str | None = flags.field(
+        None, "Weight the labels in the loss: numbers, comma-separated."
+    )
+    do_predict: bool = flags.field(
+        False,
+        "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
+        may_differ=True,
+    )
+    prediction_header: bool = flags.field(
+        False,
+        "Write the labels as the first line of test_results.tsv.",
+        may_differ=True,
+    )
+    export_inputs: str | None = flags.field(
+        None,
+        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
+        "vocabulary without tensorflow-text.",
+        may_differ=True,
+    )
+
+    def check(self) -> None:
+        """Checks all that can be checked before TensorFlow is loaded.
+
+        Raises:
+          FlagError: it names the flag, what is allowed, and what to do.
+        """
+        self._check_choices()
+        self._check_flags_that_are_read()
+        super().check()
+        flags.check(
+            self.max_seq_length >= LEAST_TOKENS,
+            "max_seq_length",
+            self.max_seq_length,
+            f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
+        )
+        flags.check(
+            not self.prediction_header or self.task_kind != "tagging",
+            "prediction_header",
+            True,
+            "is for test_results.tsv, but tags are predicted in the format of --predict_file; "
+            "leave it out",
+        )
+        weights = self.class_weights.split(",") if self.class_weights else ("1",)
+        are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
+        flags.check(
+            are_numbers and any(map(float, weights)),
+            "class_weights",
+            self.class_weights,
+            "must be numbers, not below 0 and not all 0, with commas between them",
+        )
+        self.check_network_and_directory()
+
+    def _check_choices(self):
+        """Checks what is chosen by name; other checks would misread a misspelt name."""
+        flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
+        names = (*TASK_NAMES, *_EMBEDDED)
+        if self.task_name:
+            flags.check_choice("task_name", self.task_name, names)
+        rule = f"is needed with --data_dir: one of {', '.join(TASK_NAMES)}"
+        flags.check(self.task_name or not self.data_dir, "task_name", None, rule)
+
+    def _check_flags_that_are_read(self):
+        """Raises FlagError if a flag is given that the task does not read."""
+        if self.embedded:
+            rule = f"--task_name={self.task_name} has texts and a network of its own"
+            unread = (*_OWN_FLAGS, "data_dir", "language", "bert_config_file")
+        elif self.task_name:
+            rule = f"--task_name={self.task_name} has its files in --data_dir"
+            unread = (*_OWN_FLAGS, *(() if self.task_name == "xnli" else ("language",)))
+        else:
+            rule, unread = "is for XNLI; your own files have any", ("language",)
+            rule_of_pairs = "--task_kind=tagging has no second texts; leave it out"
+            is_pair = self.task_kind == "tagging" and self.is_given("text_b_column")
+            flags.check(not is_pair, "text_b_column", self.text_b_column, rule_of_pairs)
+        for name in unread:
+            value = getattr(self, name)
+            flags.check(not self.is_given(name), name, value, f"{rule}; leave it out")
+
+    def check_data_flags(self) -> None:
+        """Checks that --task_name and --data_dir name the task's files, or a flag names each."""
+        if self.task_name:
+            flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
+            is_directory = remote.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
+            flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")
+            return
+        super().check_data_flags()
+        flags.check(
+            self.train_file
+            or self.init_checkpoint
+            or self.holds_network()
+            or self.task_kind == "regression",
+            "train_file",
+            None,
+            "is needed also to evaluate and to predict, unless --output_dir or --init_checkpoint "
+            "has a network, which says its labels: without one they are discovered in this file",
+        )
+
+
+def resolve(argv: list[str]) -> list[ClassificationConfig]:
+    """Parses and checks a command line.
+
+    Returns:
+      The configurations of the runs, one for each seed.
+
+    Raises:
+      FlagError: it names the flag, what is allowed, and what to do.
+    """
+    settings, sources = read_command_line(ClassificationConfig, argv)
+    settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
+    has_data_flags = any(
+        sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS
+    )
+    is_embedded = settings["task_name"] in _EMBEDDED or not (
+        has_data_flags or _exports_own_network(settings, sources)
+    )
+    if is_embedded:
+        plan = embedded_classifier.FLAGS
+        if settings["task_name"] in EMBEDDED_TAGGING_TASKS:
+            plan = plan | embedded_classifier.TAGGING_FLAGS
+        with_plan(settings, sources, plan | start_of_main_job(settings, sources))
+    settings["optimizer"] = settings["optimizer"] or "adamw"
+    config = ClassificationConfig(**settings, embedded=is_embedded, sources=sources)
+    return runs_of(config)
+
+
+def _exports_own_network(settings, sources):
+    """Returns whether the flags only ask to export a network that is not of an embedded task."""
+    verbs = [name for name in ClassificationConfig.VERBS if settings[name]]
+    if verbs != ["do_export"] or settings["compile_only"]:
+        return False
+    if sources["init_checkpoint"] == provenance.FLAG and settings["init_checkpoint"]:
+        return True
+    run = settings["output_dir"]
+    is_run = glob.glob(os.path.join(glob.escape(run), "model.ckpt-*.index"))
+    return bool(is_run) and recorded_settings(run).get("task_name") not in _EMBEDDED

@@ -1,0 +1,240 @@
+"""What fine-tuning reads: the network, a task's examples as features, and baselines to compare."""
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
+from bert_estimator.command_line.choices import EMBEDDED_TAGGING_TASKS
+from bert_estimator.jobs import estimator, vocabulary
+from bert_estimator.jobs.fine_tuning import model_labels
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.recipes import embedded_classifier
+from input_pipelines.embedded import embedded_tags, embedded_task
+from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
+from input_pipelines.tasks.features_input import Batches
+from input_pipelines.tasks.task_data import TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationData:
+    """Holds a task's data and the network that fits it.
+
+    Attributes:
+      bert_config: the network.
+      task: the features, labels and metrics.
+      baselines: function without arguments that returns a dict of name -> value of the metric.
+      baseline_metric: the metric that the baselines have values of.
+    """
+
+    bert_config: BertConfig
+    task: TaskData
+    baselines: Callable[[], dict[str, float]]
+    baseline_metric: str = "accuracy"
+
+    @property
+    def vocab_file(self) -> str:
+        return self.task.vocab_file
+
+    @property
+    def train(self) -> Batches | None:
+        return self.task.train
+
+    def digest(self) -> str:
+        return self.task.digest()
+
+
+def load(config: ClassificationConfig) -> ClassificationData:
+    """Reads the network and the task that a configuration names.
+
+    Args:
+      config: a `ClassificationConfig`.
+
+    Returns:
+      `ClassificationData`.
+
+    Raises:
+      FlagError: a file is wrong, or does not fit the others.
+    """
+    return _load_embedded(config) if config.embedded else _load_files(config)
+
+
+def _load_files(config):
+    config = vocabulary.completed(config)
+    bert_config = estimator.read_bert_config(config)
+    estimator.check_sizes(config, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
+    model = model_labels.network(config)
+    config = _with_kind(config, model)
+    is_run = not config.compile_only
+    try:
+        if config.task_kind == "tagging":
+            return _load_tags(config, bert_config, tokenizer, model)
+        task = _task(config, model)
+        if task.kind != "regression":
+            used = _labels_used(config, task)
+            task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
+        data = task_data.load(
+            task,
+            tokenizer,
+            config.vocab_file,
+            config.max_seq_length,
+            train=config.do_train or config.compile_only,
+            evaluate=is_run and config.evaluates(),
+            predict=is_run and config.do_predict,
+        )
+    except ValueError as error:
+        raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
+    _print_cuts(data)
+
+    def baselines():
+        majority = data.majority()
+        return {} if majority is None else {"majority class": majority}
+
+    return ClassificationData(bert_config, data, baselines)
+
+
+def _with_kind(config, model):
+    """Returns the configuration; the kind is the network's if only the network says it."""
+    is_said = config.task_name or config.is_given("task_kind") or config.do_train
+    if is_said or config.compile_only or model is None or model.kind is None:
+        return config
+    config = dataclasses.replace(config, task_kind=model.kind)
+    config.check()  # other flags may not fit this kind
+    return config
+
+
+def _task(config, model):
+    if config.task_name:
+        return task_table.named(config.task_name, config.language).of(config.data_dir)
+    files = config.train_file, config.eval_file, config.predict_file
+    second = config.text_b_column
+    if not any(files) and second is None and model is not None:
+        if model.is_pair is None:
+            tf.logging.warning(
+                "Nothing beside %s says whether it reads pairs of texts; it is exported for single "
+                "texts. For pairs, add --text_b_column=text_b.",
+                model.path,
+            )
+        second = task_table.TEXT_B_NAMES[0] if model.is_pair else None
+    return task_table.own_task(
+        config.task_kind, *files, config.text_a_column, second, config.label_column
+    )
+
+
+def _labels_used(config, task):
+    """Returns the `Used` labels of a task's files."""
+    if config.task_name:
+        place = f"{config.data_dir}: --task_name={config.task_name}"
+        return model_labels.Used(task.labels, place, True)
+    if config.train_file:
+        return model_labels.Used(examples.discover_labels(task), config.train_file, True)
+    if task.evaluate and config.evaluates():
+        return model_labels.Used(examples.evaluation_labels(task), config.eval_file, False)
+    return model_labels.Used((), "", False)
+
+
+def _ordered(config, model, kind, used):
+    trains = config.do_train or config.compile_only
+    return model_labels.of_task(model, kind, used, trains, config.allow_partial_init)
+
+
+def _tags_used(config, columns):
+    """Does for tags what `_labels_used` does."""
+    if config.train_file:
+        tags = tag_files.discover_tags(config.train_file, columns)
+        return model_labels.Used(tags, config.train_file, True)
+    if config.eval_file and config.evaluates():
+        tags = tag_files.discover_tags(config.eval_file, columns, are_all=False)
+        return model_labels.Used(tags, config.eval_file, False)
+    return model_labels.Used((), "", False)
+
+
+def _load_tags(config, bert_config, tokenizer, model):
+    is_run = not config.compile_only
+    files = {
+        "train": config.train_file,
+        "evaluate": config.eval_file if is_run and config.evaluates() else None,
+        "predict": config.predict_file if is_run and config.do_predict else None,
+    }
+    numbers = [config.text_a_column, config.label_column]
+    columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
+    data, sentences = tag_task.load(
+        tags,
+        files,
+        columns,
+        tokenizer,
+        config.vocab_file,
+        config.max_seq_length,
+        trains=config.do_train or config.compile_only,
+    )
+    _print_cuts(data)
+    return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
+
+
+def _with_usual_tags(bert_config, data, train, held_out):
+    def baselines():
+        if train is None:
+            return {}
+        return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
+
+    return ClassificationData(bert_config, data, baselines, data.metrics[0])
+
+
+def _print_cuts(data):
+    sides = {"training": {"": data.train}, "evaluation": data.evaluate, "prediction": data.predict}
+    for side, by_name in sides.items():
+        for name, features in by_name.items():
+            if features is not None and (cuts := features.describe_cuts()):
+                print(f"For {side}{name and ' ' + name}, {cuts} (--max_seq_length).")
+
+
+def _flag_at_fault(config, error):
+    """Returns the flag of the file that the message of an error begins with."""
+    if config.task_name:
+        return "data_dir"
+    names = ("train_file", "eval_file", "predict_file", "init_checkpoint", "output_dir")
+    at_fault = (name for name in names if str(error).startswith(f"{getattr(config, name)}:"))
+    return next(at_fault, "train_file")
+
+
+def _load_embedded(config):
+    vocab_size = embedded_classifier.VOCAB_SIZE
+    bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
+    estimator.check_sizes(config, bert_config)
+    vocab_file = vocabulary.keep(config, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
+    if config.task_name in EMBEDDED_TAGGING_TASKS:
+        return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
+    task = embedded_task.load(config.task_name)
+    data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    (held_out,) = data.evaluate.values()
+    print(
+        f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
+        f"Start: {_start(config)}."
+    )
+
+    def baselines():
+        return {
+            "majority class": data.majority(),
+            "bag of words": bag_of_words.accuracy(data.train, held_out, 2, vocab_size),
+        }
+
+    return ClassificationData(bert_config, data, baselines)
+
+
+def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
+    task = embedded_tags.load()
+    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    print(
+        f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
+        f"out. Start: {_start(config)}."
+    )
+    return _with_usual_tags(bert_config, data, task.train, task.held_out)
+
+
+def _start(config):
+    return config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"

@@ -1,0 +1,199 @@
+"""Fine-tuning to label texts: the runs of run_classifier.py."""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.command_line import flags
+from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
+from bert_estimator.jobs import vocabulary
+from bert_estimator.jobs.fine_tuning import classification_data, classification_export, seeds
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.jobs.fine_tuning.classification_data import ClassificationData
+from bert_estimator.jobs.fine_tuning.job import FineTuning, write_lines
+from bert_estimator.jobs.fine_tuning.text_export import TextParts
+from bert_estimator.model_fns import (
+    classification,
+    classification_report,
+    fine_tuning,
+    report_summaries,
+    tagging,
+    update,
+)
+from bert_estimator.storage import remote
+
+
+def run(configs: Sequence[ClassificationConfig]) -> None:
+    """Runs the configurations of `classification_config.resolve`; see `seeds.run_all`."""
+    seeds.run_all(Classification, configs)
+
+
+class Classification(FineTuning):
+    """Runs the fine-tuning of a `ClassificationConfig`."""
+
+    ignores_padding = True
+
+    @staticmethod
+    def load(config: ClassificationConfig) -> ClassificationData:
+        return classification_data.load(config)
+
+    @staticmethod
+    def model_fn(
+        config: ClassificationConfig,
+        data: ClassificationData,
+        network: fine_tuning.Network,
+        rule: update.UpdateRule | None,
+    ) -> Callable[..., tpu.TPUEstimatorSpec]:
+        task = data.task
+        flags.check(
+            not task.is_pair or data.bert_config.type_vocab_size > 1,
+            "bert_config_file",
+            config.bert_config_file,
+            "has type_vocab_size 1, but pairs of texts have 2 segments; give a network that was "
+            "made for pairs",
+        )
+        num_labels = len(task.labels) or 1
+        weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
+        flags.check(
+            not weights
+            or (len(weights) == num_labels and task.kind in ("classification", "tagging")),
+            "class_weights",
+            config.class_weights,
+            f"must be a number for each of the labels {', '.join(task.labels)}",
+        )
+        reports = task.kind in classification_report.KINDS
+        # F1 of MRPC and QQP is of "1", wherever a network has it.
+        positive = task.labels.index("1") if "f1" in task.metrics else 1
+        of_head = (task.kind, num_labels, task.metrics, weights or None, reports, positive)
+        head = (
+            tagging.TaggingHead(*of_head, labels=task.labels)
+            if task.kind == "tagging"
+            else classification.Head(*of_head)
+        )
+        return classification.model_fn_builder(network, head, rule)
+
+    def task(self) -> dict[str, Any]:
+        """Returns the contents of task.json, which tells a reader of the weights their task:
+
+        kind            one of `choices.TASK_KINDS`
+        labels          in the order of the outputs' columns
+        is_pair         whether an example is a pair of texts
+        vocab_file      name of the vocabulary beside it; vocab.model is a SentencePiece model
+        do_lower_case   whether text is lower-cased
+        strip_accents   whether accents are taken away; null: as is usual with do_lower_case
+        max_seq_length  the length in tokens to which examples are cut
+        """
+        task = self._data.task
+        return {
+            "kind": task.kind,
+            "labels": task.labels,
+            "is_pair": task.is_pair,
+            "vocab_file": vocabulary.name_in_run(task.vocab_file),
+            **task.casing._asdict(),
+            "max_seq_length": self._config.max_seq_length,
+        }
+
+    def head(self) -> tuple[str, ...]:
+        # Tags are predicted from the tokens, without the pooler.
+        pooler = () if self._data.task.kind == "tagging" else (f"{POOLER}dense/kernel",)
+        return (CLASSIFIER, *pooler)
+
+    def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
+        """Evaluates on all files of the task.
+
+        Returns:
+          A dict of metric -> value; the task's first metric comes first. Metrics of the first file
+          have their own names; before names of metrics of the other files stands the name of the
+          file.
+        """
+        results: dict[str, Any] = {}
+        self._reports = {}
+        for name, features in self._data.task.evaluate.items():
+            metrics = self.evaluate_on(features, checkpoint, name or None)
+            if self._data.task.kind in classification_report.KINDS:
+                names = set(classification_report.NAMES) & set(metrics)
+                counted = {key: metrics.pop(key) for key in names}
+                self._reports[name] = counted
+                self._write_summaries(name or None, metrics["global_step"], counted)
+            if not results:
+                first = self._data.task.metrics[0]
+                results = {first: metrics[first], **metrics}
+                continue
+            # The spec's loss, a mean over batches, and the step are reported once.
+            del metrics["loss"], metrics["global_step"]
+            results.update({f"{name}_{key}": value for key, value in metrics.items()})
+        return results
+
+    def evaluation_digest(self) -> str:
+        task = self._data.task
+        digests = [features.digest().hex() for features in task.evaluate.values()]
+        return hashlib.sha256(repr((task.metrics[0], digests)).encode()).hexdigest()
+
+    def _write_summaries(self, name, step, counted):
+        """Writes the report of an evaluation beside its other events."""
+        task = self._data.task
+        values = report_summaries.summaries(task.kind, task.labels, counted)
+        with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
+            writer = tf.summary.FileWriterCache.get(self._run.estimator.eval_dir(name))
+        writer.add_summary(tf.Summary(value=values), step)
+        writer.flush()
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluates as every script does; and writes eval_report.tsv, which tells more of each
+        label, as `classification_report.lines` says, for each file of the task."""
+        results = super().evaluate()
+        task = self._data.task
+        for name, counted in self._reports.items():
+            file = f"eval_report{name and '_' + name}.tsv"
+            path = os.path.join(self._config.output_dir, file)
+            write_lines(path, classification_report.lines(task.kind, task.labels, counted))
+            shown = remote.shown(path)
+            print(f"Precision and recall of each label, confusions and calibration: {shown}")
+        return results
+
+    def predict(self) -> None:
+        """Writes test_results.tsv, which has a line for each example, in order.
+
+        A line has the probabilities of the labels with tabs between them, or the number; with
+        --prediction_header, the first line has the labels, or "number". Predicted
+        tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
+        """
+        task = self._data.task
+        for name, features in task.predict.items():
+            rows = self.predictions_of(features)
+            path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}")
+            if task.write_tags:
+                path += task.tags_extension
+                write_lines(path, task.write_tags(_tags(task, features, rows)))
+                what = f"{features.num_sentences} sentences with their tags"
+            else:
+                path += ".tsv"
+                header = [
+                    "\t".join(map(classification_report.cell, task.labels or ["number"]))
+                ] * self._config.prediction_header
+                write_lines(path, itertools.chain(header, map(_as_line, rows)))
+                probabilities = f"probabilities of {', '.join(task.labels)}"
+                what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
+            print(f"Predictions: {remote.shown(path)} ({what})")
+
+    def takes_text(self) -> bool:
+        return classification_export.takes_text(self._config, self._data.task)
+
+    def text_parts(self) -> TextParts:
+        return classification_export.text_parts(self._config, self._data.task)
+
+
+def _tags(task, features, predictions):
+    """Returns the predicted tags of the words of each sentence."""
+    numbers = features.by_sentence([row["logits"].argmax(axis=-1) for row in predictions])
+    return [[task.labels[number] for number in sentence] for sentence in numbers]
+
+
+def _as_line(prediction):
+    values = prediction.get("probabilities", prediction["logits"])
+    return "\t".join(str(float(value)) for value in values)

@@ -1,0 +1,147 @@
+"""The configuration of run_squad.py: its flags, and their checks.
+
+Names, meanings and defaults of the flags are google-research/bert's. This module does not import
+TensorFlow, so wrong flags are reported before it is loaded.
+"""
+
+import dataclasses
+
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.fine_tuning.config import (
+    FineTuningConfig,
+    runs_of,
+    start_of_main_job,
+    with_plan,
+)
+from bert_estimator.recipes import embedded_answers
+from bert_estimator.recipes.answer_plans import RECIPES
+
+_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringConfig(FineTuningConfig):
+    """A run of run_squad.py, with one seed."""
+
+    output_dir: str = flags.field(
+        "runs/squad",
+        "Write checkpoints, events, metrics, curves and answers into this directory.",
+        may_differ=True,
+    )
+    recipe: str | None = flags.field(
+        None,
+        f"Take the settings of a paper: {' or '.join(RECIPES)}. Other flags come first.",
+        may_differ=True,  # the settings themselves may not
+    )
+    train_file: str | None = flags.field(
+        None,
+        "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
+        eval_may_differ=True,
+    )
+    eval_file: str | None = flags.field(
+        None, "Evaluate on the questions of such a file.", may_differ=True
+    )
+    predict_file: str | None = flags.field(
+        None, "Predict the answers of such a file; it needs no answers.", may_differ=True
+    )
+    version_2_with_negative: bool = flags.field(
+        False, "Allow questions without answer, as SQuAD 2.0 has them."
+    )
+    max_seq_length: int = flags.field(
+        384, "Set the length of a question with a window of its context, in tokens."
+    )
+    doc_stride: int = flags.field(
+        128, "Start each window so many tokens of the context after the window before it."
+    )
+    max_query_length: int = flags.field(64, "Cut questions to this many tokens.")
+    n_best_size: int = flags.field(
+        20,
+        "Look at this many starts and ends of each window, and keep as many answers.",
+        may_differ=True,
+    )
+    max_answer_length: int = flags.field(
+        30, "Give answers of at most this many tokens.", may_differ=True
+    )
+    null_score_diff_threshold: float = flags.field(
+        0.0,
+        "Say that there is no answer if its score is above the best answer's by more than this.",
+        may_differ=True,
+    )
+    do_predict: bool = flags.field(
+        False,
+        "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
+        may_differ=True,
+    )
+
+    def check(self) -> None:
+        """Checks all that can be checked before TensorFlow is loaded.
+
+        Raises:
+          FlagError: it names the flag, what is allowed, and what to do.
+        """
+        if self.embedded:
+            name = "bert_config_file"
+            rule = "the embedded questions have a network of their own; leave it out, or give files"
+            flags.check(not self.is_given(name), name, getattr(self, name), rule)
+        super().check()
+        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
+            flags.check_positive(name, getattr(self, name))
+        least = self.max_query_length + _SPECIAL_TOKENS + 1
+        flags.check(
+            self.max_seq_length >= least,
+            "max_seq_length",
+            self.max_seq_length,
+            f"must be at least {least}, so that a token of the context has room beside "
+            f"--max_query_length={self.max_query_length} and {_SPECIAL_TOKENS} special tokens",
+        )
+        room = _room(self.max_seq_length, self.max_query_length)
+        flags.check(
+            self.doc_stride <= room,
+            "doc_stride",
+            self.doc_stride,
+            f"must be at most {room}, the tokens of the context beside the longest question: "
+            "windows would not overlap",
+        )
+        self.check_network_and_directory()
+
+
+def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
+    """Parses and checks a command line.
+
+    Returns:
+      The configurations of the runs, one for each seed.
+
+    Raises:
+      FlagError: it names the flag, what is allowed, and what to do.
+    """
+    settings, sources = read_command_line(QuestionAnsweringConfig, argv)
+    recipe = settings["recipe"]
+    if recipe is not None:
+        flags.check_choice("recipe", recipe, tuple(RECIPES))
+        for name, given in RECIPES[recipe].items():
+            source = dataclasses.replace(given.source, recipe=recipe)
+            with_plan(settings, sources, {name: given.value}, source)
+    is_embedded = not any(
+        sources[name] == provenance.FLAG for name in QuestionAnsweringConfig.DATA_FLAGS
+    )
+    if is_embedded:
+        flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
+        with_plan(settings, sources, embedded_answers.FLAGS | start_of_main_job(settings, sources))
+    _fit_stride(settings, sources)
+    settings["optimizer"] = settings["optimizer"] or "adamw"
+    config = QuestionAnsweringConfig(**settings, embedded=is_embedded, sources=sources)
+    return runs_of(config)
+
+
+def _room(max_seq_length, max_query_length):
+    """Returns how many tokens of a context a window has beside the longest question."""
+    return max_seq_length - max_query_length - _SPECIAL_TOKENS
+
+
+def _fit_stride(settings, sources):
+    """Halves the room of a window for a stride that nobody asked for, if that stride is longer."""
+    room, stride = _room(settings["max_seq_length"], settings["max_query_length"]), "doc_stride"
+    if sources[stride] != provenance.FLAG and 0 < room < settings[stride]:
+        sources[stride] = dataclasses.replace(sources[stride], scaled_from=settings[stride])
+        settings[stride] = max(1, room // 2)

@@ -1,0 +1,163 @@
+"""What question answering reads: the network, the windows of questions, and baselines."""
+
+import dataclasses
+from collections.abc import Callable
+
+from bert_estimator import tokenization
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags
+from bert_estimator.jobs import estimator, vocabulary
+from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.recipes import embedded_answers
+from input_pipelines.embedded import embedded_questions
+from input_pipelines.tasks import squad_files, squad_metrics
+from input_pipelines.tasks.answers import Search
+from input_pipelines.tasks.squad_files import Question
+from input_pipelines.tasks.windows import Windows
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionAnsweringData:
+    """Holds the windows of the questions, and the network that fits them.
+
+    Attributes:
+      bert_config: the network.
+      vocab_file: the vocabulary of the windows.
+      casing: what happens to the capitals and accents of their text.
+      train, evaluate, predict: the windows, or None if the configuration does not ask for them.
+      baselines: function without arguments that returns a dict of name -> F1 on `evaluate`.
+    """
+
+    bert_config: BertConfig
+    vocab_file: str
+    casing: tokenization.Casing
+    train: Windows | None
+    evaluate: Windows | None
+    predict: Windows | None
+    baselines: Callable[[], dict[str, float]]
+    baseline_metric: str = "f1"
+
+    def digest(self) -> str:
+        """Returns a hash of the training data; "" without it."""
+        return "" if self.train is None else self.train.digest().hex()
+
+
+def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
+    """Reads the network and the questions that a configuration names.
+
+    Raises:
+      FlagError: a file is wrong, or does not fit the others.
+    """
+    return _load_embedded(config) if config.embedded else _load_files(config)
+
+
+def search_of(config: QuestionAnsweringConfig) -> Search:
+    """Returns how the answers of a configuration are searched."""
+    return Search(
+        config.n_best_size,
+        config.max_answer_length,
+        config.version_2_with_negative,
+        config.null_score_diff_threshold,
+    )
+
+
+def _load_files(config):
+    config = vocabulary.completed(config)
+    bert_config = estimator.read_bert_config(config)
+    _check_network(config, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
+    is_run = not config.compile_only
+
+    def windows(flag, is_read, needs_answers, is_training=False):
+        if not is_read:
+            return None
+        path, version_2 = getattr(config, flag), config.version_2_with_negative
+        with flags.named(flag):
+            questions = squad_files.read(path, needs_answers, version_2)
+            if needs_answers:
+                questions = squad_files.located(questions, path)
+            if is_training:
+                questions = squad_files.answerable(questions, path)
+            result = _windows(config, questions, tokenizer, path)
+        if needs_answers and result.num_lost:
+            print(
+                f"{path}: the answers of {result.num_lost} of {len(questions)} questions do not "
+                "have tokens in the context; in the loss they count as no answer."
+            )
+        return result
+
+    train = windows("train_file", config.do_train or config.compile_only, True, is_training=True)
+    evaluate = windows("eval_file", is_run and config.evaluates(), True)
+    predict = windows("predict_file", is_run and config.do_predict, False)
+
+    def baselines():
+        if not config.version_2_with_negative:
+            return {}
+        return {"no answer": _f1(evaluate.questions, {})}
+
+    return QuestionAnsweringData(
+        bert_config, config.vocab_file, tokenizer.casing, train, evaluate, predict, baselines
+    )
+
+
+def _load_embedded(config):
+    bert_config = BertConfig(vocab_size=embedded_answers.VOCAB_SIZE, **embedded_answers.BERT_CONFIG)
+    _check_network(config, bert_config)
+    vocab_file = vocabulary.keep(config, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
+    questions = embedded_questions.load()
+    train, held_out = (
+        _windows(config, side, tokenizer, "the embedded questions")
+        for side in (questions.train, questions.held_out)
+    )
+    start = config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
+    print(
+        f"Questions on docstrings: {len(train.questions)} to train on, {len(held_out.questions)} "
+        f"held out. Start: {start}."
+    )
+
+    def baselines():
+        sentences = embedded_questions.nearest_sentences(held_out.questions)
+        return {
+            "no answer": _f1(held_out.questions, {}),
+            "nearest sentence": _f1(held_out.questions, sentences),
+        }
+
+    return QuestionAnsweringData(
+        bert_config, vocab_file, tokenizer.casing, train, held_out, held_out, baselines
+    )
+
+
+def _check_network(config, bert_config):
+    estimator.check_sizes(config, bert_config)
+    flags.check(
+        bert_config.type_vocab_size > 1,
+        "bert_config_file",
+        config.bert_config_file,
+        "has type_vocab_size 1, but a question and its context are 2 segments; give a network that "
+        "was made for pairs",
+    )
+
+
+def _windows(
+    config: QuestionAnsweringConfig,
+    questions: list[Question],
+    tokenizer: tokenization.Tokenizer,
+    path: str,
+) -> Windows:
+    """Makes windows, and prints what they leave out."""
+    windows = Windows(
+        questions, tokenizer, config.max_seq_length, config.doc_stride, config.max_query_length
+    )
+    if windows.num_cut:
+        print(
+            f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
+            f"--max_query_length={config.max_query_length} tokens."
+        )
+    return windows
+
+
+def _f1(questions, predictions):
+    """Returns the F1 of predictions, id -> text; a question without prediction gets no answer."""
+    golds = {question.id: question.golds() for question in questions}
+    return squad_metrics.evaluate(dict.fromkeys(golds, "") | predictions, golds, True)["f1"]

@@ -1,0 +1,1 @@
+"""What run_pretraining.py runs."""

@@ -1,0 +1,225 @@
+"""Finds the records that pretraining reads, the user's or the embedded corpus, and checks them."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tokenization
+from bert_estimator.cluster import hosts
+from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
+from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.recipes import embedded
+from bert_estimator.system import json_files
+from input_pipelines.creation import held_out
+from input_pipelines.embedded import default_data
+from input_pipelines.records import (
+    manifest,
+    packed_records,
+    pretraining_features,
+    record_reader,
+    unigram,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """Records to train and to evaluate on.
+
+    Attributes:
+      train_files, eval_files: the records' files or patterns, as `pretraining_input` takes them.
+      num_eval_records: how many records there are to evaluate on.
+      digest, eval_digest: hashes of the records to train and to evaluate on.
+      is_held_out: whether the records to evaluate on are other records than the training records.
+      vocab_file: the vocabulary that made the training records, or None if it is not known.
+      casing: what happened to the capitals and accents of the training records' text, or None if
+        it is not known.
+      vocab_sha256: the checksum of the vocabulary that made the training records, or None if it is
+        not known.
+      token_counts: how often each token occurs in training, an array [vocab_size]; None if it is
+        not known.
+    """
+
+    train_files: str | Sequence[str]
+    eval_files: str | Sequence[str]
+    num_eval_records: int
+    digest: str
+    eval_digest: str
+    is_held_out: bool
+    vocab_file: str | None = None
+    casing: tokenization.Casing | None = None
+    vocab_sha256: str | None = None
+    token_counts: Any = None
+
+    def baseline(self, max_records: int, max_bad_records: int) -> dict[str, float]:
+        """Returns the masked-LM loss of a model that only knows how frequent each token is.
+
+        Args:
+          max_records: how many of the records to evaluate on are read, from the first.
+          max_bad_records: how many of them may be left out.
+
+        Returns:
+          A dict of metric -> float; empty if the frequencies are not known.
+        """
+        if self.token_counts is None:
+            return {}
+        loss = unigram.unigram_cross_entropy(
+            self.eval_files, self.token_counts, max_records, max_bad_records
+        )
+        return {"unigram_baseline": loss}
+
+    def evaluated(self) -> str:
+        """Returns a sentence that says which records are evaluated on."""
+        number = f"{self.num_eval_records:,} records"
+        if self.is_held_out:
+            files = self.eval_files
+            names = files if isinstance(files, str) else ", ".join(files)
+            return f"Evaluation reads held-out records: {number} of {names}."
+        return (
+            f"Evaluation reads the {number} that are trained on: there are no held-out records. "
+            "--eval_fraction of create_pretraining_data makes them, --eval_input_file names them."
+        )
+
+
+def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
+    """Finds the records of a configuration, and makes records of the embedded corpus.
+
+    Args:
+      config: a `PretrainingConfig`.
+      vocab_size: the size of the network's vocabulary.
+      may_replace: whether to replace records of the embedded corpus that were made with other
+        settings.
+
+    Returns:
+      `PretrainingData`.
+
+    Raises:
+      FlagError: the records do not fit the flags, the network or each other.
+    """
+    made = None
+    train_files, eval_files = config.input_file, config.eval_input_file
+    if config.embedded:
+        with flags.named("output_dir"), hosts.chief_first():
+            made = default_data.make(
+                os.path.join(config.output_dir, "data"),
+                max_seq_length=config.max_seq_length,
+                max_predictions_per_seq=config.max_predictions_per_seq,
+                may_replace=may_replace,
+                **embedded.DATA,
+            )
+        train_files, eval_files = made.train_files, made.held_out_files
+    records = _open(config, vocab_size, "input_file", train_files)
+    flag, token_counts = "eval_input_file", None
+    if config.do_eval or config.evaluates_while_training():
+        with flags.named("input_file"):
+            if not eval_files:
+                flag, eval_files = "input_file", held_out.find(records.files)
+            token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
+    eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
+    _check_one_vocabulary("input_file", train_files, records.files, "each other")
+    if not config.eval_input_file:
+        _warn_of_text_on_both_sides(records.files)
+    both = [*records.files, *eval_records.files]
+    _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
+    needs_vocabulary = config.do_train or config.init_checkpoint
+    return PretrainingData(
+        train_files,
+        eval_files or train_files,
+        eval_records.num_records,
+        manifest.digest(records.files),
+        manifest.digest(eval_records.files),
+        set(records.files).isdisjoint(eval_records.files),
+        _vocabulary(config, vocab_size, records.files) if needs_vocabulary else None,
+        next(iter(manifest.casings(records.files)), None),
+        next(iter(manifest.vocabularies(records.files)), None),
+        token_counts,
+    )
+
+
+def check_evaluated(config: PretrainingConfig, data: PretrainingData) -> None:
+    """Checks that the records are of the vocabulary of the run that is evaluated.
+
+    Raises:
+      FlagError: the files beside its checkpoints say that they are not.
+    """
+    path, casing = config.output_dir, None
+    task_file = os.path.join(path, NETWORK_FILES[1])
+    if os.path.exists(task_file):
+        with flags.named("output_dir"):
+            task = json_files.read(task_file)
+        if task.get("do_lower_case") is not None:
+            casing = tokenization.Casing(task["do_lower_case"], task.get("strip_accents"))
+    vocab_file = RunDirectory(path).vocab_file()
+    learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
+    rule = (
+        "its records were made with another vocabulary, --do_lower_case or --strip_accents than "
+        f"{path} learned"
+    )
+    for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
+        flags.check(None in pair or pair[0] == pair[1], "input_file", config.input_file, rule)
+
+
+def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
+    """Checks that all stages of a recipe have records of one vocabulary.
+
+    Raises:
+      FlagError: a stage has another vocabulary or casing than the stage before it.
+    """
+    for (_, before), (config, data) in itertools.pairwise(stages):
+        for name in ("vocab_sha256", "casing"):
+            values = {getattr(before, name), getattr(data, name)} - {None}
+            rule = (
+                "its records were made with another vocabulary, --do_lower_case or "
+                "--strip_accents than the records of the stage before"
+            )
+            flags.check(len(values) < 2, "input_file", config.input_file, rule)
+
+
+def _warn_of_text_on_both_sides(record_files):
+    with flags.named("input_file"):
+        warning = held_out.disagreement(record_files)
+    if warning:
+        tf.logging.warning("%s", warning)
+
+
+def _check_one_vocabulary(flag, value, files, others):
+    is_one = len(manifest.vocabularies(files)) < 2 and len(manifest.casings(files)) < 2
+    rule = f"its records and {others} were not made with one vocabulary and casing"
+    flags.check(is_one, flag, value, rule)
+
+
+def _vocabulary(config, vocab_size, record_files):
+    """Returns the path of the vocabulary to keep with the run, or None if it is not known."""
+    vocab_file = config.vocab_file
+    if vocab_file is None:
+        with flags.named("input_file"):
+            return manifest.find_vocabulary(record_files)
+    with flags.named("vocab_file"):
+        size = tokenization.open_tokenizer(vocab_file, None).vocab_size
+    flags.check(
+        size <= vocab_size,
+        "vocab_file",
+        vocab_file,
+        f"has {size} tokens, but the network only {vocab_size}; give the vocabulary that the "
+        "records were made with",
+    )
+    flags.check(
+        manifest.vocabularies(record_files) <= {manifest.sha256_of_file(vocab_file)},
+        "vocab_file",
+        vocab_file,
+        "is not the vocabulary that the records were made with; give that one, or leave it out",
+    )
+    return vocab_file
+
+
+def _open(config, vocab_size, flag, files):
+    with flags.named(flag):
+        records = pretraining_features.open_pretraining_records(
+            files, config.max_seq_length, config.max_predictions_per_seq, vocab_size
+        )
+        packed_records.open_packing(records.files, seed=None)  # for its errors, before step 0
+    return records

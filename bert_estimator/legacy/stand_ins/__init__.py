@@ -1,0 +1,1 @@
+"""What stands for modules of TensorFlow 1 that no longer exist."""

@@ -1,0 +1,218 @@
+"""The fine-tuning `model_fn`: one label, several labels or a number for a text or a pair of texts.
+
+`bert_estimator.model_fns.tagging` has the head for labels of words.
+
+Letters: B examples of one core's batch, F sequence length, H hidden size, L labels.
+
+Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
+`is_real_example` int32 [B], 0 for examples that only pad a batch and do not count, may be absent;
+`label_ids`, which prediction does not need, depends on the kind of the task:
+
+    classification   int32 [B], the number of the label
+    multi_label      int32 [B, L], 1 for each label that holds
+    regression       float32 [B], the number itself
+
+The head is google-research/bert's: `output_weights` [L, H], `output_bias` [L] on the pooled first
+token (Devlin et al., 2018, section 4.1), with dropout 0.1 in training.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import modeling, tpu
+from bert_estimator.layers import embeddings
+from bert_estimator.model_fns import classification_report, update
+from bert_estimator.model_fns.fine_tuning import Network
+from bert_estimator.model_fns.metrics import METRICS, Examples, Metric
+from bert_estimator.precision import scope, to_float32
+
+_DROPOUT = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """Says what the head of the network predicts of an example, and how predictions are scored.
+
+    Attributes:
+      kind: one of `choices.TASK_KINDS`.
+      num_labels: L; 1 for regression.
+      metrics: the keys of `metrics.METRICS` that an evaluation reports; each must suit the kind.
+      class_weights: if each label is one of several, a factor for each of the L labels; the loss
+        is then the mean weighted by the factors. None means 1 for each.
+      reports: whether an evaluation also returns the arrays of `classification_report.counts`.
+      positive: see `metrics.Examples`.
+    """
+
+    kind: str
+    num_labels: int
+    metrics: tuple[str, ...] = ()
+    class_weights: tuple[float, ...] | None = None
+    reports: bool = False
+    positive: int = 1
+
+    def new_variables(self) -> str:
+        """Returns a pattern of the variables that may be missing in `init_checkpoint`."""
+        return "output_weights|output_bias"
+
+    def input_of(self, model: modeling.BertModel) -> tf.Tensor:
+        """Returns what the logits are computed from: [B, ..., H] in the compute dtype."""
+        return model.get_pooled_output()
+
+    def weights_of(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns float32 [B, ...]: 1 for each label that counts, and 0 for padding."""
+        return update.example_weights(features)
+
+    def is_one_of_several(self) -> bool:
+        """Returns whether each label is one of L, so that the softmax tells its probabilities."""
+        return self.kind == "classification"
+
+    def eval_metrics(
+        self, features: dict[str, tf.Tensor], logits: tf.Tensor, losses: tf.Tensor
+    ) -> tuple[Callable[..., dict[str, Metric]], dict[str, tf.Tensor]]:
+        """Returns (function, its arguments), the `eval_metrics` of the spec.
+
+        Args:
+          features: the features of an evaluation.
+          logits: float32 [B, ..., L].
+          losses: float32 [B, ...], the loss of each label.
+        """
+        tensors = {
+            "logits": logits,
+            "label_ids": features["label_ids"],
+            "losses": losses,
+            "weights": self.weights_of(features),
+        }
+        return self._metric_fn, tensors
+
+    def _metric_fn(self, logits, label_ids, losses, weights):
+        examples = Examples(label_ids, logits, weights, self.positive)
+        results = {name: METRICS[name](examples) for name in self.metrics}
+        if self.reports:
+            results |= classification_report.counts(self.kind, examples)
+        return {**results, "mean_loss": mean_loss(losses, weights)}
+
+
+def mean_loss(losses: tf.Tensor, weights: tf.Tensor) -> Metric:
+    """Computes the mean loss over labels; the loss of the spec is a mean over batches."""
+    return tf.metrics.mean(losses, weights)
+
+
+def model_fn_builder(
+    network: Network, head: Head, rule: update.UpdateRule | None = None
+) -> Callable[..., tpu.TPUEstimatorSpec]:
+    """Returns the `model_fn` for `TPUEstimator`.
+
+    The loss is the mean over the examples of the global batch, or over their words (tagging):
+    cross-entropy in nats of the softmax (classification, tagging) or of the sigmoids, averaged over
+    the labels (multi_label), or the squared error (regression). Predictions are `logits`, float32
+    [B, L], or [B, F, L] for tagging, and, except for regression, `probabilities` of this shape.
+
+    Args:
+      network: the network, and its initial weights.
+      head: `Head`.
+      rule: `update.UpdateRule`; only training needs it.
+
+    Raises:
+      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
+    """
+
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        if mode == tpu.ModeKeys.TRAIN:
+
+            def make_loss_fn(step):
+                return _loss_fn(network, head, features, step)
+
+            scaffold_fn = network.scaffold_fn(head.new_variables())
+            return rule.train_spec(make_loss_fn, features, scaffold_fn)
+        logits = _logits(network, head, features, None)
+        if mode == tpu.ModeKeys.PREDICT:
+            return tpu.TPUEstimatorSpec(mode, predictions=_predictions(head, logits))
+        losses = _losses(head, logits, features["label_ids"])
+        weights = head.weights_of(features) * _class_weights(head, features)
+        return tpu.TPUEstimatorSpec(
+            mode,
+            loss=update.global_mean(losses, weights),
+            eval_metrics=head.eval_metrics(features, logits, losses),
+            # An evaluation before the first step needs these weights. If the model's own directory
+            # has a checkpoint, the evaluation reads that instead.
+            scaffold_fn=network.scaffold_fn(head.new_variables(), log=tf.logging.debug),
+        )
+
+    return model_fn
+
+
+def _logits(network, head, features, dropout):
+    """Returns the head's logits, float32 [B, ..., L]; without `dropout`, as outside of training."""
+    with scope(network.precision):
+        model = network.build(features, dropout)
+        hidden = head.input_of(model)
+        if dropout is not None:
+            hidden = dropout(hidden, _DROPOUT)
+        width = hidden.shape.as_list()[-1]
+        # The dimensions between B and L: F if each token has logits.
+        outer = [embeddings.length_of(hidden)] if hidden.shape.rank == 3 else []
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            weights = modeling.weight(
+                "output_weights",
+                [head.num_labels, model.config.hidden_size],
+                model.config.initializer_range,
+            )
+            bias = tf.get_variable(
+                "output_bias", [head.num_labels], tf.float32, initializer=tf.zeros_initializer()
+            )
+        logits = tf.matmul(tf.reshape(hidden, [-1, width]), weights, transpose_b=True)
+    logits = tf.nn.bias_add(to_float32(logits), bias)
+    return tf.reshape(logits, [-1, *outer, head.num_labels])
+
+
+def _predictions(head, logits):
+    if head.kind == "regression":
+        return {"logits": logits}
+    to_probabilities = tf.nn.softmax if head.is_one_of_several() else tf.nn.sigmoid
+    return {"logits": logits, "probabilities": to_probabilities(logits)}
+
+
+def _losses(head, logits, label_ids):
+    """Returns the loss of each label, float32 [B, ...], before the label's weight is applied."""
+    if head.is_one_of_several():
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
+    labels = tf.cast(label_ids, tf.float32)
+    if head.kind == "multi_label":
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(losses, axis=-1)
+    return tf.square(logits[:, 0] - labels)
+
+
+def _class_weights(head, features):
+    """Returns the factor of each label's loss, float32 [B, ...]; or 1 for all."""
+    if head.class_weights is None:
+        return 1.0
+    return tf.gather(tf.constant(head.class_weights, tf.float32), features["label_ids"])
+
+
+def _loss_fn(network, head, features, step):
+    """Returns the function of a micro-batch that gives its share of the global batch's loss."""
+    weights = head.weights_of(features)
+    num_labelled = update.global_sum(weights)
+    total = num_labelled
+    if head.class_weights is not None:  # their sum may be below 1, and may be 0
+        total = tpu.cross_replica_sum(tf.reduce_sum(weights * _class_weights(head, features)))
+    dropout_of = network.dropout_of(features, step)
+
+    def loss_fn(micro_features, first_row):
+        logits = _logits(network, head, micro_features, dropout_of(first_row))
+        label_ids = micro_features["label_ids"]
+        micro_weights = head.weights_of(micro_features)
+        losses = _losses(head, logits, label_ids) * micro_weights
+        loss = tf.reduce_sum(losses * _class_weights(head, micro_features))
+        loss = tf.math.divide_no_nan(loss, total)
+        if not head.is_one_of_several():
+            return loss, {}
+        correct = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), label_ids)
+        correct = tf.reduce_sum(tf.cast(correct, tf.float32) * micro_weights)
+        return loss, {"accuracy": correct / num_labelled}
+
+    return loss_fn

@@ -1,0 +1,166 @@
+"""What an evaluation says of each label: precision, recall, confusions, calibration.
+
+`counts` are metrics of an evaluation, summed batch by batch; `lines` is the report made of them.
+`report_summaries` shows it in TensorBoard.
+
+Letters: N examples (words, for tagging), L labels, K bins of probability, T thresholds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.model_fns.metrics import Examples, Metric, Total
+
+NUM_BINS = 10
+MOST_CURVES = 50  # Nobody looks at more curves, and the events would grow by megabytes.
+NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own curves
+
+CONFUSION, CALIBRATION, THRESHOLDS = NAMES = ("confusion", "calibration", "thresholds")
+# Kinds of heads whose labels have probabilities.
+KINDS = ("classification", "multi_label", "tagging")
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+
+def counts(kind: str, examples: Examples) -> dict[str, Metric]:
+    """Computes what a report is made of.
+
+    Args:
+      kind: one of KINDS.
+      examples: the batch.
+
+    Returns:
+      A dict of metrics, float64: "confusion" [L, L], examples by label and predicted label, or
+      [L, 2, 2] for multi_label, by whether the label holds and is predicted; "calibration" [K, 3],
+      by the probability of what is predicted: number, sum of the probabilities, and number of
+      right predictions (for multi_label every label of an example is a prediction); and, for at
+      most MOST_CURVES labels, "thresholds" [T, L, 2], the numbers of examples without and with the
+      label, by the last threshold that the label's probability reaches.
+    """
+    label_ids, logits, weights = examples.label_ids, examples.logits, examples.weights
+    num_labels = logits.shape.as_list()[1]
+    if kind != "multi_label":
+        predicted = tf.argmax(logits, -1, output_type=tf.int32)
+        probabilities = tf.nn.softmax(logits)
+        right = tf.equal(predicted, label_ids)
+        holds = tf.one_hot(label_ids, num_labels, on_value=True, off_value=False)
+        return {
+            CONFUSION: examples.confusion,
+            CALIBRATION: _calibration(tf.reduce_max(probabilities, axis=-1), right, weights),
+            **_thresholds(probabilities, holds, weights),
+        }
+    holds, predicted = label_ids > 0, logits > 0
+    thresholds = _thresholds(tf.sigmoid(logits), holds, weights)
+    weights = tf.tile(weights[:, tf.newaxis], [1, num_labels])
+    pairs = [
+        [tf.logical_and(tf.equal(holds, a), tf.equal(predicted, b)) for b in (False, True)]
+        for a in (False, True)
+    ]
+    batch = [[tf.reduce_sum(tf.cast(x, tf.float64) * tf.cast(weights, tf.float64), 0)
+              for x in row] for row in pairs]  # fmt: skip
+    total = Total([num_labels, 2, 2])
+    return {
+        CONFUSION: (total.value, total.add(tf.transpose(tf.stack(batch), [2, 0, 1]))),
+        CALIBRATION: _calibration(tf.sigmoid(tf.abs(logits)), tf.equal(holds, predicted), weights),
+        **thresholds,
+    }
+
+
+def _calibration(probability, right, weights):
+    """Returns the metric of predictions by their probability: [K, 3]."""
+    bins = tf.minimum(tf.cast(tf.reshape(probability, [-1]) * NUM_BINS, tf.int32), NUM_BINS - 1)
+    weights = tf.cast(tf.reshape(weights, [-1, 1]), tf.float64)
+    columns = [tf.ones_like(probability), probability, tf.cast(right, tf.float32)]
+    columns = tf.stack([tf.reshape(tf.cast(x, tf.float64), [-1]) for x in columns], axis=-1)
+    total = Total([NUM_BINS, 3])
+    return total.value, total.add(tf.math.unsorted_segment_sum(columns * weights, bins, NUM_BINS))
+
+
+def _thresholds(probabilities, holds, weights):
+    """Returns the metric of examples by their label's probability, [T, L, 2], by its name."""
+    num_labels = probabilities.shape.as_list()[1]
+    if num_labels > MOST_CURVES:
+        return {}
+    threshold = tf.cast(probabilities * (NUM_THRESHOLDS - 1), tf.int32)
+    threshold = tf.clip_by_value(threshold, 0, NUM_THRESHOLDS - 1)  # NaN is below 0
+    place = (threshold * num_labels + tf.range(num_labels)) * 2 + tf.cast(holds, tf.int32)
+    weights = tf.cast(weights[:, tf.newaxis], tf.float64) * tf.ones_like(place, tf.float64)
+    shape = [NUM_THRESHOLDS, num_labels, 2]
+    sums = tf.math.unsorted_segment_sum(weights, place, NUM_THRESHOLDS * num_labels * 2)
+    total = Total(shape)
+    return {THRESHOLDS: (total.value, total.add(tf.reshape(sums, shape)))}
+
+
+def lines(kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yields the lines of a report: three tables, whose cells are separated by tabs.
+
+    Tabs, ends of lines and backslashes within labels are escaped, as `cell` says.
+
+    Args:
+      kind: one of KINDS.
+      labels: the labels' names.
+      counted: the values of `counts`.
+    """
+    confusions, calibration = counted[CONFUSION], counted[CALIBRATION]
+    is_single = kind != "multi_label"
+    labels = [cell(label) for label in labels]
+    if is_single:
+        right, said = np.diag(confusions), confusions.sum(axis=0)
+        number = confusions.sum(axis=1)
+    else:
+        right, said = confusions[:, 1, 1], confusions[:, :, 1].sum(axis=1)
+        number = confusions[:, 1].sum(axis=1)
+    rows = [_share(right, said), _share(right, number), _share(2 * right, said + number), number]
+    yield "label\tprecision\trecall\tf1\tnumber"
+    for label, *values in zip(labels, *rows, strict=True):
+        yield _row(label, values)
+    # As scikit-learn counts them. (Of several labels for a text, all count.)
+    counts = np.flatnonzero(said + number) if is_single else np.arange(len(labels))
+    means = [np.mean(row[counts]) if len(counts) else 0.0 for row in rows[:3]]
+    yield _row("mean of the labels", [*means, number.sum()])
+    yield ""
+    if is_single:
+        yield "\t".join(["label \\ predicted", *labels])
+        for label, row in zip(labels, confusions, strict=True):
+            yield "\t".join([label, *(f"{count:.0f}" for count in row)])
+    else:
+        yield "label\tholds, predicted\tholds, not predicted\tpredicted only\tneither"
+        for label, table in zip(labels, confusions, strict=True):
+            cells = (table[1, 1], table[1, 0], table[0, 1], table[0, 0])
+            yield "\t".join([label, *(f"{count:.0f}" for count in cells)])
+    yield ""
+    yield "probability\tmean\tshare right\tnumber"
+    for place, (count, probability, correct) in enumerate(calibration):
+        if count:
+            name = f"{place / NUM_BINS:.1f} to {(place + 1) / NUM_BINS:.1f}"
+            yield _row(name, [probability / count, correct / count, count])
+    yield f"expected calibration error\t{calibration_error(calibration):.4f}"
+
+
+def cell(label: str) -> str:
+    """Returns a label as a cell of a table, with tabs, ends of lines and backslashes escaped.
+
+    They are written as in Python: a tab is a backslash and a t.
+    """
+    return label.translate(_ESCAPES)
+
+
+def calibration_error(calibration: np.ndarray) -> float:
+    """Returns the mean distance of the probability and the share of right predictions in a bin,
+    weighted by the bins' numbers (Guo et al., 2017, equation 5).
+
+    Args:
+      calibration: float64 [K, 3], see `counts`.
+    """
+    total = calibration[:, 0].sum()
+    return float(np.abs(calibration[:, 1] - calibration[:, 2]).sum() / total) if total else 0.0
+
+
+def _share(a, b):
+    return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
+
+
+def _row(name, values):
+    *shares, number = values
+    return "\t".join([name, *(f"{share:.4f}" for share in shares), f"{number:.0f}"])

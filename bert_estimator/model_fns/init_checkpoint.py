@@ -1,0 +1,176 @@
+"""Starting from another model's weights, and saying exactly what happened."""
+
+import re
+from collections.abc import Callable, Mapping
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import interchange
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import loading, weights_table
+from bert_estimator.interchange.network_variables import POOLER
+from bert_estimator.interchange.source import ELECTRA
+from bert_estimator.interchange.weights_table import INITIALIZED, NEW, RESTORED, UNUSED, text
+from bert_estimator.system.errors import ArgumentError
+
+
+def scaffold_fn(
+    init_checkpoint: str | None,
+    bert_config: BertConfig | None = None,
+    new_head: str | None = None,
+    allow_partial_init: bool = False,
+    log: Callable[..., None] = tf.logging.info,
+) -> Callable[[], tf.train.Scaffold] | None:
+    """Returns a `scaffold_fn` that initializes the graph's trainable variables from a checkpoint.
+
+    Only weights are read: the global step and the optimizer's slots start anew. The estimator calls
+    the function once the graph's variables are there; whether they fit is known then, before the
+    first step. A checkpoint in the model's own directory outranks these initial values.
+
+    Args:
+      init_checkpoint: what `interchange.open_source` opens: a checkpoint's path, a directory or a
+        zip archive, Google's or Hugging Face's; or None.
+      bert_config: `BertConfig` of the model, compared with the checkpoint's if the checkpoint has a
+        configuration.
+      new_head: regular expression of whole names of variables that may start anew, such as
+        r"output_(weights|bias)": the head of a new task.
+      allow_partial_init: whether any variable may start anew or stay unused.
+      log: function (format, text) that gets the table of what was initialized from where.
+
+    Returns:
+      None if `init_checkpoint` is None. The function raises ArgumentError if the checkpoint does
+      not fit the model; the scaffold's `init_fn` raises it if weights are not finite.
+    """
+    if init_checkpoint is None:
+        return None
+
+    def initialize():
+        source = open_source(init_checkpoint)
+        check_config(source, bert_config)
+        variables = {v.op.name: v for v in tf.trainable_variables()}
+        shapes = {name: v.shape.as_list() for name, v in variables.items()}
+        rows = match(source, shapes, new_head, allow_partial_init)
+        others = len(tf.global_variables()) - len(variables)
+        rows.append((f"optimizer's slots and counters: {others}", "", INITIALIZED))
+
+        def load(scaffold, session):
+            del scaffold
+            restored = [variables[name] for name, _, what in rows if what == RESTORED]
+            try:
+                bad = loading.load(source.read, restored, session)
+            except ValueError as error:
+                raise ArgumentError("init_checkpoint", str(error)) from None
+            if bad:
+                raise ArgumentError(
+                    "init_checkpoint",
+                    f"these weights are not finite: {', '.join(bad)}. Training cannot start from "
+                    "them; use an earlier checkpoint",
+                    init_checkpoint,
+                )
+            log("%s", text(f"Initial weights from {init_checkpoint}", rows))
+
+        return tf.train.Scaffold(init_fn=load)
+
+    return initialize
+
+
+def open_source(init_checkpoint: str) -> interchange.Source:
+    """Opens a checkpoint as `interchange.open_source` does.
+
+    Raises:
+      ArgumentError: it cannot be opened; the text says why.
+    """
+    try:
+        return interchange.open_source(init_checkpoint)
+    except ValueError as error:
+        raise ArgumentError("init_checkpoint", str(error)) from None
+
+
+def check_config(source: interchange.Source, bert_config: BertConfig | None) -> None:
+    """Checks what the shapes of variables do not show.
+
+    Raises:
+      ArgumentError: the checkpoint comes with the configuration of another network.
+    """
+    if bert_config is None:
+        return
+    try:
+        source.check_network(bert_config)
+    except ValueError as error:
+        raise ArgumentError("init_checkpoint", str(error)) from None
+    for key, was, value in source.differences(bert_config):
+        raise ArgumentError(
+            "init_checkpoint",
+            f"is of a network with {key}={was!r}, but the configuration of the network has "
+            f"{value!r}; change it there",
+            source.path,
+        )
+
+
+def match(
+    source: interchange.Source,
+    shapes: Mapping[str, list[int]],
+    new_head: str | None = None,
+    allow_partial_init: bool = False,
+) -> list[tuple[str, list[int] | str, str]]:
+    """Compares a checkpoint with a model.
+
+    What is unused in the checkpoint may be a head that the model lacks. Weights under a scope that
+    the model has, such as the weights of further layers, are a mistake.
+
+    Args:
+      source: `interchange.Source`.
+      shapes: name -> shape of the model's trainable variables.
+      new_head, allow_partial_init: as in `scaffold_fn`.
+
+    Returns:
+      The rows of the table: list of (name, shape, RESTORED, NEW or UNUSED).
+
+    Raises:
+      ArgumentError: a variable does not match and must; the text names all of these variables. Or
+        no variable is in the checkpoint.
+    """
+    fitting = {name for name, shape in shapes.items() if source.shapes.get(name) == shape}
+    unused = [name for name in source.shapes if name not in fitting]
+    if not fitting and not set(shapes) & set(source.shapes):
+        raise ArgumentError(
+            "init_checkpoint",
+            f"does not hold any of the model's {len(shapes)} variables. The model's begin with "
+            f"{sorted(shapes)[:3]}, the checkpoint's with {unused[:3]}",
+            source.path,
+        )
+    scopes = {_scope_of(name) for name in shapes if "/" in name}
+    # ELECTRA does not have a pooler; it is fine-tuned with a new one.
+    may_lack = source.architecture == ELECTRA
+    may_be_new = f"{new_head or ''}|{POOLER}.*" if may_lack else new_head or ""
+    problems = []
+    for name, shape in shapes.items():
+        if name in source.shapes and name not in fitting:
+            problems.append(
+                f"{name}: {shape} in the model, {source.shapes[name]} in the checkpoint"
+            )
+        elif name not in fitting and not re.fullmatch(may_be_new, name):
+            problems.append(f"{name}: {shape} in the model, not in the checkpoint")
+    for name in unused:
+        if name not in shapes and _scope_of(name) in scopes:
+            problems.append(f"{name}: {source.shapes[name]} in the checkpoint, not in the model")
+    if problems and not allow_partial_init:
+        raise ArgumentError(
+            "init_checkpoint",
+            "does not fit the configuration of the network:\n  "
+            + "\n  ".join(problems)
+            + "\nUse the configuration that the checkpoint was made with; or allow_partial_init, "
+            "to initialize these variables anew and leave the checkpoint's others unused",
+            source.path,
+        )
+    return [
+        *((name, shape, RESTORED if name in fitting else NEW) for name, shape in shapes.items()),
+        *((name, source.shapes[name], UNUSED) for name in unused),
+        *weights_table.left_out(source),
+    ]
+
+
+def _scope_of(name):
+    """Returns the scope that a network's or a head's variables share; "cls" has several heads."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == "cls" else parts[0]

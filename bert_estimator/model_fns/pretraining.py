@@ -1,0 +1,196 @@
+"""The pretraining `model_fn`: masked words (MLM) and next sentence (NSP), Devlin et al. (2018).
+
+Letters: B examples of one core's batch, F sequence length, P predictions an example, V vocabulary.
+
+Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
+`masked_lm_positions`, `masked_lm_ids` int32 [B, P]; `masked_lm_weights` float [B, P];
+`next_sentence_labels` int32 [B, 1]; `is_real_example` int32 [B], 0 for examples that only pad a
+batch and do not count, may be absent.
+"""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import heads, modeling, tpu
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.layers import kernels
+from bert_estimator.layers.dropout import Dropout
+from bert_estimator.model_fns import update
+from bert_estimator.model_fns.init_checkpoint import scaffold_fn
+from bert_estimator.precision import scope, to_float32
+
+
+def model_fn_builder(
+    bert_config: BertConfig,
+    rule: update.UpdateRule | None = None,
+    *,
+    precision: str = "float32",
+    recompute: bool = False,
+    use_one_hot_embeddings: bool = False,
+    random_seed: int = 0,
+    init_checkpoint: str | None = None,
+    allow_partial_init: bool = False,
+) -> Callable[..., tpu.TPUEstimatorSpec]:
+    """Returns the `model_fn` for `TPUEstimator`.
+
+    The loss, in nats, has two parts: the cross-entropy of the masked words, averaged over the
+    masked positions of the global batch, and the cross-entropy of the next sentence, averaged over
+    its examples. Each core and each micro-batch divides by the number of positions or examples of
+    the whole global batch; therefore their losses and gradients need only be summed.
+
+    Args:
+      bert_config: `BertConfig`.
+      rule: `update.UpdateRule`; only training needs it.
+      precision: "float32" or "bfloat16": what the network computes in.
+      recompute, use_one_hot_embeddings: see `modeling.BertModel`.
+      random_seed: seed of dropout.
+      init_checkpoint: checkpoint whose weights training starts from, or None; see
+        `init_checkpoint.scaffold_fn`.
+      allow_partial_init: whether the checkpoint may lack variables of the model, and may hold
+        variables that the model does not have.
+
+    Raises:
+      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
+    """
+    make_model = functools.partial(
+        modeling.BertModel,
+        bert_config,
+        recompute=recompute,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+    )
+
+    def initial_weights(**options):
+        return scaffold_fn(
+            init_checkpoint, bert_config, allow_partial_init=allow_partial_init, **options
+        )
+
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        if mode == tpu.ModeKeys.EVAL:
+            tensors = _per_position(make_model, precision, features, None)
+            # An evaluation before the first step needs these weights. If the model's own directory
+            # has a checkpoint, the evaluation reads that instead.
+            return _eval_spec(tensors, initial_weights(log=tf.logging.debug))
+        if mode != tpu.ModeKeys.TRAIN:
+            raise ValueError(f"Pretraining has modes TRAIN and EVAL, not {mode!r}")
+
+        def make_loss_fn(step):
+            return _loss_fn(make_model, precision, features, random_seed, step)
+
+        return rule.train_spec(make_loss_fn, features, initial_weights())
+
+    return model_fn
+
+
+def metric_fn(
+    masked_lm_loss: tf.Tensor,
+    masked_lm_predictions: tf.Tensor,
+    masked_lm_ids: tf.Tensor,
+    masked_lm_weights: tf.Tensor,
+    next_sentence_loss: tf.Tensor,
+    next_sentence_predictions: tf.Tensor,
+    next_sentence_labels: tf.Tensor,
+    next_sentence_weights: tf.Tensor,
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the metrics of an evaluation: name -> (value, update operation).
+
+    Arguments of masked words have a row for each position, [B * P]; arguments of next sentences
+    have a row for each example, [B]. Rows count by their weights.
+    """
+    return {
+        "masked_lm_accuracy": tf.metrics.accuracy(
+            masked_lm_ids, masked_lm_predictions, masked_lm_weights
+        ),
+        "masked_lm_loss": tf.metrics.mean(masked_lm_loss, masked_lm_weights),
+        "next_sentence_accuracy": tf.metrics.accuracy(
+            next_sentence_labels, next_sentence_predictions, next_sentence_weights
+        ),
+        "next_sentence_loss": tf.metrics.mean(next_sentence_loss, next_sentence_weights),
+    }
+
+
+def _eval_spec(tensors, initial_weights):
+    """Returns the spec of an evaluation; `tensors` are the arguments of `metric_fn`."""
+    return tpu.TPUEstimatorSpec(
+        tpu.ModeKeys.EVAL,
+        loss=_global_mean(tensors, "masked_lm") + _global_mean(tensors, "next_sentence"),
+        eval_metrics=(metric_fn, tensors),
+        scaffold_fn=initial_weights,
+    )
+
+
+def _per_position(make_model, precision, features, dropout):
+    """Returns losses, predictions, labels and weights: [B * P] for masked words, [B] for NSP."""
+    with scope(precision):
+        model = make_model(
+            is_training=dropout is not None,
+            input_ids=features["input_ids"],
+            input_mask=features["input_mask"],
+            token_type_ids=features["segment_ids"],
+            dropout=dropout,
+        )
+        masked_lm_logits = heads.masked_lm_logits(model, features["masked_lm_positions"])
+        next_sentence_logits = heads.next_sentence_logits(model)
+    masked_lm_logits = to_float32(masked_lm_logits)
+    next_sentence_logits = to_float32(next_sentence_logits)
+    masked_lm_ids = tf.reshape(features["masked_lm_ids"], [-1])
+    labels = tf.reshape(features["next_sentence_labels"], [-1])
+    return {
+        "masked_lm_loss": kernels.of_graph().cross_entropy(masked_lm_ids, masked_lm_logits),
+        "masked_lm_predictions": tf.argmax(masked_lm_logits, axis=-1, output_type=tf.int32),
+        "masked_lm_ids": masked_lm_ids,
+        "masked_lm_weights": tf.reshape(_masked_lm_weights(features), [-1]),
+        "next_sentence_loss": tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=labels, logits=next_sentence_logits
+        ),
+        "next_sentence_predictions": tf.argmax(next_sentence_logits, -1, output_type=tf.int32),
+        "next_sentence_labels": labels,
+        "next_sentence_weights": update.example_weights(features),
+    }
+
+
+def _loss_fn(make_model, precision, features, random_seed, step):
+    """Returns the function of a micro-batch that gives its share of the global batch's loss."""
+    num_masked = update.global_sum(_masked_lm_weights(features))
+    num_examples = update.global_sum(update.example_weights(features))
+    core_first_row = tpu.replica_id() * features["input_ids"].shape.as_list()[0]
+
+    def loss_fn(micro_features, first_row):
+        dropout = Dropout(random_seed, step, core_first_row + first_row)
+        tensors = _per_position(make_model, precision, micro_features, dropout)
+
+        def share(values, weights, total):
+            return tf.reduce_sum(tf.cast(values, tf.float32) * weights) / total
+
+        masked_lm = (tensors["masked_lm_weights"], num_masked)
+        next_sentence = (tensors["next_sentence_weights"], num_examples)
+        sums = {
+            "masked_lm_loss": share(tensors["masked_lm_loss"], *masked_lm),
+            "masked_lm_accuracy": share(
+                tf.equal(tensors["masked_lm_predictions"], tensors["masked_lm_ids"]), *masked_lm
+            ),
+            "next_sentence_loss": share(tensors["next_sentence_loss"], *next_sentence),
+            "next_sentence_accuracy": share(
+                tf.equal(tensors["next_sentence_predictions"], tensors["next_sentence_labels"]),
+                *next_sentence,
+            ),
+        }
+        return sums["masked_lm_loss"] + sums["next_sentence_loss"], sums
+
+    return loss_fn
+
+
+def _global_mean(tensors, name):
+    """Returns the weighted mean of a loss over the global batch."""
+    return update.global_mean(tensors[f"{name}_loss"], tensors[f"{name}_weights"])
+
+
+def _masked_lm_weights(features):
+    """Returns the weights of masked words, float32 [B, P]; 0 in examples that pad a batch.
+
+    A cast of the features to bfloat16 does not change them, since weights are 0 or 1.
+    """
+    weights = tf.cast(features["masked_lm_weights"], tf.float32)
+    return weights * update.example_weights(features)[:, tf.newaxis]

@@ -1,0 +1,187 @@
+"""The question answering `model_fn`: the first and the last token of the answer (SQuAD).
+
+Letters: B windows of one core's batch, F sequence length, H hidden size.
+
+Features (google-research/bert's names): `input_ids`, `input_mask`, `segment_ids` int32 [B, F];
+`unique_ids` int32 [B], the window's number, for predictions and evaluation; `is_real_example` int32
+[B], 0 for windows that only pad a batch, may be absent; `start_positions` and `end_positions`
+int32 [B], which prediction does not need: the answer's first and last token, or 0, the position of
+[CLS], for both if the window does not hold an answer.
+
+The head is google-research/bert's: `cls/squad/output_weights` [2, H] and `cls/squad/output_bias`
+[2] on each token (Devlin et al., 2018, section 4.2).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import modeling, tpu
+from bert_estimator.layers import embeddings
+from bert_estimator.model_fns import update
+from bert_estimator.model_fns.fine_tuning import Network
+from bert_estimator.precision import scope, to_float32
+
+_SCOPE = "cls/squad"
+# What a checkpoint to start from may lack: the head, and the pooler, which is not used.
+_VARIABLES = f"{_SCOPE}/output_(weights|bias)|bert/pooler/dense/(kernel|bias)"
+
+
+class Scorer(Protocol):
+    """Collects an evaluation's logits, and computes metrics of them that need the texts.
+
+    Attributes:
+      names: the names of the metrics.
+    """
+
+    names: Sequence[str]
+
+    def add(self, unique_ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Takes the logits of a batch, float32 [B, F]; an id of -1 pads the batch."""
+
+    def scores(self) -> Sequence[float]:
+        """Returns the metrics of all windows, in the order of `names`."""
+
+
+def model_fn_builder(
+    network: Network,
+    rule: update.UpdateRule | None = None,
+    scorer: Scorer | None = None,
+) -> Callable[..., tpu.TPUEstimatorSpec]:
+    """Returns the `model_fn` for `TPUEstimator`.
+
+    The loss is the mean over the windows of the global batch: the cross-entropy in nats of the
+    softmax over a window's F positions, the mean of the answer's first and last token. Predictions
+    are `start_logits` and `end_logits`, float32 [B, F], and `unique_ids` if they are given.
+
+    Args:
+      network: the network, and its initial weights.
+      rule: `update.UpdateRule`; only training needs it.
+      scorer: computes the metrics of an evaluation from all of its logits. An evaluation must go
+        through all windows.
+
+    Raises:
+      ArgumentError: from training or evaluation, if the checkpoint does not fit the model.
+    """
+
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        if mode == tpu.ModeKeys.TRAIN:
+
+            def make_loss_fn(step):
+                return _loss_fn(network, features, step)
+
+            return rule.train_spec(make_loss_fn, features, network.scaffold_fn(_VARIABLES))
+        starts, ends = _logits(network, features, None)
+        if mode == tpu.ModeKeys.PREDICT:
+            predictions = {"start_logits": starts, "end_logits": ends}
+            if "unique_ids" in features:
+                predictions["unique_ids"] = features["unique_ids"]
+            return tpu.TPUEstimatorSpec(mode, predictions=predictions)
+        losses, weights = _losses(starts, ends, features), update.example_weights(features)
+        tensors = {
+            "unique_ids": features["unique_ids"],
+            "starts": starts,
+            "ends": ends,
+            "losses": losses,
+            "weights": weights,
+        }
+        return tpu.TPUEstimatorSpec(
+            mode,
+            loss=update.global_mean(losses, weights),
+            eval_metrics=(_metric_fn(scorer), tensors),
+            # An evaluation before the first step needs these weights. If the model's own directory
+            # has a checkpoint, the evaluation reads that instead.
+            scaffold_fn=network.scaffold_fn(_VARIABLES, log=tf.logging.debug),
+        )
+
+    return model_fn
+
+
+def _logits(network, features, dropout):
+    """Returns the logits of starts and of ends, float32 [B, F] each."""
+    with scope(network.precision):
+        model = network.build(features, dropout)
+        tokens = model.get_sequence_output()  # [B, F, H]
+        with tf.variable_scope(_SCOPE, use_resource=True):
+            weights = modeling.weight(
+                "output_weights", [2, model.config.hidden_size], model.config.initializer_range
+            )
+            bias = tf.get_variable(
+                "output_bias", [2], tf.float32, initializer=tf.zeros_initializer()
+            )
+        flat = tf.reshape(tokens, [-1, tokens.shape.as_list()[-1]])
+        logits = tf.matmul(flat, weights, transpose_b=True)
+    logits = tf.nn.bias_add(to_float32(logits), bias)
+    return tf.unstack(tf.reshape(logits, [-1, embeddings.length_of(tokens), 2]), axis=-1)
+
+
+def _losses(starts, ends, features):
+    """Returns the loss of each window, float32 [B]."""
+    pairs = ((starts, features["start_positions"]), (ends, features["end_positions"]))
+    first, last = (
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        for logits, labels in pairs
+    )
+    return (first + last) / 2.0
+
+
+def _loss_fn(network, features, step):
+    """Returns the function of a micro-batch that gives its share of the global batch's loss."""
+    num_windows = update.global_sum(update.example_weights(features))
+    dropout_of = network.dropout_of(features, step)
+
+    def loss_fn(micro_features, first_row):
+        starts, ends = _logits(network, micro_features, dropout_of(first_row))
+        weights = update.example_weights(micro_features)
+        loss = tf.reduce_sum(_losses(starts, ends, micro_features) * weights) / num_windows
+        is_right = tf.logical_and(
+            tf.equal(
+                tf.argmax(starts, -1, output_type=tf.int32), micro_features["start_positions"]
+            ),
+            tf.equal(tf.argmax(ends, -1, output_type=tf.int32), micro_features["end_positions"]),
+        )
+        correct = tf.reduce_sum(tf.cast(is_right, tf.float32) * weights)
+        return loss, {"accuracy": correct / num_windows}
+
+    return loss_fn
+
+
+def _not_below(value):
+    """Returns a float32 that is at least a value.
+
+    A threshold must not become smaller: it is the null odds of a question, whose answer counts only
+    if its odds are not above the threshold.
+    """
+    rounded = np.float32(value)
+    # As a Python number: NumPy would round the value, too, and then compare.
+    return rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf))
+
+
+def _metric_fn(scorer):
+    """Returns the function of the evaluation's tensors that gives the metrics."""
+
+    def metric_fn(unique_ids, starts, ends, losses, weights):
+        # This is the mean over windows; the loss of the spec is a mean over batches.
+        results = {"mean_loss": tf.metrics.mean(losses, weights)}
+        if scorer is None:
+            return results
+
+        def add(*batch):
+            scorer.add(*batch)
+            return np.float32(0)
+
+        def scores():
+            return [_not_below(value) for value in scorer.scores()]
+
+        names = list(scorer.names)
+        added = tf.numpy_function(add, [unique_ids, starts, ends], tf.float32)
+        values = tf.numpy_function(scores, [], [tf.float32] * len(names))
+        for name, value in zip(names, values, strict=True):
+            value.set_shape([])
+            results[name] = value, added.op
+        return results
+
+    return metric_fn

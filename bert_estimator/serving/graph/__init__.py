@@ -1,0 +1,1 @@
+"""What is built into graphs that take texts: tokenizers, windows, search."""

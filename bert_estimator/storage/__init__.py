@@ -1,0 +1,1 @@
+"""Files beyond this machine."""

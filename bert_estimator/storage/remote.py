@@ -1,0 +1,277 @@
+"""Files beyond this machine, such as gs://bucket/run: copied here, copied there, and explained.
+
+TensorFlow's `tf.io.gfile` reads and writes them; each TensorFlow has gs://, and a plug-in may add
+others. A remote directory is used through a local copy. Messages name what the user named, and not
+the copy: see `shown`. TensorFlow is only loaded if there is a remote path.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bert_estimator.system.remote_paths import StorageError, explaining, is_remote
+
+# An object of these is there as a whole or not at all. Elsewhere a file is written under another
+# name, and then renamed.
+_OF_WHOLE_OBJECTS = ("gs://", "s3://")
+UNFINISHED = ".unfinished"
+
+_MOST_TRIALS = 5
+_FIRST_WAIT_SECS = 1.0
+
+# Names of TensorFlow's errors after which another trial is of no use.
+_LASTING = (
+    "InvalidArgumentError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "UnauthenticatedError",
+    "UnimplementedError",
+)
+
+_shown: dict[str, str] = {}  # local copy -> the URL that it is a copy of
+
+Result = TypeVar("Result")
+
+
+def check(url: str) -> bool:
+    """Asks whether a file or a directory is there.
+
+    Raises:
+      StorageError: TensorFlow does not know the scheme, or the file system does not answer.
+    """
+    with explaining(url):
+        return _gfile().exists(url)
+
+
+def matches(pattern: str) -> list[str]:
+    """Returns the files that a pattern matches, sorted; a directory or a file matches itself.
+
+    Raises:
+      StorageError: as `check` does.
+    """
+    with explaining(pattern):
+        gfile = _gfile()
+        return [pattern] if gfile.exists(pattern) else sorted(gfile.glob(pattern))
+
+
+def read(url: str, most_bytes: int = 1 << 20) -> bytes | None:
+    """Returns the bytes of a small file, at most so many; None if it does not exist."""
+
+    def try_it():
+        if not _gfile().exists(url):
+            return None
+        with _gfile().GFile(url, "rb") as reader:
+            # Without a number it would ask for the size, which may be known from before.
+            return reader.read(most_bytes)
+
+    return _retried(try_it, url)
+
+
+def write(data: bytes, url: str) -> None:
+    """Writes a small file, all of it or nothing."""
+
+    def try_it(target):
+        with _gfile().GFile(target, "wb") as writer:
+            writer.write(data)
+
+    _written(try_it, url)
+
+
+def upload(path: str, url: str) -> None:
+    """Copies a file of this machine to a URL, all of it or nothing.
+
+    Raises:
+      StorageError: it still fails after several trials.
+    """
+    _written(lambda target: _gfile().copy(path, target, overwrite=True), url)
+
+
+def download(url: str, path: str) -> None:
+    """Copies a file to this machine; its directory is made if it does not exist.
+
+    Raises:
+      StorageError: it still fails after several trials, or the copy is cut short.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def try_it():
+        _gfile().copy(url, path, overwrite=True)
+        there, here = _gfile().stat(url).length, os.path.getsize(path)
+        if there != here:
+            raise StorageError(f"{url}: {here} bytes were read, but it has {there}")
+
+    _retried(try_it, url)
+
+
+def remove(url: str) -> None:
+    """Removes a file, if it is there."""
+
+    def try_it():
+        if _gfile().exists(url):
+            _gfile().remove(url)
+
+    _retried(try_it, url)
+
+
+def files(url: str) -> dict[str, tuple[int, int]]:
+    """Lists the files in and below a directory.
+
+    Returns:
+      Path relative to the directory -> (size in bytes, time of the last change in nanoseconds);
+      empty if there is no directory.
+
+    Raises:
+      StorageError: the file system cannot be used.
+      ValueError: a name would lead out of the directory.
+    """
+
+    # `walk` and `isdir` take a directory for a missing one if the file system does not answer.
+    def list_into(listed, folder, prefix):
+        for name in _gfile().listdir(folder):
+            name = name.rstrip("/")
+            path = f"{folder}/{name}"
+            if name in (".", ".."):  # Objects may have any names.
+                raise ValueError(f"{path}: is not a name that a file here may have; rename it")
+            if not name or name.endswith(UNFINISHED):
+                continue
+            try:
+                stat = _gfile().stat(path)
+            except _errors().NotFoundError:  # It was removed since it was listed.
+                continue
+            if stat.is_directory:
+                list_into(listed, path, f"{prefix}{name}/")
+            else:
+                listed[prefix + name] = (stat.length, stat.mtime_nsec)
+        return listed
+
+    url = url.rstrip("/")
+    return _retried(lambda: list_into({}, url, "") if _gfile().exists(url) else {}, url)
+
+
+def names(url: str) -> list[str]:
+    """Lists the files and directories in a directory by name; [] if there is no such directory.
+
+    Raises:
+      StorageError: the file system cannot be used.
+    """
+
+    def try_it():
+        entries = _gfile().listdir(url) if _gfile().exists(url) else []
+        return [entry.rstrip("/") for entry in entries]
+
+    return _retried(try_it, url)
+
+
+def local(path: str) -> str:
+    """Returns the path of a file on this machine: the path itself, or a copy of a remote file.
+
+    A file is copied once in a process, unless it changes. The copy has the name of the file, and
+    lasts as long as the process.
+
+    Raises:
+      StorageError: the file is not there, or the file system cannot be used.
+    """
+    if not is_remote(path):
+        return path
+    stat = _retried(lambda: _gfile().stat(path), path)
+    return _copied(path, stat.length, stat.mtime_nsec)
+
+
+@functools.cache
+def _copied(url, *_):
+    copy = os.path.join(temporary_folder(), os.path.basename(url))
+    download(url, copy)
+    _shown[copy] = url
+    return copy
+
+
+def local_directory(url: str, is_wanted: Callable[[str], bool] = lambda name: True) -> str:
+    """Copies the files of a remote directory to a new directory of this machine; returns its path.
+
+    Args:
+      url: the remote directory.
+      is_wanted: function of a file's path, relative to the directory: whether it is copied.
+
+    Raises:
+      StorageError: there is no such directory, or the file system cannot be used.
+    """
+    names = list(filter(is_wanted, files(url)))
+    if not names:
+        raise StorageError(f"{url}: is not there, or does not hold the files that are wanted")
+    folder = temporary_folder()
+    for name in names:
+        download(f"{url.rstrip('/')}/{name}", os.path.join(folder, name))
+    _shown[folder] = url.rstrip("/")
+    return folder
+
+
+def temporary_folder() -> str:
+    """Returns a new directory that lasts as long as the process."""
+    folder = tempfile.mkdtemp(prefix="bert_estimator_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def show(path: str, url: str) -> None:
+    """Has messages name a URL instead of the local directory that stands for it."""
+    _shown[path] = url
+
+
+def shown(text: Any) -> str:
+    """Returns a text for the user: paths of local copies become the URLs that they stand for."""
+    text = str(text)
+    for path, url in list(_shown.items()):  # Another thread may add to it.
+        text = text.replace(path, url)
+    return text
+
+
+def _retried(function: Callable[[], Result], url: str) -> Result:
+    """Calls a function; after an error that may pass, it waits and calls it again."""
+    wait_secs = _FIRST_WAIT_SECS
+    for trial in range(1, _MOST_TRIALS + 1):
+        try:
+            with explaining(url):
+                return function()
+        except StorageError as error:
+            # The `__context__` is TensorFlow's error.
+            if type(error.__context__).__name__ in _LASTING or trial == _MOST_TRIALS:
+                raise
+            _log(f"{error}. Trying again in {wait_secs:g} s ({trial} of {_MOST_TRIALS} failed).")
+            time.sleep(wait_secs)
+            wait_secs *= 2
+    raise AssertionError("the loop ends by itself")
+
+
+def _written(write_to, url):
+    def try_it():
+        _gfile().makedirs(url.rpartition("/")[0])
+        if url.startswith(_OF_WHOLE_OBJECTS):
+            write_to(url)
+        else:
+            write_to(url + UNFINISHED)
+            _gfile().rename(url + UNFINISHED, url, overwrite=True)
+
+    _retried(try_it, url)
+
+
+def _log(text):
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.warning("%s", text)
+
+
+def _gfile() -> Any:
+    import tensorflow.compat.v1 as tf  # takes seconds: only for remote files
+
+    return tf.io.gfile
+
+
+def _errors() -> Any:
+    import tensorflow.compat.v1 as tf
+
+    return tf.errors

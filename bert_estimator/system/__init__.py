@@ -1,0 +1,1 @@
+"""This machine and process: files, locks, streams, memory, and how TensorFlow is imported."""

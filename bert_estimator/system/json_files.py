@@ -1,0 +1,182 @@
+"""The one reader of JSON: bounded in size and depth, UTF-8, with errors that name the file.
+
+What is read may come from strangers, or may be damaged. Whatever the bytes are, the functions here
+return a value of the kind that was asked for, or raise `JsonError`. Nothing else of the project
+calls Python's `json.load` or `json.loads` (a test). Files are read without TensorFlow unless their
+path is a URL.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+from bert_estimator.system import remote_paths
+
+MOST_BYTES = 1 << 27
+MOST_DEPTH = 64  # objects and lists within each other
+
+_MISSING: Any = object()
+_STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# What errors show of a value.
+_MOST_SHOWN = 60
+
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    object: "a value",
+}
+
+
+class JsonError(ValueError):
+    """A file or text is not the JSON that it should be; the message names the file."""
+
+
+def read(path: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
+    """Reads a JSON file.
+
+    Args:
+      path: the file, or a URL such as gs://bucket/name.
+      kind: what the file must hold, a type: dict, list, str, int, float, bool, or object for any
+        value.
+      most_bytes: the size of the largest file that is read.
+
+    Returns:
+      The value, of the type `kind`.
+
+    Raises:
+      JsonError: the file does not hold such a value; the message names the file.
+      OSError: the file cannot be opened.
+      StorageError: the file cannot be read from a URL.
+    """
+    with remote_paths.explaining(path), _open(path) as reader:
+        # A directory of a bucket or a device may be endless: the size is not asked for before.
+        return parse(reader.read(most_bytes + 1), path, kind, most_bytes)
+
+
+def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = MOST_BYTES) -> Any:
+    """Returns the value that JSON text stands for.
+
+    Args:
+      data: the text; bytes are UTF-8, with or without a byte order mark.
+      source: what the text is, which begins the messages of errors: a file, or a file and a line.
+      kind, most_bytes: as for `read`.
+
+    Raises:
+      JsonError: the text does not hold such a value.
+    """
+    if len(data) > most_bytes:
+        raise JsonError(f"{source}: is not JSON of at most {most_bytes} bytes: it is longer")
+    if isinstance(data, bytes):
+        try:
+            data = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise JsonError(
+                f"{source}: is not JSON: byte {error.start} is not UTF-8 ({error.reason})"
+            ) from None
+    _check_depth(data, source)
+    try:
+        value = json.loads(data, object_pairs_hook=_object)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # a lone half of a pair has no UTF-8
+    except UnicodeEncodeError:
+        raise JsonError(f"{source}: is not JSON: a \\u escape is half of a character") from None
+    except ValueError as error:  # also for a number of too many digits
+        raise JsonError(f"{source}: is not JSON: {error}") from None
+    return check(value, kind, source)
+
+
+def check(value: Any, kind: type, what: str) -> Any:
+    """Returns a value of JSON if it is of a kind; a whole number counts as a float.
+
+    Args:
+      value: the value.
+      kind: dict, list, str, int, float, bool, or object for any value.
+      what: the value's place, which begins the message, such as "config.json: labels".
+
+    Raises:
+      JsonError: the value is of another kind, or is not finite.
+    """
+    if kind is float and type(value) is int and abs(value) <= 1 << 53:
+        return float(value)
+    is_right = kind is object or type(value) is kind
+    if not is_right or (kind is float and not math.isfinite(value)):
+        raise JsonError(f"{what}: must be {_KINDS[kind]}, not {shown(value)}")
+    return value
+
+
+def field(values: dict, key: str, kind: type, source: str, default: Any = _MISSING) -> Any:
+    """Returns the value of a key of an object, checked.
+
+    Args:
+      values: the object.
+      key: the key.
+      kind: as for `check`.
+      source: the file that the object comes from, for the message.
+      default: returned if the key is missing or its value is null; without a default, this is an
+        error.
+
+    Raises:
+      JsonError: the key is missing, or its value is of another kind; the message names both.
+    """
+    value = values.get(key)
+    if value is None and default is not _MISSING:
+        return default
+    if key not in values:
+        raise JsonError(f"{source}: the key {key!r} is missing; it must be {_KINDS[kind]}")
+    return check(value, kind, f"{source}: {key}")
+
+
+def items(values: list, kind: type, what: str) -> list:
+    """Returns a list whose items are all of a kind; raises JsonError as `check` does."""
+    return [check(value, kind, f"{what}[{number}]") for number, value in enumerate(values)]
+
+
+def shown(value: Any) -> str:
+    """Returns a value as JSON, cut to what fits into a message."""
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _object(pairs):
+    """Returns an object; raises ValueError if a key occurs twice, since a value would be lost."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {shown(key)} occurs twice in an object")
+            seen.add(key)
+    return values
+
+
+def _check_depth(text, source):
+    """Raises JsonError for text that is nested too deeply for Python's parser, which recurs."""
+    if text.count("{") + text.count("[") <= MOST_DEPTH:
+        return
+    depth, in_string = 0, False
+    for match in _STRUCTURE.finditer(text):
+        sign = match[0]
+        if sign == '"':
+            in_string = not in_string
+        elif not in_string and sign in ("{", "["):
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise JsonError(
+                    f"{source}: is not JSON of at most {MOST_DEPTH} levels: it is nested deeper"
+                )
+        elif not in_string and sign in ("}", "]"):
+            depth -= 1
+
+
+def _open(path):
+    if "://" in path:
+        import tensorflow.compat.v1 as tf  # only for remote files
+
+        return tf.io.gfile.GFile(path, "rb")
+    return open(path, "rb")

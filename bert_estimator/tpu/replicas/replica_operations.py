@@ -1,0 +1,164 @@
+"""Gives TensorFlow's own operations between replicas their meaning while a model is built.
+
+TF1 models also talk across replicas by TensorFlow's operations: `xla.replica_id`,
+`tf.raw_ops.CrossReplicaSum`, `tpu_ops.all_to_all` and `collective_permute`. TensorFlow runs them on
+its own TPU devices alone. Each becomes what the function of `replica` builds; the gradients that
+TensorFlow has for them do, too. The others, and `tf.distribute`'s, are errors that name ours.
+"""
+
+import contextlib
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.eager import record
+from tensorflow.python.framework import op_def_library
+
+from bert_estimator.tpu.replicas import replica
+
+_OURS = (
+    "use bert_estimator.tpu.cross_replica_sum, num_replicas and replica_id, which know the "
+    "replicas of a TPUEstimator"
+)
+# What the types of the other operations between replicas begin with.
+_REFUSED = ("Collective", "Nccl", "TPUPartitioned", "TPUReplicated")
+_KERAS_OPTIMIZER = re.compile(r"(tf_keras|tensorflow\.python\.keras)\..*optimizer")
+_build = op_def_library._apply_op_helper
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def replaced() -> Iterator[None]:
+    """Surrounds code that builds a replica's model, inside of `Replica.entered`.
+
+    Raises:
+      ValueError: the code builds an operation between replicas that has no meaning here.
+    """
+    outer, _thread.replaces = getattr(_thread, "replaces", False), True
+    modes = tf.get_default_graph()._distribution_strategy_stack
+    number = len(modes)
+    if replica.num_replicas() > 1:
+        modes.append(_ReplicaContext()._thread_context)
+    try:
+        yield
+    finally:
+        _thread.replaces = outer
+        del modes[number:]
+
+
+def _build_or_replace(op_type_name, name=None, **keywords):
+    """Does what TensorFlow's function does, which all functions for operations call in a graph.
+
+    It never creates the operation that it replaces: a session wants kernels for all operations in
+    its graph, whether it runs them or not.
+    """
+    if getattr(_thread, "replaces", False):
+        if op_type_name in _MEANINGS:
+            return _replacement(op_type_name, name, keywords)
+        if op_type_name.startswith(_REFUSED):
+            raise ValueError(
+                f"{name or 'an operation'} ({op_type_name}) does not know the cores that run this "
+                f"model: {_OURS}"
+            )
+    return _build(op_type_name, name, **keywords)
+
+
+def check(graph_def: tf.GraphDef) -> None:
+    """Checks that a step has no operations between replicas.
+
+    Raises:
+      RuntimeError: it has. It imports a graph with them, or calls a function that was traced
+        before the model was built.
+    """
+    functions = graph_def.library.function
+    for node in [*graph_def.node, *(node for each in functions for node in each.node_def)]:
+        if node.op in _MEANINGS or node.op.startswith(_REFUSED):
+            raise RuntimeError(
+                f"model_fn imports {node.name} ({node.op}) with a graph or a function, which does "
+                f"not know the cores that run this model: {_OURS}"
+            )
+
+
+# All threads share TensorFlow's function. Ours replaces only in threads that build a model.
+op_def_library._apply_op_helper = _build_or_replace
+
+
+def _replacement(op_type, name, arguments):
+    """Returns what TensorFlow's function returns, for what an operation means."""
+    operation = _Operation(arguments)
+    with record.stop_recording():  # A GradientTape gets the operation itself, from the caller.
+        result = tf.identity(_MEANINGS[op_type](**operation.arguments), name or op_type)
+    return op_type, False, operation, [result]
+
+
+class _Operation:
+    """What a caller may ask of an operation that was not created, to record its gradient.
+
+    Args:
+      arguments: dict of the operation's inputs and attributes.
+
+    Attributes:
+      arguments: the same, with the inputs as tensors.
+      inputs: list of the inputs.
+    """
+
+    def __init__(self, arguments):
+        self.arguments = {
+            name: tf.convert_to_tensor(value, _DTYPES.get(name)) if name in _INPUTS else value
+            for name, value in arguments.items()
+        }
+        self.inputs = [self.arguments[name] for name in _INPUTS if name in arguments]
+
+    def _get_attr_int(self, name):
+        return self.arguments[name]
+
+    def _get_attr_type(self, name):
+        assert name == "T"
+        return self.inputs[0].dtype
+
+
+_DTYPES = {"group_assignment": tf.int32, "source_target_pairs": tf.int32}
+_INPUTS = ("input", *_DTYPES)
+
+# Type of an operation -> function of its arguments that builds what it means.
+_MEANINGS = {
+    "XlaReplicaId": lambda: tf.convert_to_tensor(replica.replica_id(), tf.int32),
+    "CrossReplicaSum": lambda input, **groups: replica.cross_replica_sum(input, **groups),
+    "CollectivePermute": lambda input, **pairs: replica.collective_permute(input, **pairs),
+    "AllToAll": lambda input, **others: replica.all_to_all(input, **others),
+}
+
+
+class _ReplicaContext(distribute_lib.ReplicaContext):
+    """What `tf.distribute.get_replica_context()` returns in a model that several replicas run.
+
+    The strategy is TensorFlow's default one, of one replica, as upstream.
+    """
+
+    def __init__(self):
+        super().__init__(distribute_lib.get_strategy(), 0)
+
+    @property
+    def replica_id_in_sync_group(self):
+        return replica.replica_id()
+
+    def all_reduce(self, reduce_op, value, options=None):
+        # Keras's optimizers hand in their gradients. As upstream, it depends on the model_fn
+        # whether these are sums over the replicas.
+        if _KERAS_OPTIMIZER.match(sys._getframe(1).f_globals["__name__"]):
+            return value
+        _refuse("all_reduce")
+
+    def all_gather(self, value, axis, options=None) -> NoReturn:
+        _refuse("all_gather")
+
+
+def _refuse(method):
+    raise ValueError(
+        f"tf.distribute.get_replica_context().{method} is for a tf.distribute.Strategy, and would "
+        f"do nothing across the {replica.num_replicas()} replicas of this model: {_OURS}"
+    )

@@ -1,0 +1,1 @@
+"""A step as a graph in a session on this machine."""

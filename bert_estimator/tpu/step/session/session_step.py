@@ -1,0 +1,148 @@
+"""A step under TPU rules on the session runtime: a `session.run` that is fed placeholders.
+
+The infeed's thread draws batches ahead of the steps. Host functions receive what the steps send, on
+threads of their own. Hooks run between loops of steps, as they do on a TPU.
+"""
+
+import contextlib
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.graph import bias_gradient
+from bert_estimator.graph.graph_walk import is_computed_from
+from bert_estimator.tpu.replicas import replica, replica_operations
+from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.step import initial_values, inputs, outside_compilation, variable_versions
+from bert_estimator.tpu.step.hooks import values_for_hooks
+from bert_estimator.tpu.step.host_side import HostSide, host_spec, scalar_values, static_inputs
+from bert_estimator.tpu.step.interface import LoopResult
+from bert_estimator.tpu.step.loop_length import LoopLength
+from bert_estimator.tpu.step.summaries import StepSummaries
+
+
+class SessionStep:
+    """Runs a step with `use_tpu=True` in a session, on one core. See `interface.Step`."""
+
+    def __init__(self, job, input_fn, start_step):
+        self._job = job
+        self._inputs = static_inputs(job, input_fn, start_step)
+        features, labels, self._placeholders = self._inputs.placeholders()
+        inputs.parts_of_inputs(job, features, labels)  # checks it, as on cores
+        on_host, is_training = [], job.mode == ModeKeys.TRAIN
+        with (
+            replica.Replica(1, 0, lambda tensor: tensor, on_host.extend).entered(),
+            replica_operations.replaced(),
+            # As on a TPU: reads of other variables than resources may see any update.
+            tf.variable_scope(
+                tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
+            ),
+            bias_gradient.summed_in_float32() if is_training else contextlib.nullcontext(),
+        ):
+            spec = job.call_model_fn(features, labels)
+        variables = [*tf.global_variables(), *tf.local_variables()]
+        initial_values.check(variables, self._placeholders)
+        self._host = HostSide(job, spec, self._placeholders, start_step)
+        self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
+        self.spec = host_spec(spec, self._placeholders)
+        self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)
+        self.update = self.spec.train_op if is_training else None
+        self._fetches = [
+            # The mode decides what a step does, whatever the spec carries.
+            self.spec.train_op if is_training else [],
+            self.spec.loss,
+            self._host.scalars,
+            self._host.tensors,
+            outside_compilation.effects(on_host),
+        ]
+        if is_training:
+            variable_versions.order(self._fetches)
+        self._summaries = None  # once `add_summaries` was called
+        self._summarized = []  # what every step computes for the summaries
+        self._session, self._run = None, None  # once started
+
+    @property
+    def restarts(self):
+        return self._inputs.initializer is not None
+
+    @property
+    def waited_secs(self):
+        return self._host.waited_secs
+
+    def add_summaries(self, config):
+        self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)
+        if self._summaries.in_every_step(self.spec.loss):
+            self._summarized = self._summaries.tensors
+        return []
+
+    def host_session(self, session):
+        return session
+
+    def start(self, session, limit=None, start_step=None):
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
+        self._session = session
+        fetches = [self._fetches, self._summarized]
+        self._run = session.make_callable(fetches, feed_list=self._placeholders)
+        self._host.start(session, self._inputs.drawer(session), limit, start_step)
+
+    def loop_length(self, step, stop_step):
+        return min(self._loop_length.get(), stop_step - step)
+
+    def run_loop(self, iterations, hook_run, visit):
+        result, summary = LoopResult([], {}, {}, None), None
+        interrupted = functools.partial(visit, result)
+        due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
+        with self._loop_length.timed(iterations):
+            for i in range(iterations):
+                batch = self._next_batch(interrupted)
+                if batch is None:
+                    break
+                is_last = i == iterations - 1
+                if is_last and (hook_run.options is not None or (due and not self._summarized)):
+                    fetched, values = self._run_last_step(batch, hook_run, due)
+                else:
+                    fetched, values = self._run(*batch)
+                _, loss, scalars, sent, _ = fetched
+                # A histogram of values that are not finite fails. Its error would hide the loss's.
+                if is_last and due and not self._host.ends_training(loss):
+                    given = dict(zip(self._summaries.tensors, values, strict=True))
+                    summary = self._summaries.write(self._session, given)
+                self._host.send(sent)
+                result.add(float(loss), scalar_values(scalars))
+                # If training has failed, the rest of the loop is not run.
+                if interrupted() or self._host.ends_training(loss):
+                    break
+        result = result._replace(summary=summary)
+        return result, values_for_hooks(hook_run, self._session, self.element_of_step)
+
+    def _run_last_step(self, batch, hook_run, due):
+        """Runs the last step of a loop, with the hooks' options, and the summaries if they are due.
+
+        Returns:
+          (values of the fetches, values of the summaries' tensors).
+        """
+        return self._session.run(
+            [self._fetches, self._summaries.tensors if due else []],
+            dict(zip(self._placeholders, batch, strict=True)),
+            hook_run.options,
+            hook_run.run_metadata,
+        )
+
+    def _next_batch(self, interrupted):
+        try:
+            return self._host.next_batch(interrupted)
+        except Exception:
+            self._host.drain()  # If an earlier step failed, this raises its error.
+            raise
+
+    def element_of_step(self, fetch):
+        with contextlib.suppress(KeyError, ValueError):
+            element = tf.get_default_graph().as_graph_element(fetch)
+            return element if is_computed_from(element, self._placeholders) else None
+
+    def finish(self, session):
+        self._host.drain()
+
+    def stop(self, session):
+        self._host.stop()

@@ -1,0 +1,1 @@
+"""A step as one XLA program for each core."""

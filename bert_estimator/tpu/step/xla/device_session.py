@@ -1,0 +1,149 @@
+"""A session whose variables live on devices: it copies their values only when it needs them.
+
+Between two loops of steps, hooks, savers and the estimator run this session like any other. The
+graph says which variables a run depends on. If the session does not have their present values, it
+copies them from the devices first. Variables that a run may have written to are copied back before
+the next loop.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client.session import SessionInterface
+from tensorflow.python.framework import stack
+
+from bert_estimator.graph.variable_uses import READERS
+from bert_estimator.tpu.program.core_mesh import whole_value
+
+
+class DeviceSession(SessionInterface):
+    """Wraps a session for hooks.
+
+    While a loop of steps runs, a run from another thread waits for the loop's end.
+
+    Args:
+      session: the `tf.Session` that holds the initial values.
+      variables: the resource variables that live on the devices.
+    """
+
+    def __init__(self, session: tf.Session, variables: list[tf.Variable]):
+        self._session = session
+        self._variables = variables
+        self._number_of = {v.handle.op: number for number, v in enumerate(variables)}
+        self._lock = threading.RLock()
+        self._state = []  # once they are on the devices: an array for each variable
+        # Numbers of the variables whose present value only the session has, or only the devices.
+        self._only_here, self._only_there = set(range(len(variables))), set()
+
+    @contextlib.contextmanager
+    def on_devices(self, put: Callable[[dict], dict]) -> Iterator[list]:
+        """Lends the variables to the devices for a loop.
+
+        Args:
+          put: function of a dict of variable number -> value that copies the values to the devices
+            and returns a dict of variable number -> array.
+
+        Yields:
+          A list with an array on the devices for each variable. The caller replaces its elements
+          when the variables change.
+        """
+        with self._lock:
+            numbers = sorted(self._only_here)
+            self._state = self._state or [None] * len(self._variables)
+            values = self._session.run({number: self._variables[number] for number in numbers})
+            for number, value in put(values).items():
+                self._state[number] = value
+            self._only_here = set()
+            try:
+                yield self._state
+            finally:
+                self._only_there = set(range(len(self._variables)))
+
+    def bring(self, fetches) -> None:
+        """Copies the variables that `fetches` depend on from the devices to the session."""
+        with self._lock:
+            self._bring(self._touched(fetches)[0])
+
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        with self._brought(fetches):
+            return self._session.run(fetches, feed_dict, options, run_metadata)
+
+    def make_callable(self, fetches, *args, **kwargs) -> Callable:
+        function = self._session.make_callable(fetches, *args, **kwargs)
+
+        def call(*args, **kwargs):
+            with self._brought(fetches):
+                return function(*args, **kwargs)
+
+        return call
+
+    def as_default(self):
+        return stack.default_session(self)
+
+    @property
+    def graph(self) -> tf.Graph:
+        return self._session.graph
+
+    @property
+    def sess_str(self):
+        return self._session.sess_str
+
+    def __getattr__(self, name):  # members that do not run anything
+        return getattr(self._session, name)
+
+    @contextlib.contextmanager
+    def _brought(self, fetches):
+        """Surrounds a run of `fetches`: the session has the variables that the run depends on."""
+        read, written = self._touched(fetches)
+        if not read:  # A queue's thread, say, must not wait for the loop: the loop may wait for it.
+            yield
+            return
+        with self._lock:
+            self._bring(read)
+            try:
+                yield
+            finally:
+                self._only_here |= written
+
+    def _bring(self, numbers):
+        waiting = numbers & self._only_there
+        while waiting:
+            # Each value goes where the initial one would. Of variables that share a tensor as their
+            # initial value, each run brings one.
+            initializers = {number: self._variables[number].initializer for number in waiting}
+            number_of = {each.inputs[1].ref(): number for number, each in initializers.items()}
+            self._session.run(
+                [initializers[number] for number in number_of.values()],
+                {place.deref(): whole_value(self._state[n]) for place, n in number_of.items()},
+            )
+            self._only_there -= set(number_of.values())
+            waiting &= self._only_there
+
+    def _touched(self, fetches):
+        """Returns two sets of variable numbers: which ones a run depends on, and may write to."""
+        read, written, seen = set(), set(), set()
+        elements = map(self.graph.as_graph_element, _leaves(fetches))
+        waiting = [e if isinstance(e, tf.Operation) else e.op for e in elements]
+        while waiting:
+            operation = waiting.pop()
+            if operation in seen:
+                continue
+            seen.add(operation)
+            sources = [tensor.op for tensor in operation.inputs]
+            own = {self._number_of[source] for source in sources if source in self._number_of}
+            read |= own
+            if operation.type not in READERS:
+                written |= own
+            waiting += sources + operation.control_inputs
+        return read, written
+
+
+def _leaves(fetches):
+    """Returns the leaves of a structure of fetches; unlike tf.nest, it takes any dict keys."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, list | tuple):
+        return [leaf for each in fetches for leaf in _leaves(each)]
+    return tf.nest.flatten(fetches, expand_composites=True)

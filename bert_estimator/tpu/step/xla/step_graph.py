@@ -1,0 +1,382 @@
+"""Builds a TF1 step for one core, and lowers it from a graph to StableHLO.
+
+The step is built in a FuncGraph inside the session's graph. So its variables belong to the session,
+with their names, initializers and collections, and its operations are in a graph of their own,
+which captures the variables' handles. The operations that the outputs depend on are imported into a
+function, and TensorFlow's own bridge to XLA lowers the function to StableHLO: a `LoweredStep`.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
+from tensorflow.python.framework import tensor_util
+from tensorflow.python.ops import control_flow_ops
+
+from bert_estimator.graph import graph_walk
+from bert_estimator.tpu.program import random_keys
+from bert_estimator.tpu.program.lowered_step import LoweredStep, StateVariable
+from bert_estimator.tpu.replicas import replica, replica_operations
+from bert_estimator.tpu.step import initial_values, outside_compilation, variable_versions
+from bert_estimator.tpu.step.xla import (
+    collectives,
+    function_names,
+    graph_lowering,
+    lowering_error,
+    random_operations,
+    update_shards,
+)
+
+# The first version whose bridge gives StableHLO. 2.16 and 2.18 only give XLA's older text (tried).
+_OLDEST_TENSORFLOW = (2, 19)
+
+
+def check_tensorflow() -> None:
+    """Raises RuntimeError if this TensorFlow is too old to lower a step."""
+    if tuple(map(int, tf.__version__.split(".")[:2])) < _OLDEST_TENSORFLOW:
+        raise RuntimeError(
+            f"The XLA runtime needs TensorFlow {'.'.join(map(str, _OLDEST_TENSORFLOW))} or newer; "
+            f"this is {tf.__version__}. Install a newer version, or run without a TPU's name, on "
+            "the session runtime"
+        )
+
+
+class StepGraph:
+    """Holds the graph of one core's step, inside the current graph.
+
+    Args:
+      num_replicas: number of replicas that share a batch.
+      cores_per_replica: number of cores that share the model of a replica.
+      num_shards: number of replicas, one after the other, that may share the update of the weights.
+
+    Attributes:
+      num_replicas: as above.
+      inputs: list of the placeholders that `placeholder` made.
+      has_sums: whether an operation of the graph sums over the replicas.
+      variables: None until `lower` sets it: list of the session's variables that are the step's
+        state, in the state's order.
+      counters: list of those variables that count from 0 in each session; nothing else initializes
+        them.
+
+    Raises:
+      RuntimeError: this TensorFlow is too old to lower a step.
+    """
+
+    def __init__(self, num_replicas: int, cores_per_replica: int = 1, num_shards: int = 1):
+        check_tensorflow()
+        self.num_replicas = num_replicas
+        self._num_shards = num_shards
+        self._cores_per_replica = cores_per_replica
+        self.inputs = []
+        self.has_sums = False
+        self.variables = None
+        self.counters = []
+        self._on_host = []  # the operations of outside compilations
+        self._outer = tf.get_default_graph()
+        self._graph = tf2.__internal__.FuncGraph("step")
+        # A variable's seed depends on its graph's seed. With the session's seed, the weights start
+        # as they do in the session runtime.
+        self._graph.seed = self._outer.seed
+        with self._graph.as_default():
+            self._replica_id = tf.placeholder(tf.int32, [1], "replica_id")
+        self._shards = None
+        if num_shards > 1:
+            self._shards = update_shards.UpdateShards(
+                self._graph, num_replicas, num_shards, self._replica_id
+            )
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Surrounds code that builds one replica's model in this graph, with resource variables."""
+        this = self._replica()
+        with (
+            self._graph.as_default(),
+            tf.variable_scope(
+                tf.get_variable_scope(), use_resource=True, auxiliary_name_scope=False
+            ),
+            tf.variable_creator_scope(self._with_cached_read),
+            initial_values.copied_to_session(
+                self._graph, self._outer, [*self.inputs, self._replica_id]
+            ),
+            this.entered(),
+            replica_operations.replaced(),
+            random_operations.counted_together(self._graph),
+            _xla_context(),
+        ):
+            yield
+        self._share_variables()
+
+    def _with_cached_read(self, next_creator, **given):
+        """Creates a variable; a variable with a caching device is read once, before all updates.
+
+        tf.scan, tf.map_fn and recurrent networks cache reads. TensorFlow's own cached read would be
+        outside of the step.
+        """
+        variable = next_creator(**{**given, "caching_device": None})
+        if given.get("caching_device") is not None:
+            with self._graph.as_default(), tf.control_dependencies(None):
+                variable._cached_value = variable.read_value()
+        return variable
+
+    def _share_variables(self):
+        """Adds the variables to the session graph's collections, which a scaffold_fn may read."""
+        for name in self._graph.get_all_collection_keys():
+            known = {id(each) for each in self._outer.get_collection(name)}
+            for each in self._graph.get_collection(name):
+                if isinstance(each, tf2.Variable) and id(each) not in known:
+                    self._outer.add_to_collection(name, each)
+
+    def placeholder(self, dtype, shape) -> tf.Tensor:
+        with self._graph.as_default():
+            self.inputs.append(tf.placeholder(dtype, shape))
+        return self.inputs[-1]
+
+    def summaries(self) -> list[tf.Tensor]:
+        """Returns the output tensors of this graph's v1 summary operations."""
+        found = self._graph.get_collection(tf.GraphKeys.SUMMARIES)
+        return [tensor for tensor in found if tensor.graph is self._graph]
+
+    def own_element(self, name_or_element) -> tf.Tensor | tf.Operation | None:
+        """Returns the tensor or operation that a name or an element means, if it is only in this
+        graph and not in the session's; else None."""
+        try:
+            self._outer.as_graph_element(name_or_element)
+        except (KeyError, ValueError):
+            with contextlib.suppress(KeyError, ValueError):
+                return self._graph.as_graph_element(name_or_element)
+        return None
+
+    def _replica(self):
+        with self._graph.as_default():
+            replica_id = tf.reshape(self._replica_id, [])
+
+        exchanges = collectives.Collectives(self.num_replicas, self._cores_per_replica)
+
+        def cross_replica_sum(tensor, groups=None):
+            self.has_sums = True
+            return tensor if self.num_replicas == 1 else exchanges.sum(tensor, groups)
+
+        return replica.Replica(
+            self.num_replicas,
+            replica_id,
+            cross_replica_sum,
+            self._on_host.extend,
+            self._shards,
+            exchanges,
+        )
+
+    def host_computation(self, num_runs: int) -> outside_compilation.HostComputation | None:
+        """Returns what outside compilations run on the host, or None. The current graph gets it.
+
+        Args:
+          num_runs: how many cores' tensors arrive for each step.
+        """
+        on_host = [operation for operation in self._on_host if operation.graph is self._graph]
+        if not outside_compilation.effects(on_host):
+            return None
+        outside_compilation.without_host(on_host)
+        return outside_compilation.HostComputation(self._graph, on_host, num_runs)
+
+    def lower(self, outputs: list[tf.Tensor], after) -> LoweredStep:
+        """Lowers the step.
+
+        Args:
+          outputs: list of tensors of this graph.
+          after: structure of operations and tensors that are computed in every step, or None.
+
+        Returns:
+          A `LoweredStep`.
+
+        Raises:
+          RuntimeError: an operation has no XLA kernel; the text names it.
+        """
+        with self._graph.as_default():
+            outputs = [tf.identity(tensor) for tensor in outputs]  # An output may be an input.
+        after = tf.nest.flatten(after) if after is not None else []
+        on_host = outside_compilation.effects(self._on_host)
+        after = [getattr(each, "op", each) for each in after]
+        after = [operation for operation in after if operation not in on_host]
+        results = [tensor.op for tensor in outputs]
+        if self._shards is not None:
+            after += self._shards.complete(graph_walk.all_before(results + after))
+        deciding = []
+        if random_operations.are_in(graph_walk.all_before(results + after), self._graph):
+            deciding = self._numbers_of_step(after)
+        present = {each.name for each in graph_walk.all_before(results + after)}
+        variable_of, shapes, split_axes = self._variables_in(present)
+        inputs = [self._replica_id, *self.inputs]
+        graph_def, handles = self._with_open_ends(present, inputs, variable_of)
+        given = (graph_def, inputs, outputs, after, variable_of, shapes, handles)
+        try:
+            text, order = graph_lowering.lowered(*given)
+        except (ValueError, tf.errors.OpError) as error:
+            raise lowering_error.explained(error, self._graph) from error
+        operations = [each.name for each in self._graph.get_operations() if each.name in present]
+        lowering_error.check_static(text, self._graph, operations)
+        self.variables = [v.deref() for v in split_axes]
+        places = [order.index(_place(variable, self.variables)) for variable in deciding]
+        text = random_keys.computed(text, [0, *(len(inputs) + place for place in places)])
+        state = [
+            StateVariable(
+                v.op.name,
+                tuple(v.shape.as_list()),
+                v.dtype.base_dtype.name,
+                v.trainable,
+                split_axes[v.ref()],
+            )
+            for v in self.variables
+        ]
+        return LoweredStep(text, len(inputs), len(outputs), state, order, self._num_shards)
+
+    def _numbers_of_step(self, after):
+        """Returns the variables that tell steps apart, for random operations: the global step, and
+        how many steps had this global step before, in this session.
+
+        Args:
+          after: list of the operations that run in every step, which gets another.
+        """
+        with self._outer.as_default(), tf.control_dependencies(None):
+            turn = tf.Variable(
+                np.int64(0),
+                trainable=False,
+                collections=[],  # Neither checkpoints nor an own local_init_op know it.
+                use_resource=True,
+                name="steps_at_this_global_step",
+            )
+        step = tf.train.get_global_step(self._outer)
+        with self._graph.as_default():
+            following = turn.read_value() + 1
+            if step is not None:
+                before = step.read_value()
+                with tf.control_dependencies(after):
+                    following *= tf.cast(tf.equal(before, step.read_value()), tf.int64)
+            after.append(turn.assign(following, read_value=False))
+        self.counters.append(turn)
+        return [turn] if step is None else [step, turn]
+
+    def _variables_in(self, present):
+        """Returns which variables the step uses.
+
+        Args:
+          present: set of the names of the step's operations.
+
+        Returns:
+          Three dicts: name of the placeholder of a handle, of a variable or of the part that a core
+          holds -> the session's variable; the same names -> shape; and the variables' references ->
+          the axis along which a core holds a part, or None. A variable of which a core holds a part
+          comes last in the first two if it is used whole, too.
+        """
+        variables = [
+            *self._outer.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
+            *self._outer.get_collection(tf.GraphKeys.LOCAL_VARIABLES),
+            *self.counters,
+        ]
+        variable_of = {v.handle.ref(): v for v in variables if hasattr(v, "handle")}
+        held = self._shards.held if self._shards is not None else {}
+        found, shapes, split_axes = {}, {}, {}
+        for outer, inner in self._graph.captures:
+            variable, name = variable_of.get(outer.ref()), inner.op.name
+            part = held.get(name)
+            if part is not None and part.handle.op.name in present:
+                found[part.handle.op.name] = variable
+                shapes[part.handle.op.name] = part.shape.as_list()
+                split_axes[variable.ref()] = part.axis
+            if name in present:
+                if variable is not None:
+                    found[name] = variable
+                    shapes[name] = variable.shape.as_list()
+                    split_axes.setdefault(variable.ref())
+                elif _default_of(outer) is None:
+                    raise _from_outside(outer, inner, present)
+        return found, shapes, split_axes
+
+    def _with_open_ends(self, present, inputs, variable_of):
+        """Returns a GraphDef of the operations that the outputs depend on, and its handles.
+
+        Inputs and variables' handles are not in it: they come from outside. Each operation sees the
+        values of variables that `variable_uses` defines. The handles are a dict, name of a handle
+        in the GraphDef -> name of the variable's handle in `variable_of`.
+
+        Args:
+          present: set of the operations' names.
+          inputs: list of the placeholders that are the step's inputs.
+          variable_of: what `_variables_in` returned.
+        """
+        replaced = {*variable_of, *(tensor.op.name for tensor in inputs)}
+        graph_def = self._graph.as_graph_def()
+        kept = [node for node in graph_def.node if node.name in present - replaced]
+        for node in kept:
+            # Gradients and updates are colocated with variables, which are not in this graph.
+            node.attr.pop("_class", None)
+            # Inputs are known before any operation runs, so operations need not wait for them.
+            needed = [name for name in node.input if name[0] != "^" or name[1:] not in replaced]
+            node.input[:] = needed
+        self._fill_in_defaults(kept)
+        del graph_def.node[:]
+        graph_def.node.extend(kept)
+        replica_operations.check(graph_def)
+        random_operations.replace(graph_def)
+        kept = list(graph_def.node)
+        library = variable_versions.Library(graph_def.library)
+        dtypes = {name: v.dtype.base_dtype.as_datatype_enum for name, v in variable_of.items()}
+        nodes, copies = variable_versions.separate(kept, dtypes, library)
+        del graph_def.node[:]
+        graph_def.node.extend(nodes)
+        graph_def.library.function.extend(library.rewritten.values())
+        function_names.name_by_contents(graph_def)
+        return graph_def, {**{name: name for name in variable_of}, **copies}
+
+    def _fill_in_defaults(self, nodes):
+        """Makes the session's placeholders that have a default, such as Keras's learning phase,
+        constants of the step: nothing is fed on a core."""
+        default_of = {inner.op.name: _default_of(outer) for outer, inner in self._graph.captures}
+        for node in nodes:
+            value = default_of.get(node.name)
+            if value is not None:
+                attr = {"value": tf.AttrValue(tensor=value), "dtype": node.attr["dtype"]}
+                node.CopyFrom(tf.NodeDef(name=node.name, op="Const", attr=attr))
+
+
+def _place(variable, variables):
+    return next(place for place, each in enumerate(variables) if each is variable)
+
+
+def _default_of(tensor):
+    """Returns a placeholder's default as a TensorProto; None if it has none, or no constant."""
+    if tensor.op.type != "PlaceholderWithDefault":
+        return None
+    value = tensor_util.constant_value(tensor.op.inputs[0])
+    return None if value is None else tf.make_tensor_proto(value, tensor.dtype)
+
+
+@contextlib.contextmanager
+def _xla_context():
+    """Makes TensorFlow build gradients of conditions and loops with operations that XLA knows."""
+    xla_context = control_flow_ops.XLAControlFlowContext()
+    xla_context.Enter()
+    try:
+        yield
+    finally:
+        xla_context.Exit()
+
+
+def _from_outside(outer, inner, present):
+    """Returns the error for a tensor of the session's graph that the step uses."""
+    user = next(op for op in inner.consumers() if op.name in present)
+    where = f"model_fn uses {outer.name} in {lowering_error.line_of(user)}"
+    kinds = {operation.type for operation in [outer.op, *(t.op for t in outer.op.inputs)]}
+    if kinds & {"Variable", "VariableV2"}:
+        return RuntimeError(
+            f"{where}, a variable of the old kind: on a TPU make it with use_resource=True"
+        )
+    if outer.op.type == "SummaryWriter":
+        return RuntimeError(
+            f"{where}, the writer of a summary, which a core cannot write: on a TPU write it in "
+            "host_call, or make it with tf.compat.v1.summary"
+        )
+    return RuntimeError(
+        f"{where}, a tensor from outside of the step: on a TPU what a step needs must come through "
+        "its features and variables. A table of tf.lookup belongs into input_fn"
+    )

@@ -1,0 +1,203 @@
+"""The update of the weights, shared by the cores of a host: each core updates a part of them.
+
+A core holds only its part of a weight and of its slots, and only a step that uses the whole weight
+gathers it from the cores, when it starts. The sums of gradients come in two stages if there are
+several hosts: within each host, each core gets its part of the host's sum; then the cores of all
+hosts that have the same part sum it. So a host has all parts, and writes checkpoints alone.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable
+
+import tensorflow.compat.v1 as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.core.framework import cpp_shape_inference_pb2, function_pb2
+from tensorflow.python.ops import handle_data_util
+
+from bert_estimator.graph import graph_walk
+from bert_estimator.graph.variable_uses import Functions, functions_of
+from bert_estimator.tpu.program import collective_calls
+from bert_estimator.tpu.step.xla import collectives
+
+# A smaller variable takes less time to update than the cores take to exchange its parts.
+_LEAST_ELEMENTS = 2**12
+
+# A TPU keeps matrices in tiles of 8 x 128; a part that is not made of whole tiles wastes memory.
+_TILE = {-2: 8, -1: 128}
+
+
+class UpdateShards:
+    """Builds what an update needs of the cores that share it.
+
+    Args:
+      graph: the step's graph, a FuncGraph.
+      num_replicas: the number of all replicas.
+      number: how many of them, which follow each other, share an update.
+      replica_id: this core's number among all replicas, an int32 tensor [1] of the graph.
+
+    Attributes:
+      held: dict, name of the placeholder of a variable's handle -> the core's `HeldPart`.
+    """
+
+    def __init__(self, graph: tf.Graph, num_replicas: int, number: int, replica_id: tf.Tensor):
+        self._graph = graph
+        self._number = number
+        self._replica_id = replica_id
+        self._functions = Functions(function_pb2.FunctionDefLibrary())
+        starts = range(0, num_replicas, number)
+        # The groups that share an update, and the groups that have the same part.
+        self._sharing = [list(range(start, start + number)) for start in starts]
+        self._same_part = [[start + place for start in starts] for place in range(number)]
+        self.held = {}
+
+    def axis_of(self, variable: tf.Variable) -> int | None:
+        """Returns the axis along which a variable is divided; None if all cores update it whole.
+
+        They do if it is small, cannot be divided evenly, or is written to before its update; or if
+        this is its second update in a step, or an update in a branch or a loop: between several
+        updates, operations may use the whole variable.
+        """
+        sizes = variable.shape.as_list()
+        if math.prod(sizes) < _LEAST_ELEMENTS or not hasattr(variable, "handle"):
+            return None
+        if tf.get_default_graph() is not self._graph:
+            return None
+        handle = self._graph.capture(variable.handle)
+        if handle.op.name in self.held or any(itertools.starmap(self._may_write, _uses(handle))):
+            return None
+        divisible = [axis for axis, size in enumerate(sizes) if size % self._number == 0]
+
+        def wastes(axis):
+            return sizes[axis] // self._number % _TILE.get(axis - len(sizes), 1) != 0
+
+        return min(divisible, key=wastes, default=None)
+
+    def _may_write(self, operation, handle):
+        """Returns whether an operation may write to the variable whose handle it takes."""
+        node = operation.node_def
+        if {each.name for each in functions_of(node)} - self._functions.by_name.keys():
+            self._functions = Functions(self._graph.as_graph_def().library)
+        positions = [i for i, tensor in enumerate(operation.inputs) if tensor is handle]
+        return any(self._functions.writes(node, position) for position in positions)
+
+    def sum_part(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
+        """Sums a tensor over all replicas; returns this core's part of the sum."""
+        part = gen_xla_ops.xla_reduce_scatter(
+            tensor, tf.constant(self._sharing), tf.constant(axis), reduce_op="Add"
+        )
+        return part if len(self._sharing) == 1 else collectives.summed(part, self._same_part)
+
+    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of the tensors of the cores that share the update."""
+        return collectives.summed(tensor, self._sharing)
+
+    def hold_part(self, variable: tf.Variable, axis: int) -> "HeldPart":
+        """Makes this core hold only its part of a variable; returns the part as a variable."""
+        name = self._graph.capture(variable.handle).op.name
+        if name not in self.held:
+            sizes = variable.shape.as_list()
+            sizes[axis] //= self._number
+            dtype = variable.dtype.base_dtype
+            with self._graph.as_default(), tf.control_dependencies(None):
+                handle = tf.placeholder(tf.resource, [], f"{variable.op.name}/part")
+            handle_data_util.set_handle_data(handle, _handle_data(sizes, dtype))
+            self.held[name] = HeldPart(handle, dtype, tf.TensorShape(sizes), axis)
+        return self.held[name]
+
+    def complete(self, present: Iterable[tf.Operation]) -> list[tf.Operation]:
+        """Makes uses of a whole variable right that come after the update of its part.
+
+        They wait for the whole new value. If they may write to it, the part gets what they wrote.
+
+        Args:
+          present: the operations of the step.
+
+        Returns:
+          Operations that must run in each step, too.
+        """
+        present, added = set(present), []
+        for name, part in self.held.items():
+            if present.isdisjoint(part.assigned):
+                continue  # The step does not run this update, and uses the whole variable alone.
+            handle = self._graph.get_operation_by_name(name).outputs[0]
+            uses = [use for use in _uses(handle) if use[0] in present]
+            after = set(graph_walk.all_after(part.assigned))
+            writers = [use[0] for use in uses if self._may_write(*use)]
+            late = [use[0] for use in uses if use[0] in after or use[0] in writers]
+            if not late:
+                continue
+            with self._graph.as_default():
+                with tf.control_dependencies(part.assigned):
+                    whole = self._whole(part)
+                with tf.control_dependencies([whole]):
+                    written = tf.raw_ops.AssignVariableOp(resource=handle, value=whole)
+                for each in late:
+                    each._add_control_input(written)
+                if writers:
+                    with tf.control_dependencies(writers):
+                        added.append(part.assign(self._part_of(_read(handle, part.dtype), part)))
+        return added
+
+    def _whole(self, part):
+        """Returns the whole value that the parts of all cores make."""
+        value = _read(part.handle, part.dtype)
+        shape = part.shape.as_list()
+        shape[part.axis] *= self._number
+        return collectives.called(
+            value, collective_calls.ALL_GATHER, [[part.axis], *self._sharing], shape
+        )
+
+    def _part_of(self, whole, part):
+        sizes = part.shape.as_list()
+        place = tf.math.floormod(tf.reshape(self._replica_id, []), self._number)
+        begin = [place * size if axis == part.axis else 0 for axis, size in enumerate(sizes)]
+        return tf.slice(whole, tf.stack(begin), sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldPart:
+    """The part of a variable that a core holds, with what an update needs of a variable.
+
+    Attributes:
+      handle: a placeholder of the step's graph.
+      dtype, shape: the dtype and the shape of the part.
+      axis: the axis along which the variable is divided.
+      assigned: list of the operations that assign it.
+    """
+
+    handle: tf.Tensor
+    dtype: tf.DType
+    shape: tf.TensorShape
+    axis: int
+    assigned: list[tf.Operation] = dataclasses.field(default_factory=list)
+
+    def assign(self, value: tf.Tensor, read_value: bool = False) -> tf.Operation:
+        assert not read_value
+        self.assigned.append(tf.raw_ops.AssignVariableOp(resource=self.handle, value=value))
+        return self.assigned[-1]
+
+
+def _uses(handle):
+    """Yields (operation, input of it) for each operation that takes a variable's handle."""
+    waiting = [handle]
+    while waiting:
+        taken = waiting.pop()
+        for operation in taken.consumers():
+            if operation.type != "Identity":
+                yield operation, taken
+            if operation.type in ("Identity", "StatelessWhile", "While"):
+                # Their outputs are their inputs.
+                places = [i for i, tensor in enumerate(operation.inputs) if tensor is taken]
+                waiting += [operation.outputs[i] for i in places]
+
+
+def _handle_data(sizes, dtype):
+    data = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleData(is_set=True)
+    data.shape_and_type.add(shape=tf.TensorShape(sizes).as_proto(), dtype=dtype.as_datatype_enum)
+    return data
+
+
+def _read(handle, dtype):
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)

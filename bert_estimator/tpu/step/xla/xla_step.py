@@ -1,0 +1,244 @@
+"""A step on the XLA runtime: one program per core, fed and drained by the host's threads.
+
+The model is built in a graph of its own, for one core's share of the batch. The infeed's thread
+copies each batch to the devices. A loop only starts chunks of steps on the devices, and a thread
+waits for the chunks' results. The variables stay on the devices. The session that hooks see copies
+the variables that it needs.
+"""
+
+import functools
+import math
+import time
+
+import numpy as np
+
+from bert_estimator.cluster import hosts
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.program.core_mesh import CoreMesh
+from bert_estimator.tpu.program.device_loop import DeviceLoop
+from bert_estimator.tpu.spec import ModeKeys
+from bert_estimator.tpu.step import infeed, outfeed
+from bert_estimator.tpu.step.hooks import values_for_hooks
+from bert_estimator.tpu.step.host_side import JOIN_SECS, HostSide, host_spec, static_inputs
+from bert_estimator.tpu.step.interface import LoopResult
+from bert_estimator.tpu.step.loop_length import LoopLength
+from bert_estimator.tpu.step.summaries import StepSummaries
+from bert_estimator.tpu.step.xla.core_model import CoreModel
+from bert_estimator.tpu.step.xla.device_session import DeviceSession
+
+# One chunk waits while the devices work on another, so that they can go on with it at once.
+_CHUNKS_WAITING = 1
+
+# If the input fails on one of several hosts, it waits this long for the chunks that it has started:
+# if one of them failed, that error came first. They may never end, since another host may never
+# start them.
+_CHUNKS_SECS = 10
+
+
+class XlaStep:
+    """Runs a step on the cores that the job's master names. See `interface.Step`.
+
+    Attributes:
+      lowered: the `LoweredStep`; see `CoreModel.lower` for its outputs.
+      variables: list of the session's variables that are the step's state, in its order.
+    """
+
+    def __init__(self, job, input_fn, start_step):
+        self._job, self._alone = job, job.hosts.number == 1
+        self._inputs = static_inputs(job, input_fn, start_step)
+        self._model = CoreModel(job, self._inputs)
+        placeholders = self._model.graph.inputs
+        self._host = HostSide(job, self._model.spec, placeholders, start_step)
+        computation = self._model.graph.host_computation(1 if job.same_batch else job.num_replicas)
+        if computation is not None:
+            self._host.functions.append((computation, computation.operations))
+        self.metric_values, self.predicted = self._host.metric_values, self._host.predicted
+        self.spec = host_spec(self._model.session_spec(), placeholders)
+        self._loop_length = LoopLength(job.config.tpu_config.iterations_per_loop)
+        self._sent_structure = [len(tensors) for tensors in self._host.tensors]
+        self.lowered = self._model.lower(
+            list(self._host.scalars.values()),
+            [tensor for tensors in self._host.tensors for tensor in tensors],
+        )
+        self.variables, self.update = self._model.graph.variables, self._model.update
+        self._summaries = None  # once `add_summaries` was called
+        # These are set by `host_session`. The threads use a session that does not wait for the end
+        # of a loop; hooks see the other one.
+        self._threads_session, self._session = None, None
+        self._device_loop = None  # once started
+        self._chunks = None  # once started
+        # The results of the chunks of the current loop; the thread of `self._chunks` writes them.
+        self._result, self._last = LoopResult([], {}, {}, None), []
+        self._chunks_started, self._chunks_ended, self._idle_since = 0, 0, 0.0
+        self.waited_secs = 0.0
+
+    @property
+    def restarts(self):
+        return self._inputs.initializer is not None
+
+    def add_summaries(self, config):
+        self._summaries = StepSummaries(config, self._inputs, self.spec.scaffold)
+        return []
+
+    def host_session(self, session):
+        self._threads_session = session
+        session.run([counter.initializer for counter in self._model.graph.counters])
+        self._session = DeviceSession(session, self.variables)
+        return self._session
+
+    def start(self, session, limit=None, start_step=None):
+        session, job = self._threads_session, self._job
+        if self._inputs.initializer is not None:
+            session.run(self._inputs.initializer)
+        self._device_loop = DeviceLoop(
+            self.lowered,
+            CoreMesh(
+                devices.find(job.master),
+                job.cores_per_replica,
+                job.sharding,
+                self.lowered.num_shards,
+            ),
+            self._longest_loop(),
+            ends_at_nan=job.mode == ModeKeys.TRAIN,
+            same_batch=job.same_batch,
+            num_last=len(self._model.summaries.tensors),
+            partition=self._model.partition,
+        )
+        draw = self._inputs.drawer(session, job.draws_per_step)
+        self._chunks = outfeed.Outfeed(self._receive, self._host.error, _CHUNKS_WAITING)
+        self._chunks.start()
+        self._host.start(
+            session,
+            lambda: self._device_loop.put_batch(draw()),
+            limit,
+            start_step,
+            max(infeed.DEPTH, self._device_loop.most_steps),
+        )
+
+    def loop_length(self, step, stop_step):
+        return min(self._loop_length.get(), stop_step - step)
+
+    def run_loop(self, iterations, hook_run, visit):
+        self._result, summary = LoopResult([], {}, {}, None), None
+        due = self._summaries is not None and self._summaries.are_due(self._host.step, iterations)
+        with self._loop_length.timed(iterations), hosts.together():
+            with self._session.on_devices(self._device_loop.put_state) as state:
+                self._start_chunks(iterations, state, functools.partial(visit, self._result))
+                self._chunks.drain()
+            self._session.bring(self._host.operations)
+        # A histogram of values that are not finite fails. Its error would hide the loss's.
+        losses = self._result.losses
+        if due and losses and not self._host.ends_training(losses[-1]):
+            summary = self._write_summaries()
+        result = self._result._replace(summary=summary)
+        return result, values_for_hooks(hook_run, self._session, self.element_of_step)
+
+    def _write_summaries(self):
+        """Returns the serialized summaries of the last step, with the values of core 0."""
+        of_core_0 = [np.asarray(value.addressable_shards[0].data)[0] for value in self._last]
+        feed = {
+            self._model.loss_holder: self._result.losses[-1],
+            **self._model.summaries.feed(of_core_0),
+        }
+        return self._summaries.write(self._session, feed)
+
+    def _start_chunks(self, iterations, state, interrupted):
+        """Starts the chunks of a loop, one ahead of the chunk that the devices work on."""
+        while iterations and not interrupted():
+            batches = self._next_batches(min(iterations, self._device_loop.most_steps), interrupted)
+            if not batches:
+                return
+            state[:], chunk = self._device_loop.run(state, batches)
+            self._chunks_started += 1
+            self._chunks.put(chunk)
+            iterations -= len(batches)
+            # DeviceLoop does not run steps after a loss that is not finite. Several hosts must
+            # start the same chunks, so they do not look at the loss here.
+            losses = self._result.losses
+            if self._alone and losses and self._host.ends_training(losses[-1]):
+                return
+
+    def _next_batches(self, number, interrupted):
+        """Returns a list of the next batches, at most `number`.
+
+        It always waits for the first batch. It waits for more only while the devices are busy. The
+        list is shorter, or empty, if `interrupted()` becomes true or an error comes. With several
+        hosts an error is raised at once: a shorter chunk would wait for the other hosts in vain.
+        """
+        batches, start = [], time.perf_counter()
+
+        def enough():
+            if not self._alone:  # All hosts must start chunks of the same length.
+                return interrupted()
+            return interrupted() or (batches and self._is_idle() and not self._host.has_batch())
+
+        try:
+            while len(batches) < number:
+                batch = self._next_batch(enough)
+                if batch is None:
+                    break
+                batches.append(batch)
+        except Exception:
+            # The batches before the error are used first. The next call raises it again.
+            if not batches or self._host.error or not self._alone:
+                raise
+        if self._is_idle():
+            now = time.perf_counter()
+            self.waited_secs += now - max(start, self._idle_since)
+        return batches
+
+    def _next_batch(self, interrupted):
+        try:
+            return self._host.next_batch(interrupted)
+        except Exception:
+            # If an earlier step failed, its error is raised.
+            if self._alone:
+                self.finish(self._session)
+            else:
+                self._chunks.drain(_CHUNKS_SECS)
+            raise
+
+    def _is_idle(self):
+        return self._chunks_started == self._chunks_ended
+
+    def _receive(self, chunk):
+        """Waits for a chunk, and hands what its steps sent to the host functions."""
+        outputs = [np.asarray(value) for value in chunk.outputs]
+        first = 1 + len(self._host.scalars)
+        # If all replicas work on the same batch, only the first replica's rows are kept.
+        shares = self._job.num_replicas if self._job.same_batch else 1
+        outputs[first:] = [value[:, : value.shape[1] // shares] for value in outputs[first:]]
+        count = int(chunk.count)
+        self._idle_since = time.perf_counter()
+        self._chunks_ended += 1
+        self._last = chunk.last
+        for i in range(count):
+            values = iter([output[i] for output in outputs])
+            loss = float(np.mean(next(values), dtype=np.float64))
+            scalars = {name: float(next(values)[0]) for name in self._host.scalars}
+            self._host.send([[next(values) for _ in range(n)] for n in self._sent_structure])
+            self._result.add(loss, scalars)
+
+    def _longest_loop(self):
+        """Returns how many steps a loop may have.
+
+        Evaluation runs all steps in one loop; prediction runs one step in each loop.
+        """
+        if self._job.mode == ModeKeys.TRAIN:
+            return self._loop_length.most()
+        return math.inf if self._job.mode == ModeKeys.EVAL else 1
+
+    def element_of_step(self, fetch):
+        return self._model.graph.own_element(fetch)
+
+    def finish(self, session):
+        self._chunks.drain()
+        self._host.drain()
+
+    def stop(self, session):
+        if self._chunks is None:
+            return
+        self._chunks.stop()
+        self._host.stop()
+        self._chunks.join(JOIN_SECS)
+        self._session, self._last = None, []  # They hold the values on the devices.

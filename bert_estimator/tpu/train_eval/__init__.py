@@ -1,0 +1,1 @@
+"""Evaluations and exports while training runs."""

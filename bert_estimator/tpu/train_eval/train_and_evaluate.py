@@ -1,0 +1,281 @@
+"""train_and_evaluate: one training, with an evaluation and exports after its checkpoints."""
+
+import collections.abc
+import contextlib
+import json
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.cluster import hosts
+from bert_estimator.system import json_files, lock
+from bert_estimator.tpu.base_estimator import Estimator
+from bert_estimator.tpu.train_eval.exporters import Exporter
+from bert_estimator.tpu.verbs import checkpoints, interrupts
+
+# How often an evaluator looks for a new checkpoint.
+_POLL_SECS = 1
+
+
+class TrainSpec(
+    collections.namedtuple("TrainSpec", ["input_fn", "max_steps", "hooks", "saving_listeners"])
+):
+    """Says how `train_and_evaluate` trains. The arguments are as in `Estimator.train`.
+
+    Raises:
+      ValueError, TypeError: a value cannot work.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, input_fn, max_steps=None, hooks=None, saving_listeners=None):
+        _check_input_fn(input_fn)
+        if max_steps is not None and max_steps <= 0:
+            raise ValueError(f"TrainSpec: max_steps must be positive, not {max_steps}")
+        listeners = _all_of(
+            tf.train.CheckpointSaverListener, saving_listeners, "TrainSpec: saving_listeners"
+        )
+        hooks = _all_of(tf.train.SessionRunHook, hooks, "TrainSpec: hooks")
+        return super().__new__(cls, input_fn, max_steps, hooks, listeners)
+
+
+class EvalSpec(
+    collections.namedtuple(
+        "EvalSpec",
+        [
+            "input_fn",
+            "steps",
+            "name",
+            "hooks",
+            "exporters",
+            "start_delay_secs",
+            "throttle_secs",
+        ],
+    )
+):
+    """Says how `train_and_evaluate` evaluates. Other arguments are as in `Estimator.evaluate`.
+
+    Args:
+      exporters: an `Exporter`, or a list of them. They are called after each evaluation.
+      start_delay_secs: how many seconds an evaluator in a process of its own waits at first.
+      throttle_secs: the least number of seconds between the starts of two evaluations.
+
+    Raises:
+      ValueError, TypeError: a value cannot work.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        input_fn,
+        steps=100,
+        name=None,
+        hooks=None,
+        exporters=None,
+        start_delay_secs=120,
+        throttle_secs=600,
+    ):
+        _check_input_fn(input_fn)
+        if steps is not None and steps <= 0:
+            raise ValueError(f"EvalSpec: steps must be positive, not {steps}")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"EvalSpec: name must be a string, not {name!r}")
+        for key, secs in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
+            if secs < 0:
+                raise ValueError(f"EvalSpec: {key} must be 0 or more, not {secs}")
+        if isinstance(exporters, Exporter):
+            exporters = [exporters]
+        exporters = _all_of(Exporter, exporters, "EvalSpec: exporters")
+        names = [exporter.name for exporter in exporters]
+        if len(set(names)) < len(names) or not all(names):
+            raise ValueError(f"EvalSpec: exporters must have distinct names, not {names}")
+        hooks = _all_of(tf.train.SessionRunHook, hooks, "EvalSpec: hooks")
+        return super().__new__(
+            cls, input_fn, steps, name, hooks, exporters, start_delay_secs, throttle_secs
+        )
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec):
+    """Trains once, without a restart of its data, and evaluates checkpoints meanwhile.
+
+    How often is `RunConfig.save_checkpoints_steps` or `_secs`: the checkpoint that training
+    starts with is not evaluated, any other is unless the last evaluation started less than
+    `throttle_secs` ago, and the last one always is, unless a signal ends the training. If a process
+    was killed, or ended by a signal, before a checkpoint was evaluated and exported, the next call
+    does that first.
+
+    If TF_CONFIG says that this process belongs to a cluster, it only does its own task: the
+    "evaluator" evaluates, a "master" trains and evaluates, and all other processes train.
+
+    Args:
+      estimator: an `Estimator`.
+      train_spec: a `TrainSpec`; eval_spec: an `EvalSpec`.
+
+    Returns:
+      The results of the last evaluation (a dict), and a list of what the exporters returned. Both
+      are None if this process did not evaluate, because training had ended before, or because in a
+      cluster it only trains.
+
+    Raises:
+      TypeError: an argument has another type.
+      ValueError: this process is a second evaluator.
+    """
+    for value, kind in ((estimator, Estimator), (train_spec, TrainSpec), (eval_spec, EvalSpec)):
+        if not isinstance(value, kind):
+            raise TypeError(f"train_and_evaluate needs a(n) {kind.__name__}, not {value!r}")
+    config = estimator.config
+    alone = not config.cluster_spec or config.cluster is not None
+    evaluator = _Evaluator(estimator, train_spec.max_steps, eval_spec)
+    if config.task_type == "evaluator":
+        if config.task_id:
+            raise ValueError(
+                "For distributed training, there can only be one `evaluator` task (with task id "
+                f"0). TF_CONFIG's task id of this process is {config.task_id}: the first evaluator "
+                "evaluates all checkpoints, so leave the others out"
+            )
+        evaluator.evaluate_new_checkpoints()
+        return evaluator.results, evaluator.exports
+    with contextlib.ExitStack() as stack:
+        listeners = list(train_spec.saving_listeners)
+        if alone or config.task_type == "master":
+            listeners.append(evaluator)
+            if hosts.find().number == 1:  # several hosts do not evaluate while they train
+                stack.enter_context(lock.held(estimator.model_dir))
+                evaluator.evaluate_what_is_left()
+        estimator.train(
+            train_spec.input_fn,
+            hooks=train_spec.hooks,
+            max_steps=train_spec.max_steps,
+            saving_listeners=listeners,
+        )
+    return evaluator.results, evaluator.exports
+
+
+class _Evaluator(tf.train.CheckpointSaverListener):
+    """Evaluates and exports checkpoints as training writes them.
+
+    A file beside the evaluation's events says which step's checkpoint was begun last ("saved"), and
+    which step was last evaluated and exported, or passed over ("done"). So whenever a process is
+    killed, the next one knows whether the checkpoint that it resumes from has to be evaluated.
+    """
+
+    def __init__(self, estimator, max_steps, eval_spec):
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._spec = eval_spec
+        self._notes_path = os.path.join(estimator.eval_dir(eval_spec.name), "evaluated.json")
+        self._evaluated_step, self._started = None, None
+        self.results, self.exports = None, None
+
+    def evaluate_what_is_left(self):
+        """Evaluates the checkpoint that training resumes from, if a process before this one was to
+        do it and did not come to its end."""
+        step, notes = self._estimator.global_step(), self._read_notes()
+        if step and (notes is None or notes.get("saved") == step != notes.get("done")):
+            self._evaluate(step)
+
+    def begin(self):
+        self._first_step = self._estimator.global_step()
+
+    def before_save(self, session, global_step_value):
+        self._note(saved=int(global_step_value))
+
+    def reads_checkpoint(self, step):
+        return step != self._first_step and not self._is_throttled()
+
+    def after_save(self, session, global_step_value):
+        if global_step_value == self._first_step:
+            self._note(done=int(global_step_value))
+            return
+        if self._is_throttled():
+            tf.logging.info(
+                "Checkpoint %d is not evaluated: the last evaluation started less than %s s ago.",
+                global_step_value,
+                self._spec.throttle_secs,
+            )
+            if not self._is_final(global_step_value):  # the last one will be evaluated in the end
+                self._note(done=int(global_step_value))
+            return
+        self._evaluate(global_step_value)
+
+    def end(self, session, global_step_value):
+        if global_step_value != self._evaluated_step:
+            self._evaluate(global_step_value)
+
+    def evaluate_new_checkpoints(self):
+        """Evaluates what another process's training writes, until max_steps."""
+        time.sleep(self._spec.start_delay_secs)
+        while self._max_steps is None or (self._evaluated_step or 0) < self._max_steps:
+            step = checkpoints.global_step_of(self._estimator.latest_checkpoint())
+            if step and step != self._evaluated_step:
+                self._evaluate(step)
+                time.sleep(max(0, self._started + self._spec.throttle_secs - time.monotonic()))
+            else:
+                time.sleep(_POLL_SECS)
+
+    def _evaluate(self, global_step):
+        self._evaluated_step, self._started = global_step, time.monotonic()
+        if interrupts.stop_requested():
+            tf.logging.info("Checkpoint %d is not evaluated: a signal ends training.", global_step)
+            return
+        estimator, spec = self._estimator, self._spec
+        checkpoint = estimator.latest_checkpoint()
+        self.results = estimator.evaluate(
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=spec.hooks,
+            checkpoint_path=checkpoint,
+            name=spec.name,
+        )
+        self.exports = [
+            exporter.export(
+                estimator,
+                os.path.join(estimator.model_dir, "export", exporter.name),
+                checkpoint,
+                self.results,
+                self._is_final(global_step),
+            )
+            for exporter in spec.exporters
+        ]
+        self._note(done=int(global_step))
+
+    def _is_throttled(self):
+        since = None if self._started is None else time.monotonic() - self._started
+        return since is not None and since < self._spec.throttle_secs
+
+    def _is_final(self, global_step):
+        return self._max_steps is not None and bool(global_step >= self._max_steps)
+
+    def _read_notes(self):
+        """Returns what the file says, a dict; None if it cannot be read."""
+        if not tf.io.gfile.exists(self._notes_path):
+            return {}
+        try:
+            return json_files.read(self._notes_path)
+        except ValueError as error:
+            tf.logging.warning("%s cannot be read and is ignored: %s", self._notes_path, error)
+            return None
+
+    def _note(self, **changes):
+        tf.io.gfile.makedirs(os.path.dirname(self._notes_path))
+        with tf.io.gfile.GFile(self._notes_path + ".tmp", "wb") as writer:
+            writer.write(json.dumps({**(self._read_notes() or {}), **changes}))
+        tf.io.gfile.rename(self._notes_path + ".tmp", self._notes_path, overwrite=True)
+
+
+def _check_input_fn(input_fn):
+    if not callable(input_fn):
+        raise TypeError(f"input_fn must be a function, not {input_fn!r}")
+
+
+def _all_of(kind, values, what):
+    """Returns a tuple of values, all of a kind."""
+    if values is not None and not isinstance(values, collections.abc.Iterable):
+        raise TypeError(f"{what} must be a list of {kind.__name__}, not {values!r}")
+    values = tuple(values or ())
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{what} must be {kind.__name__} objects, not {value!r}")
+    return values

@@ -1,0 +1,287 @@
+"""Pretraining instances: two segments for next-sentence prediction, before they are masked.
+
+The segments are chosen as in google-research/bert's data creation (BERT paper, appendix A.2), with
+three differences:
+
+1. Each document has a random generator of its own, derived from (seed, turn, document number), so
+   that documents can be processed in any order.
+2. If there is no other document to draw a random next segment from, the label stays true to the
+   text.
+3. Whether an instance is short is drawn for each instance, not once for a whole document.
+
+Without `random_next_sentence` the task is sentence order instead (ALBERT paper, section 3.1): B
+is always a neighbour of A in the text, and half of the time the two are swapped.
+
+Tokenized documents are one array of ids, with the places at which their sentences begin.
+"""
+
+import dataclasses
+import itertools
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipelines.creation.settings import CreationSettings
+
+TokenizedDocument = Sequence[Sequence[int]]
+"""A document as a sequence of sentences, each a non-empty sequence of token ids."""
+
+
+class FlatText:
+    """Holds documents one after the other.
+
+    Args:
+      ids: integer array [number of tokens].
+      sentence_lengths: integer array [number of sentences], numbers of tokens, all positive.
+      document_lengths: integer array [number of documents], numbers of sentences, all positive.
+      numbers: integer array [number of documents]: the number of each document in the whole text,
+        of which these documents may be a part.
+
+    Attributes:
+      ids: as above.
+      starts: the place in `ids` at which each sentence begins, then the end of the last sentence.
+      first_sentences: the first sentence of each document, then the end of the last document.
+      numbers: as above.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        sentence_lengths: np.ndarray,
+        document_lengths: np.ndarray,
+        numbers: np.ndarray,
+    ):
+        self.ids = ids
+        # Single elements of lists are read several times as fast as elements of arrays.
+        self.starts: list[int] = [0, *np.cumsum(sentence_lengths, dtype=np.int64).tolist()]
+        self.first_sentences: list[int] = [0, *np.cumsum(document_lengths).tolist()]
+        self.numbers: list[int] = numbers.tolist()
+
+    @classmethod
+    def of(cls, documents: Iterable[TokenizedDocument]) -> "FlatText":
+        """Returns documents in this form, numbered from 0."""
+        documents = list(documents)
+        sentences = [sentence for document in documents for sentence in document]
+        return cls(
+            np.array(list(itertools.chain.from_iterable(sentences)), np.int64),
+            np.array([len(sentence) for sentence in sentences], np.int64),
+            np.array([len(document) for document in documents], np.int64),
+            np.arange(len(documents)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def end_of(self, first: int, last: int, length: int) -> int:
+        """Returns the end of the fewest sentences from `first` on that have `length` tokens.
+
+        It is `last` if the sentences before sentence `last` have fewer tokens. `length` is
+        positive.
+        """
+        starts = self.starts
+        return min(bisect_left(starts, starts[first] + length, first, last + 1), last)
+
+
+# The key of an instance is the number of its document, then its number within the document.
+_INSTANCE_BITS = 24
+_RANGES_AT_ONCE = 1024
+
+
+class Span(NamedTuple):
+    """Says which tokens are segments: A begins at `a` and ends before `a_end`, and so does B.
+
+    `is_random_next` is True if B does not follow A in the text, but is random or comes before A.
+    """
+
+    a: int
+    a_end: int
+    b: int
+    b_end: int
+    is_random_next: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Holds pairs of segments; n is their number.
+
+    Attributes:
+      tokens: ids of A, then of B, of each pair in turn; integers [number of tokens].
+      lengths: numbers of tokens of A and of B, int64 [n, 2]; all are positive.
+      labels: 1 if B is random or comes before A, else 0; int64 [n].
+      keys: numbers that differ between the pairs of a turn, int64 [n].
+      turns: the pass over the text that made each pair, int64 [n].
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    keys: np.ndarray
+    turns: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def chosen(self, rows: np.ndarray) -> "Pairs":
+        """Returns the pairs with these numbers, in their order."""
+        sizes = self.lengths.sum(axis=1)
+        starts = np.cumsum(sizes) - sizes
+        return Pairs(
+            taken(self.tokens, starts[rows], sizes[rows]),
+            self.lengths[rows],
+            self.labels[rows],
+            self.keys[rows],
+            self.turns[rows],
+        )
+
+    def blocks(self, number: int) -> "Iterator[Pairs]":
+        """Yields the pairs in order, this number of pairs at a time."""
+        ends = np.cumsum(self.lengths.sum(axis=1)).tolist()
+        for first in range(0, len(self), number):
+            rows = slice(first, first + number)
+            tokens = self.tokens[ends[first - 1] if first else 0 : ends[rows][-1]]
+            yield Pairs(
+                tokens, self.lengths[rows], self.labels[rows], self.keys[rows], self.turns[rows]
+            )
+
+    @classmethod
+    def joined(cls, parts: list["Pairs"]) -> "Pairs":
+        """Returns the pairs of all parts, one part after the other."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in dataclasses.fields(cls)
+            )
+        )
+
+
+def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the numbers from each start on, as many as its length, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if ends.size else 0)
+
+
+def taken(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns `values[places(starts, lengths)]`, with less memory: 24 bytes a place otherwise."""
+    ends = np.cumsum(lengths).tolist()
+    result = np.empty(ends[-1] if ends else 0, values.dtype)
+    begin = 0
+    for first in range(0, len(ends), _RANGES_AT_ONCE):
+        some = slice(first, first + _RANGES_AT_ONCE)
+        end = ends[some][-1]
+        result[begin:end] = values[places(starts[some], lengths[some])]
+        begin = end
+    return result
+
+
+def make_pairs(text: FlatText, settings: CreationSettings, turn: int) -> Pairs:
+    """Makes the pairs of all documents of a text, in the documents' order.
+
+    Args:
+      text: the documents; random next segments are drawn from them.
+      settings: the settings of data creation.
+      turn: number of the pass, from 0 to `dupe_factor` - 1; each has other random choices.
+    """
+    spans: list[int] = []
+    counts = []
+    for index in range(len(text)):
+        before = len(spans)
+        for span in spans_of_document(text, index, settings, turn):
+            spans += span
+        counts.append((len(spans) - before) // 5)
+    table = np.array(spans, np.int64).reshape(-1, 5)
+    counts = np.array(counts, np.int64)
+    first_of_document = np.repeat(np.cumsum(counts) - counts, counts)
+    within = np.arange(len(table)) - first_of_document
+    numbers = np.repeat(np.array(text.numbers, np.int64), counts)
+    lengths = table[:, [1, 3]] - table[:, [0, 2]]
+    return Pairs(
+        taken(text.ids, table[:, [0, 2]].reshape(-1), lengths.reshape(-1)),
+        lengths,
+        table[:, 4],
+        numbers << _INSTANCE_BITS | within,
+        np.full(len(table), turn),
+    )
+
+
+def spans_of_document(
+    text: FlatText, index: int, settings: CreationSettings, turn: int
+) -> Iterator[Span]:
+    """Yields the pairs of a document; see `make_pairs`. Neither segment is empty.
+
+    Together the segments have at most `max_seq_length` - 3 tokens.
+    """
+    rng = random.Random(f"{settings.random_seed}/{turn}/{text.numbers[index]}")
+    uniform, starts = rng.random, text.starts
+    longest = settings.max_seq_length - 3
+    draws_next = settings.random_next_sentence
+    start, last = text.first_sentences[index : index + 2]
+    while start < last:
+        target = longest
+        if uniform() < settings.short_seq_prob:
+            target = rng.randint(2, longest)
+        end = text.end_of(start, last, target)
+        is_single = end - start == 1
+        between = start + 1 if is_single else rng.randint(start + 1, end - 1)
+        a, a_end = starts[start], starts[between]
+        other = None
+        if draws_next and (is_single or uniform() < 0.5):
+            other = _random_sentence(text, index, start, end, rng)
+        if other is not None:
+            b, last_of_other = other
+            b_end = text.end_of(b, last_of_other, max(1, target - (a_end - a)))
+            yield truncated(Span(a, a_end, starts[b], starts[b_end], True), longest, rng)
+            # The sentences that would have followed are used by the next instance.
+            start = between
+            continue
+        start, b_end = end, starts[end]
+        if is_single:
+            # A single sentence without other text is split in halves.
+            a_end = a + (b_end - a + 1) // 2
+        if a_end == b_end:
+            continue
+        if not draws_next and uniform() < 0.5:
+            yield truncated(Span(a_end, b_end, a, a_end, True), longest, rng)
+        else:
+            yield truncated(Span(a, a_end, a_end, b_end, False), longest, rng)
+
+
+def truncated(span: Span, most: int, rng: random.Random) -> Span:
+    """Shortens the longer segment, token by token, at a random one of its two ends."""
+    a, a_end, b, b_end, is_random_next = span
+    # Tokens go at both ends, so that neither beginnings nor ends of sentences are favoured.
+    for _ in range(a_end - a + b_end - b - most):
+        at_begin = rng.random() < 0.5
+        if a_end - a > b_end - b:
+            if at_begin:
+                a += 1
+            else:
+                a_end -= 1
+        elif at_begin:
+            b += 1
+        else:
+            b_end -= 1
+    return Span(a, a_end, b, b_end, is_random_next)
+
+
+def _random_sentence(
+    text: FlatText, index: int, start: int, end: int, rng: random.Random
+) -> tuple[int, int] | None:
+    """Draws a random sentence of another document; returns it and the end of its document.
+
+    If there is only one document, the sentence is drawn from it, but not from `start` to `end` and
+    not the sentence after them. Returns None if it has no other sentence.
+    """
+    if len(text) > 1:
+        other = rng.randrange(len(text) - 1)
+        other += other >= index
+        first, last = text.first_sentences[other : other + 2]
+        return first + rng.randrange(last - first), last
+    last = text.first_sentences[1]
+    before, after = start, max(0, last - end - 1)
+    if before + after == 0:
+        return None
+    position = rng.randrange(before + after)
+    return (position if position < before else position + end + 1 - before), last

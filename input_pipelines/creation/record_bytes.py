@@ -1,0 +1,221 @@
+"""Turns pairs of segments into serialized examples, with masks or packed, and into TFRecord files.
+
+`pretraining_records` describes the features of examples with masks, `packed_records` the features
+of packed examples. This module does not import TensorFlow.
+
+`Example.SerializeToString(deterministic=True)` gives the same bytes: features in the order of their
+names, and numbers packed. The bytes of n examples are computed as a table of n rows, in which each
+byte has a column of its own; bytes that an example does not have are left out at the end.
+
+A record in a file is its length (8 bytes, little-endian), the checksum of the length (4 bytes), its
+data, and the checksum of the data (4 bytes).
+"""
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_estimator.tokenization import Tokenizer
+from input_pipelines.creation.instances import Pairs
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
+from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
+from input_pipelines.records.packed_records import id_type
+
+_INT64_LIST, _FLOAT_LIST, _BYTES_LIST = b"\x1a", b"\x12", b"\x0a"
+_FIRST_FIELD, _SECOND_FIELD = b"\x0a", b"\x12"
+
+
+class Columns:
+    """Holds some neighbouring columns of the table.
+
+    Args:
+      parts: pairs of uint8 [n, width], the bytes, and bool [n, width], which bytes each row has;
+        None instead of the second array means all of them.
+      sizes: int64 [n], how many of the bytes each row has; None to count them.
+    """
+
+    def __init__(
+        self, parts: list[tuple[np.ndarray, np.ndarray | None]], sizes: np.ndarray | None = None
+    ):
+        self._parts = parts
+        if sizes is None:
+            ((content, kept),) = parts
+            sizes = np.full(len(content), content.shape[1])
+            if kept is not None:
+                sizes = np.count_nonzero(kept, axis=1)
+        self.sizes = sizes
+
+    def __add__(self, other: "Columns") -> "Columns":
+        return Columns(self._parts + other._parts, self.sizes + other.sizes)
+
+    def strings(self) -> list[bytes]:
+        """Returns the bytes of each row."""
+        shape = [len(self.sizes), sum(part.shape[1] for part, _ in self._parts)]
+        table, kept = np.empty(shape, np.uint8), np.ones(shape, bool)
+        first = 0
+        for part, kept_of_part in self._parts:
+            end = first + part.shape[1]
+            table[:, first:end] = part
+            if kept_of_part is not None:
+                kept[:, first:end] = kept_of_part
+            first = end
+        content = table[kept].tobytes()
+        ends = np.cumsum(self.sizes).tolist()
+        return [content[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def examples(features: Mapping[str, Columns]) -> list[bytes]:
+    """Serializes examples; `int64_feature` and the other functions make their features."""
+    entries = [
+        _field(
+            _FIRST_FIELD,
+            _constant(_name(name), features[name]) + _field(_SECOND_FIELD, features[name]),
+        )
+        for name in sorted(features)
+    ]
+    return _field(_FIRST_FIELD, functools.reduce(Columns.__add__, entries)).strings()
+
+
+def int64_feature(values: np.ndarray) -> Columns:
+    """Serializes integers [n, k], with k > 0.
+
+    Raises:
+      ValueError: a number is negative.
+    """
+    if values.size and values.min() < 0:
+        raise ValueError(f"{values.min()} is negative; only numbers from 0 on are written.")
+    return _list(_INT64_LIST, _varints(values))
+
+
+def float_feature(values: np.ndarray) -> Columns:
+    """Serializes float32 numbers [n, k], with k > 0."""
+    content = np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(len(values), -1)
+    return _list(_FLOAT_LIST, Columns([(content, None)]))
+
+
+def bytes_feature(values: np.ndarray, kept: np.ndarray) -> Columns:
+    """Serializes a byte string for each example: the bytes of uint8 [n, k] that are kept."""
+    return _list(_BYTES_LIST, Columns([(values, kept)]))
+
+
+def _list(kind: bytes, content: Columns) -> Columns:
+    return _field(kind, _field(_FIRST_FIELD, content))
+
+
+def _field(tag: bytes, content: Columns) -> Columns:
+    return _constant(tag, content) + _varints(content.sizes[:, None]) + content
+
+
+def _constant(value: bytes, like: Columns) -> Columns:
+    row = np.frombuffer(value, np.uint8)
+    return Columns([(np.broadcast_to(row, [len(like.sizes), len(row)]), None)])
+
+
+def _name(name: str) -> bytes:
+    encoded = name.encode()
+    if len(encoded) > 127:
+        raise ValueError(f"the feature's name {name!r} has more than 127 bytes")
+    return _FIRST_FIELD + bytes([len(encoded)]) + encoded
+
+
+def _varints(values: np.ndarray) -> Columns:
+    """Returns numbers [n, k] in groups of 7 bits, the lowest first; each but the last has a bit."""
+    most = int(values.max(initial=0))
+    if most < 128:
+        return Columns([(values.astype(np.uint8), None)])
+    groups = -(-most.bit_length() // 7)
+    values = values.astype(np.uint64 if groups > 4 else np.uint32)
+    shifts = np.arange(0, 7 * groups, 7, dtype=values.dtype)
+    shifted = values[:, :, None] >> shifts
+    kept = shifted > 0
+    kept[:, :, 0] = True
+    content = (shifted & np.array(0x7F, values.dtype)).astype(np.uint8)
+    content[:, :, :-1] |= kept[:, :, 1:].astype(np.uint8) << np.uint8(7)
+    return Columns([(content.reshape(len(values), -1), kept.reshape(len(values), -1))])
+
+
+def framed(records: Sequence[bytes]) -> bytes:
+    """Returns records as they stand in a TFRecord file, one after the other."""
+    distinct, of_record = np.unique([len(record) for record in records], return_inverse=True)
+    lengths = distinct.astype("<u8").view(np.uint8).reshape(-1, 8)
+    checksums = masked_crc32c(lengths).astype("<u4").view(np.uint8).reshape(-1, 4)
+    headers = np.concatenate([lengths, checksums], axis=1)[of_record].tobytes()
+    footers = masked_crc32c_of_strings(records).astype("<u4").tobytes()
+    return b"".join(
+        itertools.chain.from_iterable(
+            (headers[12 * row : 12 * row + 12], record, footers[4 * row : 4 * row + 4])
+            for row, record in enumerate(records)
+        )
+    )
+
+
+# The tables of so many examples stay in the processor's cache.
+_AT_ONCE = 256
+
+
+class StaticRecords:
+    """Serializes pairs as `tf.train.Example`s with masks, which depend on seed, turn and key.
+
+    Args:
+      tokenizer: tokenizer of the pairs' tokens.
+      settings: the settings of data creation.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, settings: CreationSettings):
+        rules = Masking.for_tokenizer(
+            tokenizer,
+            settings.masked_lm_prob,
+            settings.max_predictions_per_seq,
+            settings.do_whole_word_mask,
+        )
+        masking = DynamicMasking(rules, settings.random_seed)
+        self._examples = MaskedExamples(tokenizer, settings.max_seq_length, masking)
+
+    def serialized(self, pairs: Pairs) -> list[bytes]:
+        """Returns the records of pairs."""
+        records = []
+        for part in pairs.blocks(_AT_ONCE):
+            features = self._examples.features(
+                part.tokens, part.lengths, part.labels[:, None], part.keys, part.turns
+            )
+            records += examples(
+                {
+                    name: (float_feature if values.dtype == np.float32 else int64_feature)(values)
+                    for name, values in features.items()
+                }
+            )
+        return records
+
+
+class PackedRecords:
+    """Serializes pairs as `tf.train.Example`s without masks.
+
+    Args:
+      tokenizer: tokenizer of the pairs' tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._dtype = id_type(tokenizer.vocab_size)
+
+    def serialized(self, pairs: Pairs) -> list[bytes]:
+        """Returns the records of pairs."""
+        records = []
+        for part in pairs.blocks(_AT_ONCE):
+            sizes = part.lengths.sum(axis=1)
+            is_token = np.arange(sizes.max()) < sizes[:, None]
+            ids = np.zeros(is_token.shape, self._dtype)
+            ids[is_token] = part.tokens
+            width = ids.dtype.itemsize
+            records += examples(
+                {
+                    "token_ids": bytes_feature(
+                        ids.view(np.uint8), np.repeat(is_token, width, axis=1)
+                    ),
+                    "segment_lengths": int64_feature(part.lengths),
+                    "next_sentence_labels": int64_feature(part.labels[:, None]),
+                }
+            )
+        return records

@@ -1,0 +1,297 @@
+"""The creation of records in stages, each a list of tasks for any number of processes.
+
+1. Each part of the text is tokenized (`tokenized_text`).
+2. Documents are drawn into groups of a size that fits into memory. From each group and pass over
+   the text come pairs of segments, with random next segments from the same group (`instances`).
+   They are dealt to buckets (`pair_files`).
+3. Each bucket is shuffled and written as a piece of a record file (`record_bytes`).
+4. Each record file is joined from its pieces.
+
+What a task writes depends on (text, settings, number of files), but not on the processes. It has
+its name only when it is complete, so a killed creation resumes with the tasks that are left. The
+name of each directory of the work says what its files were made of. This module does not import
+TensorFlow.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_estimator.storage import remote
+from bert_estimator.system import atomic_file, json_files
+from bert_estimator.system.splitmix import keys
+from bert_estimator.tokenization import Casing, Tokenizer, reopen_tokenizer
+from input_pipelines.creation import pair_files, record_bytes, tokenized_text
+from input_pipelines.creation.instances import Pairs, make_pairs
+from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.creation.tokenized_text import TokenizedText
+from input_pipelines.records import packed_records
+from input_pipelines.text.text_parts import TextPart
+
+_VERSION = 2  # of what the work's files hold
+_GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4
+_GROUP_TOKENS = 1 << 24
+_BUCKET_TOKENS = 1 << 25
+# A process takes a group with all passes at once if there are so many groups.
+_MANY_GROUPS = 16
+_AT_ONCE = 1024
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(vocab_file, casing, sha256):
+    """Opens a tokenizer once for each content of a file, which may change while a worker lives."""
+    tokenizer = reopen_tokenizer(vocab_file, casing)
+    with open(remote.local(vocab_file), "rb") as file:
+        check_unchanged(vocab_file, sha256, hashlib.sha256(file.read()).hexdigest())
+    return tokenizer
+
+
+def check_unchanged(vocab_file: str, sha256: str, found: str) -> None:
+    """Raises ValueError if a vocabulary has another hash than at the beginning of the creation."""
+    if found != sha256:
+        raise ValueError(
+            f"{vocab_file}: has changed while records were made with it. Put the original back and "
+            "give the command again, which resumes; or remove the records, and make them again."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Says what to make, and where; all tasks of a creation share it.
+
+    Attributes:
+      directory: where unfinished work is.
+      vocab_file, vocab_sha256, casing: the tokenizer's file, its hash, and its casing.
+      settings: the settings of data creation.
+      is_dynamic: whether the records have no masks.
+      output_files: the record files.
+      num_groups, num_buckets: sizes of the second and third stage, by `planned`; 0 before.
+      parts: paths of the tokenized parts; empty before `planned`.
+      stage: the name of the subdirectory of the pairs and pieces.
+    """
+
+    directory: str
+    vocab_file: str
+    vocab_sha256: str
+    casing: Casing
+    settings: CreationSettings
+    is_dynamic: bool
+    output_files: tuple[str, ...]
+    num_groups: int = 0
+    num_buckets: int = 0
+    parts: tuple[str, ...] = ()
+    stage: str = ""
+
+    def planned(self, text: TokenizedText, identity: str) -> "Work":
+        """Returns this work with the sizes of all stages, which depend on the size of the text.
+
+        Args:
+          text: the tokenized text.
+          identity: a hash of the parts of the text.
+        """
+        buckets = text.num_tokens * self.settings.dupe_factor / _BUCKET_TOKENS
+        per_file = max(1, round(buckets / len(self.output_files)))
+        described = [
+            _VERSION,
+            identity,
+            self.vocabulary,
+            dataclasses.asdict(self.settings),
+            self.is_dynamic,
+            [os.path.basename(path) for path in self.output_files],
+            text.sha256,
+        ]
+        digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+        return dataclasses.replace(
+            self,
+            num_groups=max(1, round(text.num_tokens / _GROUP_TOKENS)),
+            num_buckets=per_file * len(self.output_files),
+            parts=tuple(text.paths),
+            stage=os.path.join(self.directory, f"pairs-{digest[:32]}"),
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return _opened(self.vocab_file, self.casing, self.vocab_sha256)
+
+    @property
+    def vocabulary(self) -> list[str | bool]:
+        """What the tokens depend on; what is usual does not count, as before it could be chosen."""
+        lower, strip = self.casing
+        return [self.vocab_sha256, lower, *([] if strip is None else [strip])]
+
+    def pair_file(self, group: int, turn: int) -> str:
+        return os.path.join(self.stage, f"pairs-{group:05d}-{turn:03d}")
+
+    def pair_files(self) -> list[str]:
+        turns = range(self.settings.dupe_factor)
+        return [self.pair_file(g, t) for g in range(self.num_groups) for t in turns]
+
+    def piece(self, bucket: int) -> str:
+        return os.path.join(self.stage, f"piece-{bucket:05d}")
+
+
+def tokenize(task: tuple[Work, TextPart, str]) -> int:
+    """Tokenizes a part of the text; returns its size in bytes. The task is (work, part, path)."""
+    work, part, path = task
+    if not tokenized_text.is_written(path):
+        chosen = part.options.new_filter()
+        documents = part.documents(chosen)
+        tokenized_text.write_part(documents, work.tokenizer, path, chosen.left_out)
+    return part.size
+
+
+def pair_tasks(work: Work) -> list[tuple[Work, int, tuple[int, ...]]]:
+    """Returns the tasks of `write_pairs`."""
+    turns = tuple(range(work.settings.dupe_factor))
+    by_turn = [(turn,) for turn in turns] if work.num_groups < _MANY_GROUPS else [turns]
+    return [(work, group, some) for group in range(work.num_groups) for some in by_turn]
+
+
+def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
+    """Makes the pairs of a group, of some turns; the task is (work, group, turns)."""
+    work, group, turns = task
+    left = [t for t in turns if not pair_files.is_written(work.pair_file(group, t))]
+    if not left:
+        return len(turns)
+    seed, num_groups = work.settings.random_seed, work.num_groups
+    text = TokenizedText(work.parts).load(
+        lambda numbers: group_of(numbers, seed, num_groups) == group
+    )
+    for turn in left:
+        pairs = make_pairs(text, work.settings, turn)
+        pair_files.write(pairs, work.pair_file(group, turn), work.num_buckets, seed)
+    return len(turns)
+
+
+def group_of(numbers: np.ndarray, seed: int, num_groups: int) -> np.ndarray:
+    """Returns the group of each document, int64, by the documents' numbers."""
+    return (keys(seed ^ _GROUPS_SEED, numbers) % np.uint64(num_groups)).astype(np.int64)
+
+
+def piece_tasks(work: Work) -> list[tuple[Work, int, list[int]]]:
+    """Returns the tasks of `write_piece`."""
+    counts = [pair_files.num_pairs(path) for path in work.pair_files()]
+    firsts = (np.cumsum([0, *counts])[:-1] % work.num_buckets).tolist()
+    return [(work, bucket, firsts) for bucket in range(work.num_buckets)]
+
+
+def write_piece(task: tuple[Work, int, list[int]]) -> int:
+    """Writes the records of a bucket, shuffled.
+
+    The task is (work, bucket, the bucket of the first pair of each file of pairs).
+    """
+    work, bucket, firsts = task
+    index = shard_of(work, bucket)
+    files = [work.piece(bucket), work.piece(bucket) + ".json"]
+    if _is_joined(work, index) or all(map(os.path.exists, files)):
+        return 1
+    dtype = packed_records.id_type(work.tokenizer.vocab_size)
+    pairs = Pairs.joined(
+        [
+            pair_files.read(path, (bucket - first) % work.num_buckets, dtype)
+            for path, first in zip(work.pair_files(), firsts, strict=True)
+        ]
+    )
+    order = keys(work.settings.random_seed ^ _ORDER_SEED, pairs.turns, pairs.keys)
+    pairs = pairs.chosen(np.argsort(order, kind="stable"))
+    maker = serializer(work.tokenizer, work.settings, work.is_dynamic)
+    digest, size = hashlib.sha256(), 0
+    with atomic_file.writer(work.piece(bucket), "wb") as file:
+        for block in pairs.blocks(_AT_ONCE):
+            content = record_bytes.framed(maker.serialized(block))
+            digest.update(content)
+            size += len(content)
+            file.write(content)
+    facts = {"num_records": len(pairs), "num_bytes": size, "sha256": digest.hexdigest()}
+    _write_facts(facts, work.piece(bucket))
+    return 1
+
+
+def serializer(
+    tokenizer: Tokenizer, settings: CreationSettings, is_dynamic: bool
+) -> StaticRecords | PackedRecords:
+    """Returns what turns pairs into records."""
+    return PackedRecords(tokenizer) if is_dynamic else StaticRecords(tokenizer, settings)
+
+
+def shard_of(work: Work, bucket: int) -> int:
+    """Returns the number of the file that the records of a bucket are in."""
+    return bucket * len(work.output_files) // work.num_buckets
+
+
+def join_pieces(task: tuple[Work, int]) -> dict[str, int | str]:
+    """Joins the pieces of a record file; returns its facts. The task is (work, number of file)."""
+    work, index = task
+    path = work.output_files[index]
+    if not _is_joined(work, index):
+        buckets = [b for b in range(work.num_buckets) if shard_of(work, b) == index]
+        pieces = [work.piece(bucket) for bucket in buckets]
+        facts = [json_files.read(piece + ".json") for piece in pieces]
+        digest = hashlib.sha256()
+        # A glob over the record files does not match an unfinished one.
+        directory, name = os.path.split(path)
+        temporary = os.path.join(directory, f"temporary.{name}.part")
+        with open(temporary, "wb") as file:
+            for piece in pieces:
+                with open(piece, "rb") as source:
+                    while block := source.read(1 << 22):
+                        digest.update(block)
+                        file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        atomic_file.sync(directory or ".")
+        joined = {
+            "num_records": sum(fact["num_records"] for fact in facts),
+            "num_bytes": sum(fact["num_bytes"] for fact in facts),
+            "sha256": digest.hexdigest(),
+            "changed": os.stat(path).st_mtime_ns,
+        }
+        _write_facts(joined, _joined_facts(work, index))
+        for piece in pieces:
+            os.remove(piece)
+    facts = json_files.read(_joined_facts(work, index) + ".json")
+    del facts["changed"]
+    return facts
+
+
+def _joined_facts(work: Work, index: int) -> str:
+    return os.path.join(work.stage, f"file-{index:05d}")
+
+
+def _is_joined(work: Work, index: int) -> bool:
+    """Returns whether a record file is complete, and has not been changed since."""
+    facts = _joined_facts(work, index) + ".json"
+    path = work.output_files[index]
+    if not (os.path.exists(facts) and os.path.exists(path)):
+        return False
+    status, known = os.stat(path), json_files.read(facts)
+    return (status.st_size, status.st_mtime_ns) == (known["num_bytes"], known["changed"])
+
+
+def _write_facts(facts: dict, path: str) -> None:
+    with atomic_file.writer(path + ".json") as file:
+        json.dump(facts, file)
+
+
+def remove_other_stages(work: Work) -> None:
+    """Removes what another creation, with other settings, left in the work's directory."""
+    for name in os.listdir(work.directory):
+        if name.startswith("pairs-") and name != os.path.basename(work.stage):
+            shutil.rmtree(os.path.join(work.directory, name))
+
+
+def token_paths(work: Work, parts: Sequence[TextPart]) -> tuple[list[str], str]:
+    """Returns the paths of the parts' tokens, and a hash of the parts."""
+    described = [_VERSION, *work.vocabulary]
+    digest = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
+    directory = os.path.join(work.directory, f"tokens-{digest}")
+    identity = hashlib.sha256("\n".join(part.digest for part in parts).encode())
+    return [os.path.join(directory, part.digest) for part in parts], identity.hexdigest()

@@ -1,0 +1,135 @@
+"""Tokenized parts of a text, in files; any of their documents can be loaded together.
+
+A part is two files: `<path>.ids` has the ids, `<path>.npz` has the lengths of sentences and of
+documents, the counts of the ids and a hash of the text. `<path>.npz` is written last.
+"""
+
+import array
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bert_estimator.system import atomic_file
+from bert_estimator.tokenization import Tokenizer
+from input_pipelines.creation.instances import FlatText, taken
+from input_pipelines.records.packed_records import id_type
+
+
+def write_part(
+    documents: Iterable[Sequence[str]],
+    tokenizer: Tokenizer,
+    path: str,
+    left_out: Mapping[str, int] | None = None,
+) -> None:
+    """Tokenizes documents, which are sequences of sentences; skips sentences without tokens.
+
+    Args:
+      documents: the documents.
+      tokenizer: the tokenizer.
+      path: the part's path.
+      left_out: reason -> number of documents that are not among `documents`, once all are read.
+    """
+    digest = hashlib.sha256()
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    num_read = 0
+    sentence_lengths, document_lengths = array.array("I"), array.array("I")
+    with atomic_file.writer(path + ".ids", "wb") as file:
+        for document in documents:
+            num_read += 1
+            digest.update(("\n".join(document) + "\n\n").encode())
+            sentences = [ids for ids in map(tokenizer.encode, document) if ids]
+            if not sentences:
+                continue
+            sentence_lengths.extend(map(len, sentences))
+            document_lengths.append(len(sentences))
+            ids = np.array([i for sentence in sentences for i in sentence])
+            counts += np.bincount(ids, minlength=len(counts))
+            file.write(ids.astype(id_type(len(counts))).tobytes())
+    with atomic_file.writer(path + ".npz", "wb") as file:
+        np.savez(
+            file,
+            sentence_lengths=np.array(sentence_lengths, np.uint32),
+            document_lengths=np.array(document_lengths, np.uint32),
+            counts=counts,
+            num_read=num_read,
+            digest=np.frombuffer(digest.digest(), np.uint8),
+            reasons=np.array(list(left_out or ()), np.str_),
+            left_out=np.array(list((left_out or {}).values()), np.int64),
+        )
+
+
+def is_written(path: str) -> bool:
+    """Returns whether a part is complete: a kill while it is removed may leave one of its files."""
+    return all(os.path.exists(path + suffix) for suffix in (".ids", ".npz"))
+
+
+class TokenizedText:
+    """Describes the text of some parts together.
+
+    Args:
+      paths: paths of the parts, as for `write_part`.
+
+    Attributes:
+      paths: as above.
+      token_counts: counts of each id, int64 [vocab_size].
+      num_read: the number of documents, with and without tokens.
+      num_documents, num_sentences: how many have tokens.
+      left_out: reason -> number of documents that were left out.
+      first_documents: the number of the first document of each part, and of what follows the last.
+      sha256: hash of the text if there is one part, else of the hashes of the parts' texts.
+    """
+
+    def __init__(self, paths: Sequence[str]):
+        self.paths = list(paths)
+        digests = []
+        self.first_documents = [0]
+        self.num_read = self.num_sentences = 0
+        self.token_counts = np.zeros(0, np.int64)
+        self.left_out: Counter[str] = Counter()
+        for path in paths:
+            with np.load(path + ".npz") as part:
+                counts = part["counts"]
+                self.token_counts = counts + (self.token_counts if digests else 0)
+                self.num_read += int(part["num_read"])
+                self.num_sentences += len(part["sentence_lengths"])
+                self.first_documents.append(
+                    self.first_documents[-1] + len(part["document_lengths"])
+                )
+                digests.append(part["digest"].tobytes())
+                reasons = part["reasons"].tolist()
+                self.left_out.update(dict(zip(reasons, part["left_out"].tolist(), strict=True)))
+        self.num_documents = self.first_documents[-1]
+        whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
+        self.sha256 = whole.hex()
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.token_counts.sum())
+
+    def load(self, is_chosen: Callable[[np.ndarray], np.ndarray]) -> FlatText:
+        """Loads the documents that a function of their numbers, int64 [n], chooses, bool [n]."""
+        dtype = id_type(len(self.token_counts))
+        ids, sentences, documents, numbers = [], [], [], []
+        for path, first, end in zip(
+            self.paths, self.first_documents, self.first_documents[1:], strict=False
+        ):
+            of_part = np.arange(first, end)
+            chosen = is_chosen(of_part)
+            if not chosen.any():
+                continue
+            with np.load(path + ".npz") as part:
+                sentence_lengths = part["sentence_lengths"].astype(np.int64)
+                document_lengths = part["document_lengths"].astype(np.int64)
+            starts = np.concatenate([[0], np.cumsum(sentence_lengths)])
+            firsts = np.concatenate([[0], np.cumsum(document_lengths)])
+            begins, ends = starts[firsts[:-1]], starts[firsts[1:]]
+            tokens = np.memmap(path + ".ids", dtype, "r")
+            ids.append(taken(tokens, begins[chosen], (ends - begins)[chosen]))
+            sentences.append(taken(sentence_lengths, firsts[:-1][chosen], document_lengths[chosen]))
+            documents.append(document_lengths[chosen])
+            numbers.append(of_part[chosen])
+        lists = (ids, sentences, documents, numbers)
+        return FlatText(*(np.concatenate(some or [np.zeros(0, np.int64)]) for some in lists))

@@ -1,0 +1,1 @@
+"""Python's own text as a corpus and as tasks."""

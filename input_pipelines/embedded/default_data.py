@@ -1,0 +1,212 @@
+"""The embedded default data: corpus, vocabulary and records, made in a directory."""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import time
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.system import json_files, lock
+from bert_estimator.tokenization import open_tokenizer, train_vocabulary, write_vocab
+from input_pipelines.creation.pretraining_records import (
+    MASKINGS,
+    check_masking,
+    write_pretraining_records,
+)
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.embedded import embedded_corpus
+from input_pipelines.records import manifest as manifests
+
+VOCAB_FILE = "vocab.txt"
+TRAIN_FILE = "train-00000-of-00001.tfrecord"
+HELD_OUT_FILE = "heldout-00000-of-00001.tfrecord"
+
+_SETTINGS_FILE = "default_data.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class DefaultData:
+    """Names the files of the embedded default data.
+
+    Attributes:
+      vocab_file: the vocabulary.
+      train_files, held_out_files: record files.
+      token_counts_file: counts of each id in the training text, for `unigram`.
+    """
+
+    vocab_file: str
+    train_files: list[str]
+    held_out_files: list[str]
+    token_counts_file: str
+
+
+def make(
+    output_dir: str,
+    vocab_size: int,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    dupe_factor: int,
+    seed: int,
+    *,
+    masking: str,
+    do_whole_word_mask: bool = False,
+    may_replace: bool = True,
+) -> DefaultData:
+    """Makes the data in `output_dir`, unless complete data with the same settings is there already.
+
+    The directory gets its name when it is complete. Data made with other settings, by another
+    Python or from another corpus is replaced.
+
+    Args:
+      output_dir: directory for this data alone.
+      vocab_size: number of tokens of the vocabulary, which is trained on the corpus.
+      max_seq_length: number of tokens of an example, padding included.
+      max_predictions_per_seq: largest number of masked tokens of an example.
+      dupe_factor: number of passes over the training text; the held-out text gets one pass.
+      seed: seed of all random choices.
+      masking: one of `pretraining_records.MASKINGS`.
+      do_whole_word_mask: whether either all pieces of a word are masked or none of them.
+      may_replace: whether data with other settings is replaced; if not, it is an error.
+
+    Raises:
+      ValueError: `output_dir` holds other files, or other data that may not be replaced, or a
+        setting is out of its range or unknown.
+      lock.InUseError: another process is making the data.
+    """
+    check_masking(masking)
+    creation = CreationSettings(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        dupe_factor=dupe_factor,
+        do_whole_word_mask=do_whole_word_mask,
+        random_seed=seed,
+    )
+    settings = {
+        "format_version": MASKINGS[masking],
+        "vocab_size": vocab_size,
+        **dataclasses.asdict(creation),
+        "corpus_fingerprint": embedded_corpus.fingerprint(),
+    }
+    if not _is_made(output_dir, settings, may_replace):
+        with lock.held_for(output_dir):
+            # Another process may have made it just now.
+            if not _is_made(output_dir, settings, may_replace):
+                _make(output_dir, settings, creation, masking)
+    return _paths(output_dir)
+
+
+def _is_made(output_dir: str, settings: dict[str, Any], may_replace: bool) -> bool:
+    """Returns whether the directory holds the data; raises ValueError if it may not hold it."""
+    if not os.path.isdir(output_dir) or not os.listdir(output_dir):
+        return False
+    if not os.path.isfile(os.path.join(output_dir, _SETTINGS_FILE)):
+        raise ValueError(
+            f"{output_dir} holds files that the embedded default data would replace. Give an "
+            "empty or a new directory."
+        )
+    if _is_complete(output_dir, settings):
+        tf.logging.info("Using the embedded default data in %s.", output_dir)
+        return True
+    if not may_replace:
+        raise ValueError(
+            f"the data in {output_dir} is damaged, or was made with other settings, by another "
+            "Python or by another version of this program. A training that began with it cannot "
+            "go on with new data: use the original settings and Python, or another directory."
+        )
+    return False
+
+
+def _make(
+    output_dir: str, settings: dict[str, Any], creation: CreationSettings, masking: str
+) -> None:
+    """Makes the data beside its directory, and replaces the directory with it."""
+    if os.path.isdir(output_dir) and os.listdir(output_dir):
+        tf.logging.info(
+            "Replacing the data in %s: it is incomplete, or has other settings.", output_dir
+        )
+    started = time.monotonic()
+    incomplete = output_dir.rstrip(os.sep) + ".incomplete"
+    shutil.rmtree(incomplete, ignore_errors=True)
+    os.makedirs(incomplete)
+    summary = _build(incomplete, settings["vocab_size"], creation, masking)
+    # Written last, since a directory without this file does not count as complete.
+    with open(os.path.join(incomplete, _SETTINGS_FILE), "w", encoding="utf-8") as file:
+        json.dump(settings, file, indent=2)
+    replaced = output_dir.rstrip(os.sep) + ".replaced"
+    shutil.rmtree(replaced, ignore_errors=True)
+    if os.path.isdir(output_dir):
+        os.rename(output_dir, replaced)
+    os.rename(incomplete, output_dir)
+    shutil.rmtree(replaced, ignore_errors=True)
+    tf.logging.info("%s in %s (%.1f s).", summary, output_dir, time.monotonic() - started)
+
+
+def write_vocabulary(vocab_file: str, vocab_size: int) -> None:
+    """Writes the vocabulary of this data, without the records."""
+    _write_vocabulary(embedded_corpus.load(), vocab_file, vocab_size)
+
+
+def _write_vocabulary(corpus: embedded_corpus.Corpus, vocab_file: str, vocab_size: int) -> None:
+    sentences = (sentence for document in corpus.train for sentence in document)
+    write_vocab(train_vocabulary(sentences, vocab_size), vocab_file)
+
+
+def _build(directory: str, vocab_size: int, creation: CreationSettings, masking: str) -> str:
+    """Makes the files of the directory; returns a summary in words."""
+    paths = _paths(directory)
+    corpus = embedded_corpus.load()
+    tf.logging.info(
+        "Making the embedded default data from Python %s's own documentation: %d documents.",
+        corpus.python_version,
+        len(corpus.train) + len(corpus.held_out),
+    )
+    _write_vocabulary(corpus, paths.vocab_file, vocab_size)
+    tokenizer = open_tokenizer(paths.vocab_file)
+    description = {
+        "source": "embedded",
+        "python_version": corpus.python_version,
+        "embedded_sha256": corpus.sha256,
+    }
+    write = functools.partial(
+        write_pretraining_records, corpus_description=description, masking=masking
+    )
+    train = write(corpus.train, tokenizer, paths.vocab_file, paths.train_files, creation)
+    creation = dataclasses.replace(creation, dupe_factor=1)
+    held_out = write(corpus.held_out, tokenizer, paths.vocab_file, paths.held_out_files, creation)
+    return (
+        f"{train.num_records} training and {held_out.num_records} held-out examples from "
+        f"{train.corpus['tokens']} and {held_out.corpus['tokens']} tokens"
+    )
+
+
+def _paths(directory: str) -> DefaultData:
+    train_file = os.path.join(directory, TRAIN_FILE)
+    return DefaultData(
+        vocab_file=os.path.join(directory, VOCAB_FILE),
+        train_files=[train_file],
+        held_out_files=[os.path.join(directory, HELD_OUT_FILE)],
+        token_counts_file=manifests.token_counts_path(train_file),
+    )
+
+
+def _is_complete(directory: str, settings: dict[str, Any]) -> bool:
+    """Returns whether the directory was made with these settings and its files are unchanged."""
+    paths = _paths(directory)
+    try:
+        if json_files.read(os.path.join(directory, _SETTINGS_FILE)) != settings:
+            return False
+        for record_file in [*paths.train_files, *paths.held_out_files]:
+            manifest = manifests.read_manifest(manifests.manifest_path(record_file))
+            checksums = {entry.name: entry.sha256 for entry in manifest.files}
+            checksums[manifest.token_counts] = manifest.token_counts_sha256
+            checksums[VOCAB_FILE] = manifest.vocab_sha256
+            for name, sha256 in checksums.items():
+                if manifests.sha256_of_file(os.path.join(directory, name)) != sha256:
+                    return False
+    except (OSError, ValueError, tf.errors.OpError):
+        return False
+    return True

@@ -1,0 +1,274 @@
+"""The manifest of a set of record files: what they hold, and how to tell that they are complete.
+
+The manifest lies beside the files as `manifest.<name of the first file>.json`. Its name begins with
+`manifest` so that a glob over the record files, such as `train*`, does not match it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.system import json_files, paths
+from bert_estimator.tokenization import Casing
+from input_pipelines.text import companions
+
+FORMAT_VERSION = 1
+"""The version of records with masks; programs of this version and earlier ones read them."""
+DYNAMIC_FORMAT_VERSION = 2
+"""The version of records without masks, which `packed_records` describes."""
+_OPTIONAL = {"vocab_file": str, "strip_accents": bool}  # fields that may be null, with their types
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFile:
+    """Describes one record file: its name without directory, its size and its hash."""
+
+    name: str
+    num_records: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Describes the contents of a set of record files.
+
+    Attributes:
+      max_seq_length, max_predictions_per_seq: lengths of the features of every record.
+      vocab_size, vocab_sha256: size and hash of the vocabulary.
+      do_lower_case, strip_accents: what happened to the text, as in `tokenization.Casing`.
+      num_records: number of records in all files together.
+      files: the files, in order.
+      token_counts: name of the file with the counts of each id in the text, int64 [vocab_size].
+      token_counts_sha256: hash of that file.
+      corpus: facts about the text: at least sha256, documents, sentences and tokens.
+      creation: the settings of data creation.
+      vocab_file: name of the copy of the vocabulary beside the files; None in the manifests of
+        earlier versions, which kept no copy.
+      format_version: version of this format.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    vocab_size: int
+    vocab_sha256: str
+    do_lower_case: bool
+    num_records: int
+    files: tuple[RecordFile, ...]
+    token_counts: str
+    token_counts_sha256: str
+    corpus: dict[str, Any]
+    creation: dict[str, Any]
+    vocab_file: str | None = None
+    strip_accents: bool | None = None
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def casing(self) -> Casing:
+        """Returns what happened to the capitals and accents of the text."""
+        return Casing(self.do_lower_case, self.strip_accents)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the records have no masks, which are drawn while training."""
+        return self.format_version == DYNAMIC_FORMAT_VERSION
+
+
+def manifest_path(record_file: str) -> str:
+    """Returns the path of the manifest of the set that begins with `record_file`."""
+    return _sibling(record_file, companions.MANIFEST_PREFIX, companions.MANIFEST_SUFFIX)
+
+
+def files_of(record_file: str, manifest: Manifest) -> list[str]:
+    """Returns the paths of the manifest of the set that begins with a file, and of all it names."""
+    directory = os.path.dirname(record_file)
+    return [manifest_path(record_file), *(os.path.join(directory, n) for n in _names(manifest))]
+
+
+def token_counts_path(record_file: str) -> str:
+    """Returns the path of the token counts of the set that begins with `record_file`."""
+    return _sibling(record_file, companions.COUNTS_PREFIX, companions.COUNTS_SUFFIX)
+
+
+def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
+    """Copies a vocabulary into the directory of record files, unless it is there already.
+
+    The copy is named by its hash, so that sets of records in one directory share it.
+
+    Returns:
+      (name of the copy, its sha256).
+    """
+    sha256 = sha256_of_file(vocab_file)
+    name = companions.vocabulary_name(sha256, vocab_file.endswith(".model"))
+    path = os.path.join(directory, name)
+    if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
+        tf.io.gfile.copy(vocab_file, path + ".tmp", overwrite=True)
+        tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+    return name, sha256
+
+
+def write_manifest(manifest: Manifest, path: str) -> None:
+    """Writes the manifest, either completely or not at all."""
+    temporary = path + ".tmp"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        fields = dataclasses.asdict(manifest)
+        if manifest.strip_accents is None:
+            del fields["strip_accents"]  # which earlier versions of this program do not know
+        file.write(json.dumps(fields, indent=2) + "\n")
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def read_manifest(path: str) -> Manifest:
+    """Reads a manifest.
+
+    Raises:
+      ValueError: the file is not a manifest of this format version.
+    """
+    try:
+        fields = json_files.read(path)
+        version = json_files.field(fields, "format_version", int, path)
+        if version in (FORMAT_VERSION, DYNAMIC_FORMAT_VERSION):
+            fields["files"] = tuple(
+                _checked(RecordFile, entry, f"{path}: files")
+                for entry in json_files.field(fields, "files", list, path)
+            )
+            manifest = _checked(Manifest, fields, path)
+            directory = os.path.dirname(path)
+            for name in _names(manifest):
+                paths.inside(directory, name)
+            return manifest
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: is not a complete manifest ({error}). Create the data again."
+        ) from None
+    raise ValueError(
+        f"{path}: the format version is {version}, but this program reads {FORMAT_VERSION} "
+        f"and {DYNAMIC_FORMAT_VERSION}. Create the data again with this version of the program."
+    )
+
+
+def _checked(kind, values, place):
+    """Returns a dataclass of values from a manifest, whose types are checked."""
+    json_files.check(values, dict, place)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ValueError(f"{place}: the key {unknown[0]!r} is unknown")
+    types = {"files": tuple, "corpus": dict, "creation": dict, **_OPTIONAL}
+    checked = {}
+    for name, field in fields.items():
+        optional = {"default": None} if name in _OPTIONAL else {}
+        of_type = types.get(name, field.type)
+        if of_type is tuple:
+            checked[name] = values[name]
+        elif name in values or field.default is dataclasses.MISSING:
+            checked[name] = json_files.field(values, name, of_type, place, **optional)
+    return kind(**checked)
+
+
+def _names(manifest):
+    """Returns the names of files that a manifest holds."""
+    names = [entry.name for entry in manifest.files]
+    return [*names, manifest.token_counts, *filter(None, [manifest.vocab_file])]
+
+
+def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manifest]]:
+    """Finds the manifests that list record files; returns file -> (path of manifest, manifest)."""
+    places = {path: place(path) for path in record_files}
+    listed = {}
+    for directory in sorted(set(map(os.path.dirname, places.values()))):
+        for name in sorted(tf.io.gfile.listdir(directory)):
+            if not companions.is_manifest(name):
+                continue
+            path = os.path.join(directory, name)
+            manifest = read_manifest(path)
+            for entry in manifest.files:
+                listed[os.path.join(directory, entry.name)] = (path, manifest)
+    return {path: listed[found] for path, found in places.items() if found in listed}
+
+
+def place(path: str) -> str:
+    """Returns where a file lies, however its path is spelled; a symbolic link may lead there."""
+    if "://" in path:
+        return path
+    real = os.path.realpath(path)
+    if os.path.basename(real) == os.path.basename(path):
+        return real
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def digest(record_files: Sequence[str]) -> str:
+    """Returns a hash that differs between sets of records.
+
+    A file counts by its checksum if a manifest lists it, else by its name and size.
+    """
+    listed = read_manifests_of(record_files)
+    parts = []
+    for path in record_files:
+        name, size = os.path.basename(path), tf.io.gfile.stat(path).length
+        checksum = ""
+        if path in listed:
+            entries = {entry.name: entry.sha256 for entry in listed[path][1].files}
+            checksum = entries[name]
+        parts.append(f"{name} {size} {checksum}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def vocabularies(record_files: Sequence[str]) -> set[str]:
+    """Returns the checksums of the vocabularies in the manifests of the files."""
+    return {manifest.vocab_sha256 for _, manifest in read_manifests_of(record_files).values()}
+
+
+def find_vocabulary(record_files: Sequence[str]) -> str | None:
+    """Finds the copy of the vocabulary beside record files; None if no manifest names one.
+
+    Raises:
+      ValueError: a copy that a manifest names is missing, or has changed.
+    """
+    for path, manifest in read_manifests_of(record_files).values():
+        if manifest.vocab_file is None:
+            continue
+        vocab_file = os.path.join(os.path.dirname(path), manifest.vocab_file)
+        if not tf.io.gfile.exists(vocab_file):
+            raise ValueError(
+                f"{vocab_file}: is missing, but {path} says that the records were made with it. "
+                "Put it back, beside the records"
+            )
+        if sha256_of_file(vocab_file) != manifest.vocab_sha256:
+            raise ValueError(
+                f"{vocab_file}: has changed since the records were made with it, as {path} says. "
+                "Put the original back, beside the records"
+            )
+        return vocab_file
+    return None
+
+
+def casings(record_files: Sequence[str]) -> set[Casing]:
+    """Returns how the text of record files was cased, by the manifests of the files."""
+    return {manifest.casing for _, manifest in read_manifests_of(record_files).values()}
+
+
+def read_token_counts(path: str) -> np.ndarray:
+    """Reads the counts of each id in the text, int64 [vocab_size]."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return np.load(file, allow_pickle=False)
+
+
+def sha256_of_file(path: str) -> str:
+    """Returns the hash of a file's content, hexadecimal."""
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sibling(record_file: str, prefix: str, suffix: str) -> str:
+    directory, name = os.path.split(record_file)
+    return os.path.join(directory, prefix + name + suffix)

@@ -1,0 +1,214 @@
+"""The order of training: a pure function of (seed, epoch, position), so resuming is arithmetic.
+
+The endless stream of training examples is a random permutation of all records, then another one,
+and so on. Any part of a permutation is computed without state and without memory: a Feistel network
+over the smallest sufficient power of two is applied until the result is the number of a record
+(cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+
+In a mixture of several sets of records, each set has such a stream of its own. Of each 1000 places
+of the training stream, a set has its share of places, which lie in a random order.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bert_estimator.system.splitmix import GOLDEN, keys, mix
+from input_pipelines.records.record_reader import RecordFiles, find_record_sets
+
+_ROUNDS = 8
+_MIN_BITS = 6  # With fewer bits the network has too few different permutations.
+
+# The steps of the network cost the same for one number as for a thousand, so small batches are
+# ordered many at a time.
+_ORDERED_AT_ONCE = 4096
+_SHARES_SEED = 0x5A8A7E5  # tells the order of the shares from the order of the records
+
+SHARES = 1000
+"""The number of places of the training stream that the sets of a mixture share."""
+
+
+class BatchOrder:
+    """Knows the records of each batch of one input pipeline.
+
+    Attributes:
+      num_batches: number of batches; sys.maxsize for training, which is endless.
+    """
+
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        seed: int | None = None,
+        invocation: int = 0,
+        num_invocations: int = 1,
+        skipped: Sequence[tuple[int, int]] = (),
+        parts: Sequence[tuple[int, int]] = (),
+    ):
+        """Sets the records and the batches.
+
+        Args:
+          num_records: number of records, at least 1.
+          batch_size: B, number of records in a batch of this pipeline.
+          seed: seed of the order of training; None means one pass in the records' own order.
+          invocation: number of this pipeline, from 0; a global batch has a batch of each pipeline.
+          num_invocations: number of pipelines.
+          skipped: (batch number, number of batches) pairs. From this batch number on, so many
+            batches of the order are left out; the numbers of several pairs add up.
+          parts: (number of records, share of `SHARES`) of each set of a mixture, in the order of
+            the record numbers; empty if all records are one set.
+        """
+        self._skipped = tuple(skipped)
+        self._num_records = num_records
+        self._batch_size = batch_size
+        self._seed = seed
+        self._invocation = invocation
+        self._num_invocations = num_invocations
+        self._parts = tuple(parts) or ((num_records, SHARES),)
+        global_batch = batch_size * num_invocations
+        self.num_batches = -(-num_records // global_batch) if seed is None else sys.maxsize
+        self._block_size = max(1, _ORDERED_AT_ONCE // batch_size)
+        self._block_number, self._block = -1, (np.empty(0), np.empty(0))
+
+    def record_numbers(self, batch_number: int) -> np.ndarray:
+        """Returns the record numbers of a batch, int64 [B]; -1 is padding at the end of a pass."""
+        return self.records(batch_number)[0]
+
+    def records(self, batch_number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (record numbers, epochs) of a batch, each int64 [B].
+
+        The epoch says how often a record has come before. The number of padding is -1.
+        """
+        if self._seed is None:
+            numbers = self._places(np.array([batch_number]))[0]
+            return np.where(numbers < self._num_records, numbers, -1), np.zeros_like(numbers)
+        batch_number += sum(number for first, number in self._skipped if batch_number >= first)
+        block_number, in_block = divmod(batch_number, self._block_size)
+        if block_number != self._block_number:
+            batches = block_number * self._block_size + np.arange(self._block_size)
+            self._block = mixed_order(self._places(batches), self._parts, self._seed)
+            self._block_number = block_number
+        numbers, epochs = self._block
+        return numbers[in_block], epochs[in_block]
+
+    def _places(self, batch_numbers: np.ndarray) -> np.ndarray:
+        """Returns places in the stream of all pipelines, int64 [number of batches, B]."""
+        batches = batch_numbers.astype(np.int64) * self._num_invocations + self._invocation
+        return batches[:, None] * self._batch_size + np.arange(self._batch_size)
+
+
+def record_order(stream_indices: np.ndarray, num_records: int, seed: int) -> np.ndarray:
+    """Maps places in the endless training stream to record numbers.
+
+    Place `i` is place `i % num_records` of epoch `i // num_records`; within an epoch every record
+    occurs once. The values are pinned: they do not depend on library versions.
+
+    Args:
+      stream_indices: int64 array of any shape, not negative.
+      num_records: number of records, at least 1.
+      seed: any integer; its lower 64 bits count.
+
+    Returns:
+      int64 array of the same shape, in [0, num_records).
+    """
+    flat = np.asarray(stream_indices, np.int64).reshape(-1)
+    epochs = (flat // num_records).astype(np.uint64)
+    numbers = (flat % num_records).astype(np.uint64)
+    bits = max(_MIN_BITS, (num_records - 1).bit_length())
+    round_keys = _round_keys(seed, epochs)
+    walking = np.arange(flat.size)
+    while walking.size:
+        numbers[walking] = _feistel(numbers[walking], round_keys[:, walking], bits)
+        walking = walking[numbers[walking] >= num_records]
+    return numbers.astype(np.int64).reshape(np.shape(stream_indices))
+
+
+def mixed_order(
+    stream_indices: np.ndarray, parts: Sequence[tuple[int, int]], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Maps places in the endless stream of a mixture to record numbers and epochs.
+
+    Args:
+      stream_indices: int64 array of any shape, not negative.
+      parts: (number of records, share) of each set; the shares add up to `SHARES`.
+      seed: as for `record_order`. With one part, the order is the same.
+
+    Returns:
+      (record numbers, from 0 across the sets; how often each has come before): int64 arrays of
+      the same shape.
+    """
+    if len(parts) == 1:
+        num_records = parts[0][0]
+        return record_order(stream_indices, num_records, seed), stream_indices // num_records
+    share_order = record_order(stream_indices, SHARES, seed ^ _SHARES_SEED)
+    numbers, epochs = np.empty_like(stream_indices), np.empty_like(stream_indices)
+    first_share = first_record = 0
+    for part_number, (num_records, share) in enumerate(parts):
+        in_share = share_order - first_share
+        chosen = (in_share >= 0) & (in_share < share)
+        places = stream_indices[chosen] // SHARES * share + in_share[chosen]
+        part_seed = int(keys(seed, np.array([part_number]))[0])
+        numbers[chosen] = first_record + record_order(places, num_records, part_seed)
+        epochs[chosen] = places // num_records
+        first_share, first_record = first_share + share, first_record + num_records
+    return numbers, epochs
+
+
+def _round_keys(seed: int, epochs: np.ndarray) -> np.ndarray:
+    """Returns the keys of the rounds, uint64 [rounds, *shape of epochs]."""
+    state = keys(seed, epochs)
+    return np.stack([mix(state + np.uint64(i * GOLDEN % 2**64)) for i in range(_ROUNDS)])
+
+
+def _feistel(numbers: np.ndarray, round_keys: np.ndarray, bits: int) -> np.ndarray:
+    """Applies a bijection of [0, 2**bits): a function of one half changes the other, in turn."""
+    low_bits = np.uint64(bits // 2)
+    low_mask = np.uint64((1 << (bits // 2)) - 1)
+    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+    low = numbers & low_mask
+    high = numbers >> low_bits
+    for i in range(0, _ROUNDS, 2):
+        low ^= mix(high + round_keys[i]) & low_mask
+        high ^= mix(low + round_keys[i + 1]) & high_mask
+    return (high << low_bits) | low
+
+
+def mixture(records: RecordFiles, patterns: str | Iterable[str]) -> list[tuple[int, int]]:
+    """Returns (number of records, share) of each pattern, for `order.BatchOrder`.
+
+    Args:
+      records: the opened files of the patterns.
+      patterns: comma-separated patterns with weights, or a list of them.
+
+    Returns:
+      A pair for each pattern; the shares add up to `order.SHARES`. Empty without weights.
+
+    Raises:
+      ValueError: `find_record_sets` refuses the patterns, or a pattern has too small a weight, or
+        does not have any record.
+    """
+    sets = find_record_sets(patterns)
+    if sets[0][1] is None:
+        return []
+    shares = shares_of([weight for _, weight in sets])
+    parts = []
+    for (files, weight), share in zip(sets, shares, strict=True):
+        num_records = sum(records.num_records_of(path) for path in files)
+        if not share or not num_records:
+            raise ValueError(
+                f"{files[0]}: {num_records} records with the weight {weight:g} have "
+                f"{share} of {SHARES} examples. Give the pattern more weight, or leave it out."
+            )
+        parts.append((num_records, share))
+    return parts
+
+
+def shares_of(weights: list[float]) -> list[int]:
+    """Rounds weights to shares that add up to `order.SHARES`, by the largest remainders."""
+    relative = np.array(weights) / max(weights)  # the sum of huge weights would be infinite
+    exact = relative / np.sum(relative) * SHARES
+    shares = np.floor(exact).astype(int)
+    by_remainder = np.argsort(shares - exact, kind="stable")
+    shares[by_remainder[: SHARES - shares.sum()]] += 1
+    return shares.tolist()

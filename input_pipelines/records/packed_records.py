@@ -1,0 +1,162 @@
+"""Records without masks: the tokens of two segments as bytes, for masks drawn while training.
+
+Every record is a `tf.train.Example` with these features:
+
+  token_ids             bytes [1]  ids of A, then of B, little-endian: 2 bytes each if every id of
+                                   the vocabulary fits, else 4 bytes
+  segment_lengths       int64 [2]  numbers of tokens of A and of B
+  next_sentence_labels  int64 [1]  0: B follows A in the text, 1: B is random, or before A
+
+Letters: B batch size, F sequence length, P predictions per sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.system import json_files
+from bert_estimator.tokenization import Tokenizer, reopen_tokenizer
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.masking import DynamicMasking, MaskedExamples, Masking
+from input_pipelines.records.pretraining_features import Feature
+from input_pipelines.records.record_reader import RecordError, RecordFiles
+
+SPEC = {
+    "token_ids": tf.io.FixedLenFeature([], tf.string),
+    "segment_lengths": tf.io.FixedLenFeature([2], tf.int64),
+    "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+}
+FEATURES = {
+    "token_ids": Feature("bytes_list", 1),
+    "segment_lengths": Feature("int64_list", 2),
+    "next_sentence_labels": Feature("int64_list", 1, last=1),
+}
+"""What the features must be, for `pretraining_features.check_kinds`."""
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Returns the type in which ids are written, little-endian."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def open_packing(record_files: Sequence[str], seed: int | None) -> "Packing | None":
+    """Returns what makes batches of packed records; None if the records have masks already.
+
+    Lengths, vocabulary and the rules of masking come from the records' manifest.
+
+    Args:
+      record_files: the files of the records.
+      seed: seed of the masks; None for the seed that the records were made with.
+
+    Raises:
+      ValueError: some records have masks and others do not, or their rules differ, or the
+        vocabulary beside them is missing.
+    """
+    listed = manifests.read_manifests_of(record_files)
+    rules = {}
+    for path in record_files:
+        rules.setdefault(_rules_of(*listed.get(path, (None, None))), path)
+    if len(rules) > 1:
+        path, other = list(rules.values())[:2]
+        raise ValueError(
+            f"{path} and {other} do not agree in --masking, --masked_lm_prob or "
+            "--do_whole_word_mask of create_pretraining_data. Create their data alike."
+        )
+    ((rule, path),) = rules.items()
+    if rule is None:
+        return None
+    manifest_file, manifest = listed[path]
+    vocab_file = manifests.find_vocabulary([path])
+    if vocab_file is None:
+        raise ValueError(f"{manifest_file}: names no vocabulary. Create the data again.")
+    tokenizer = reopen_tokenizer(vocab_file, manifest.casing)
+    prob, do_whole_word_mask = rule
+    masking = Masking.for_tokenizer(
+        tokenizer, prob, manifest.max_predictions_per_seq, do_whole_word_mask
+    )
+    if seed is None:
+        seed = json_files.field(manifest.creation, "random_seed", int, manifest_file)
+    return Packing(tokenizer, manifest.max_seq_length, DynamicMasking(masking, seed))
+
+
+def _rules_of(manifest_file, manifest):
+    """Returns (masked_lm_prob, do_whole_word_mask) of packed records; None of other records."""
+    if manifest is None or not manifest.is_dynamic:
+        return None
+    prob = json_files.field(manifest.creation, "masked_lm_prob", float, manifest_file)
+    if not 0 < prob <= 1:
+        raise ValueError(f"{manifest_file}: masked_lm_prob is {prob}. Create the data again.")
+    return prob, json_files.field(manifest.creation, "do_whole_word_mask", bool, manifest_file)
+
+
+class Packing:
+    """Makes batches of packed records: tokens are put in their places, and masked.
+
+    Args:
+      tokenizer: tokenizer of the records' vocabulary.
+      max_seq_length: F.
+      masking: draws the masks.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, masking: DynamicMasking):
+        self._vocab_size = tokenizer.vocab_size
+        self._max_seq_length = max_seq_length
+        self._examples = MaskedExamples(tokenizer, max_seq_length, masking)
+
+    def features(
+        self,
+        records: RecordFiles,
+        numbers: np.ndarray,
+        epochs: np.ndarray,
+        values: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Returns the features of static records, int64 or float32 [B, ...].
+
+        Args:
+          records: the files of the records.
+          numbers: int64 [B], numbers of the records.
+          epochs: int64 [B], how often each record has come before.
+          values: the features of `SPEC`, [B, ...].
+
+        Raises:
+          RecordError: lengths or ids do not fit; the message names the first record.
+        """
+        lengths, labels = values["segment_lengths"], values["next_sentence_labels"]
+        tokens = self._tokens(records, numbers, lengths, values["token_ids"])
+        return self._examples.features(tokens, lengths, labels, numbers, epochs)
+
+    def _tokens(self, records, numbers, lengths, token_ids):
+        """Returns the checked tokens of all records, int64 [number of tokens]."""
+        longest = self._max_seq_length - 3
+        totals = lengths.sum(axis=1)
+        sizes = np.array([len(ids) for ids in token_ids])
+        dtype = id_type(self._vocab_size)
+        width = dtype.itemsize
+        # Each length is compared before their sum, which could wrap around.
+        fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)
+        fits &= totals > 0
+        for is_good, rule in (
+            (fits, f"segment_lengths must be two numbers from 0 to {longest} in sum"),
+            (sizes == totals * width, f"token_ids must have {width} bytes for each token"),
+        ):
+            if not is_good.all():
+                row = int(np.argmin(is_good))
+                number = int(numbers[row])
+                raise RecordError(
+                    f"{records.location(number)}: segment_lengths holds {lengths[row].tolist()} "
+                    f"and token_ids {sizes[row]} bytes; {rule}, since max_seq_length is "
+                    f"{self._max_seq_length}. Create the data again.",
+                    number,
+                )
+        tokens = np.frombuffer(b"".join(token_ids), dtype).astype(np.int64)
+        if tokens.size and tokens.max() >= self._vocab_size:
+            place = int(np.argmax(tokens >= self._vocab_size))
+            number = int(np.repeat(numbers, totals)[place])
+            raise RecordError(
+                f"{records.location(number)}: token_ids holds {tokens[place]}; it must be from 0 "
+                f"to {self._vocab_size - 1}, since the vocabulary has {self._vocab_size} tokens. "
+                "Create the data again.",
+                number,
+            )
+        return tokens

@@ -1,0 +1,172 @@
+"""Batches of pretraining records, for training and for evaluation.
+
+Letters: B batch size, F sequence length, P predictions per sequence.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.command_line.choices import PRECISIONS
+from input_pipelines.records.bad_records import BadRecords
+from input_pipelines.records.order import BatchOrder, mixture
+from input_pipelines.records.packed_records import open_packing
+from input_pipelines.records.pretraining_features import (
+    PretrainingFeatures,
+    open_pretraining_records,
+)
+from input_pipelines.records.pretraining_reader import PretrainingReader
+
+# Of one core, for an example without masks; measured by `python -m benchmarks.input_speed`.
+_SECS_OF_AN_EXAMPLE, _SECS_OF_A_TOKEN = 14e-6, 0.038e-6
+
+
+def core_secs(max_seq_length: int) -> float:
+    """Returns about how long one core takes to read, check and mask an example, in seconds."""
+    return _SECS_OF_AN_EXAMPLE + max_seq_length * _SECS_OF_A_TOKEN
+
+
+def input_fn_builder(
+    input_files: str | Iterable[str],
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    is_training: bool,
+    random_seed: int = 0,
+    precision: str = "float32",
+    vocab_size: int | None = None,
+    type_vocab_size: int | None = None,
+    skipped: Sequence[tuple[int, int]] = (),
+    max_bad_records: int = 0,
+) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+    """Builds the `input_fn` of pretraining.
+
+    Training is endless, in the order of `input_pipelines.records.order`. It starts at the batch of
+    `params["context"].global_step`, if there is a context, so that a resumed training reads the
+    same records as an uninterrupted one. Evaluation is one pass in the files' order; its last batch
+    is padded with examples of zeros, whose `is_real_example` is 0.
+
+    Records without masks (`packed_records`) get masks here, in training other ones in each epoch.
+
+    Args:
+      input_files: comma-separated file patterns, or a list of them. In training, patterns with
+        weights at their ends, `a*.tfrecord:0.7,b*.tfrecord:0.3`, are a mixture: of each 1000
+        examples, a pattern has its share. Evaluation ignores the weights.
+      max_seq_length: F.
+      max_predictions_per_seq: P.
+      is_training: True for training, False for evaluation.
+      random_seed: seed of the order of training.
+      precision: "bfloat16" casts `masked_lm_weights` to bfloat16; "float32" does not.
+      vocab_size: size of the network's vocabulary. None: ids need only fit int32.
+      type_vocab_size: number of the network's segments. None: segment ids need only fit int32.
+      skipped: the batches that training leaves out, as `order.BatchOrder` takes them.
+      max_bad_records: how many different records that are damaged, or not what they should be, may
+        be left out. Each is logged, and padding with `is_real_example` 0 takes its place.
+
+    Returns:
+      `input_fn(params)`. It returns a dataset of dictionaries: `input_ids`, `input_mask`,
+      `segment_ids` int32 [B, F]; `masked_lm_positions`, `masked_lm_ids` int32 [B, P];
+      `masked_lm_weights` float [B, P]; `next_sentence_labels` int32 [B, 1]; `is_real_example` int32
+      [B]. B is `params["batch_size"]`.
+
+    Raises:
+      ValueError: from the builder, if the precision is unknown; from the `input_fn`, if
+        `open_pretraining_records` refuses the files.
+      tf.errors.InvalidArgumentError: from the session: a record is damaged, has features of other
+        kinds or lengths, or holds a value out of its range; the message names file, record and
+        byte.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; it must be {' or '.join(PRECISIONS)}.")
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        batch_size = params["batch_size"]
+        records = open_pretraining_records(
+            input_files, max_seq_length, max_predictions_per_seq, vocab_size
+        )
+        parts = mixture(records, input_files) if is_training else ()
+        start, invocation, num_invocations = deployment(params.get("context"))
+        order = BatchOrder(
+            records.num_records,
+            batch_size,
+            random_seed if is_training else None,
+            invocation,
+            num_invocations,
+            skipped,
+            parts,
+        )
+        features = PretrainingFeatures(
+            max_seq_length, max_predictions_per_seq, vocab_size, type_vocab_size
+        )
+        # The masks of an evaluation belong to its records, so that runs can be compared.
+        masks_seed = random_seed if is_training else None
+        packing = open_packing(records.files, masks_seed)
+        reader = PretrainingReader(
+            records, order, features, batch_size, packing, BadRecords(max_bad_records)
+        )
+        batches = reader.batches(start if is_training else 0)
+        if precision == "bfloat16":
+            batches = batches.map(lambda features: cast_features(features, precision))
+        return prefetched(batches)
+
+    return input_fn
+
+
+def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset with two batches prefetched, and without tf.data's autotuning.
+
+    Autotuning has nothing to tune here, and its thread keeps a session from closing for the time
+    between two tunings, which grows to a minute.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return batches.prefetch(2).with_options(options)
+
+
+def shapes_input_fn(
+    max_seq_length: int, max_predictions_per_seq: int, precision: str
+) -> Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]:
+    """Builds an `input_fn` of zeros with the shapes and dtypes of real batches.
+
+    It serves programs that are compiled but not run, and does not read records.
+    """
+
+    def input_fn(params: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        shapes = {"is_real_example": ([], tf.int32)}
+        features = PretrainingFeatures(max_seq_length, max_predictions_per_seq)
+        for name, spec in features.spec().items():
+            shapes[name] = (spec.shape, tf.int32 if spec.dtype == tf.int64 else spec.dtype)
+        zeros = {
+            name: tf.zeros([params["batch_size"], *shape], dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
+        return cast_features(zeros, precision)
+
+    return input_fn
+
+
+def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str, tf.Tensor]:
+    """Casts float features to bfloat16 if the precision is "bfloat16"; integers stay as they are.
+
+    Args:
+      features: tensors by name.
+      precision: "bfloat16" or "float32".
+    """
+    if precision != "bfloat16":
+        return dict(features)
+    return {
+        name: tf.cast(value, tf.bfloat16) if value.dtype.is_floating else value
+        for name, value in features.items()
+    }
+
+
+def deployment(context: Any) -> tuple[int, int, int]:
+    """Returns (step at which training starts, number of this invocation, number of invocations).
+
+    Args:
+      context: `params["context"]` of an `input_fn`, or None.
+    """
+    if context is None:
+        return 0, 0, 1
+    _, invocation, num_invocations, _ = context.current_input_fn_deployment()
+    return int(context.global_step), invocation, num_invocations

@@ -1,0 +1,273 @@
+"""Random access to the records of TFRecord files, whose checksums are verified.
+
+A TFRecord file is a sequence of records: length (8 bytes, little-endian), checksum of the length
+(4 bytes), data, checksum of the data (4 bytes).
+"""
+
+import glob
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.system import paths
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records import shards
+from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
+from input_pipelines.text import companions
+
+_HEADER_BYTES = 12
+_FOOTER_BYTES = 4
+
+
+class RecordError(ValueError):
+    """A record or a record file that is not what it should be; the message names it.
+
+    Attributes:
+      number: number of the record, as `RecordFiles` counts; None if a whole file is meant.
+    """
+
+    def __init__(self, message: str, number: int | None = None):
+        super().__init__(message)
+        self.number = number
+
+
+def find_record_files(patterns: str | Iterable[str]) -> list[str]:
+    """Expands a comma-separated list of file patterns, or a list of them, to record files.
+
+    The files are sorted within each pattern, and a directory stands for its `*.tfrecord*`. Files
+    that `create_pretraining_data` writes beside the records are left out. These include held-out
+    records, unless the name in the pattern begins with `heldout.`. A pattern may end in a weight,
+    `:0.7`, which does not count here.
+
+    Raises:
+      ValueError: as `find_record_sets` raises it.
+    """
+    return [path for files, _ in find_record_sets(patterns) for path in files]
+
+
+def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], float | None]]:
+    """Expands patterns as `find_record_files`; returns (files, weight) of each pattern.
+
+    Without a weight at its end, the weight of a pattern is None. A file counts where it is first,
+    however it is spelled.
+
+    Raises:
+      ValueError: a pattern does not match any file, or matches files of sets that `shards` tells
+        apart, or of a set whose creation has not ended; or some patterns have a weight and others
+        do not, or patterns with weights share a file.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    sets: list[tuple[list[str], float | None]] = []
+    found: set[str] = set()
+    for given in patterns:
+        pattern, weight = paths.split_weight(given)
+        matches = _matches(pattern) if pattern else []
+        if not matches:
+            if os.path.isdir(pattern):
+                raise ValueError(
+                    f"the directory {pattern!r} does not hold any file of training records. Make "
+                    "records of your text with create_pretraining_data, and give their directory."
+                )
+            raise ValueError(
+                f"no file matches {pattern!r}. Give a comma-separated list of record files or "
+                "globs; create_pretraining_data makes such files."
+            )
+        if sets and (weight is None) != (sets[0][1] is None):
+            raise ValueError(
+                f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
+                "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
+            )
+        shards.check_one_set(matches)
+        _check_finished(matches)
+        places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
+        if weight is not None and not found.isdisjoint(places.values()):
+            raise ValueError(
+                f"{given!r} matches files that a pattern before it matches too. In a mixture, each "
+                "file belongs to one pattern."
+            )
+        files = []
+        for path, place in places.items():
+            if place not in found:
+                found.add(place)
+                files.append(path)
+        if files:
+            sets.append((files, weight))
+    return sets
+
+
+def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
+    """Returns the files that are to be complete sets: (files of directories, files of globs).
+
+    A file that is given by its name need not be a complete set.
+
+    Args:
+      patterns: as for `find_record_files`.
+    """
+    if isinstance(patterns, str):
+        patterns = patterns.split(",")
+    of_directories, of_globs = [], []
+    for pattern in (paths.split_weight(given)[0] for given in patterns):
+        matches = _matches(pattern)
+        if tf.io.gfile.isdir(pattern):
+            of_directories += matches
+        elif matches != [pattern]:
+            of_globs += matches
+    return of_directories, of_globs
+
+
+def _matches(pattern):
+    is_remote = "://" in pattern
+    if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
+        pattern = os.path.join(glob.escape(pattern), f"*{companions.RECORDS}*")
+    found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
+    if os.path.basename(pattern).startswith(companions.HELD_OUT_PREFIX):
+        return found
+    return [path for path in found if not companions.is_companion(path)]
+
+
+def _check_finished(record_files):
+    """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
+    for directory in sorted({os.path.dirname(path) for path in record_files}):
+        unfinished = {} if "://" in directory else shards.unfinished(directory)
+        files = [path for path in record_files if path in unfinished]
+        complete = manifests.read_manifests_of(files) if files else {}
+        for path in files:
+            if path not in complete:
+                raise ValueError(
+                    f"{path}: belongs to records whose creation has not ended. Give the command "
+                    f"again, which resumes, or remove {unfinished[path]} and the records."
+                )
+
+
+class RecordFiles:
+    """Reads the records of several files, numbered from 0 across all files in their order.
+
+    Attributes:
+      files: the files.
+      num_records: number of records in all files.
+    """
+
+    def __init__(self, files: Sequence[str]):
+        """Indexes the files.
+
+        Raises:
+          RecordError: a file is cut short or damaged; the message names file and offset.
+        """
+        self.files = list(files)
+        offsets = [record_offsets(path) for path in self.files]
+        lengths = [len(in_file) - 1 for in_file in offsets]
+        self._starts = np.array([0, *itertools.accumulate(lengths)])
+        self._begins = np.concatenate([in_file[:-1] for in_file in offsets])
+        self._ends = np.concatenate([in_file[1:] for in_file in offsets])
+        self.num_records = int(self._starts[-1])
+        self._lock = threading.Lock()
+        self._open_files = [_open(path) for path in self.files]
+        for file in self._open_files:
+            weakref.finalize(self, file.close)
+
+    def num_records_of(self, path: str) -> int:
+        """Returns the number of records in one of the files."""
+        number = self.files.index(path)
+        return int(self._starts[number + 1] - self._starts[number])
+
+    def read(self, number: int) -> bytes:
+        """Reads one record; see `read_all`."""
+        return self.read_all(np.array([number]))[0]
+
+    def read_all(self, numbers: np.ndarray) -> list[bytes]:
+        """Reads records and verifies their checksums.
+
+        Args:
+          numbers: integer array [number of records].
+
+        Raises:
+          RecordError: a record is damaged; the message names file, record and offset.
+        """
+        begins = self._begins[numbers] + _HEADER_BYTES
+        sizes = self._ends[numbers] - begins
+        files = self._file_numbers(numbers)
+        places = zip(files.tolist(), begins.tolist(), sizes.tolist(), strict=True)
+        stored = [self._read_at(*place) for place in places]
+        # A file that was cut short while it is read gives fewer bytes.
+        damaged = np.array([len(data) for data in stored]) != sizes
+        records = [data[:-_FOOTER_BYTES] for data in stored]
+        footers = b"".join([data[-_FOOTER_BYTES:].rjust(_FOOTER_BYTES) for data in stored])
+        damaged |= masked_crc32c_of_strings(records) != np.frombuffer(footers, "<u4")
+        if damaged.any():
+            number = int(numbers[np.argmax(damaged)])
+            raise RecordError(
+                f"{self.location(number)} is damaged: its checksum does not match its data. Create "
+                "the file again.",
+                number,
+            )
+        return records
+
+    def _read_at(self, file_number: int, begin: int, size: int) -> bytes:
+        file = self._open_files[file_number]
+        if isinstance(file, tf.io.gfile.GFile):
+            with self._lock:
+                file.seek(begin)
+                return file.read(size)
+        return os.pread(file.fileno(), size, begin)
+
+    def location(self, number: int) -> str:
+        """Describes where a record lies: its file, its number in the file and its byte offset."""
+        return self.locations(np.array([number]))[0]
+
+    def locations(self, numbers: np.ndarray) -> list[str]:
+        """Describes where records lie, as `location`."""
+        files = self._file_numbers(numbers)
+        in_files = numbers - self._starts[files]
+        places = (files.tolist(), in_files.tolist(), self._begins[numbers].tolist())
+        return [
+            f"{self.files[file]}: record {in_file} (byte {begin})"
+            for file, in_file, begin in zip(*places, strict=True)
+        ]
+
+    def _file_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._starts, numbers, side="right") - 1
+
+
+def record_offsets(path: str) -> np.ndarray:
+    """Finds the byte offsets of a file's records and of its end, int64 [number of records + 1].
+
+    The records' lengths are read and their checksums verified; their data is skipped.
+
+    Raises:
+      RecordError: the last record is cut short, or a length is damaged.
+    """
+    file_bytes = tf.io.gfile.stat(path).length
+    offsets = [0]
+    headers = []
+    with _open(path) as file:
+        while offsets[-1] + _HEADER_BYTES <= file_bytes:
+            file.seek(offsets[-1])
+            headers.append(file.read(_HEADER_BYTES))
+            length = int.from_bytes(headers[-1][:8], "little")
+            offsets.append(offsets[-1] + _HEADER_BYTES + length + _FOOTER_BYTES)
+    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _HEADER_BYTES)
+    checksums = np.ascontiguousarray(table[:, 8:]).view("<u4")[:, 0]
+    damaged = np.flatnonzero(masked_crc32c(table[:, :8]) != checksums)
+    if damaged.size:
+        raise RecordError(
+            f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
+            "damaged, or this is not a TFRecord file. Create the file again."
+        )
+    if offsets[-1] != file_bytes:
+        last = len(offsets) - 1 if offsets[-1] < file_bytes else len(offsets) - 2
+        raise RecordError(
+            f"{path}: record {last} (byte {offsets[last]}) goes on beyond the end of the file "
+            f"({file_bytes} bytes): the file is truncated. Create the file again."
+        )
+    return np.asarray(offsets, np.int64)
+
+
+def _open(path: str):
+    # Python's own files are several times faster at many small reads, but are local files only.
+    return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")

@@ -1,0 +1,1 @@
+"""Task files to features to batches."""

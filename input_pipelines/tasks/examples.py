@@ -1,0 +1,176 @@
+"""Labelled texts and pairs of texts, from the files of a task."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bert_estimator.storage import remote
+from bert_estimator.system import json_files
+from input_pipelines.tasks import labels
+from input_pipelines.tasks.table_files import Row, TableError, cell, read_rows
+from input_pipelines.tasks.task_table import Columns, Task
+
+Label = int | float | tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """Holds a text or a pair of texts, and its label.
+
+    Attributes:
+      text_a, text_b: the texts; text_b is None if the task has single texts.
+      label: the label's number (classification), 1 or 0 for each label (multi_label), the number
+        itself (regression), or None if it is not known.
+    """
+
+    text_a: str
+    text_b: str | None
+    label: Label | None
+
+
+def training_examples(task: Task) -> list[Example]:
+    """Reads the examples of the training file; see `read_examples` for the errors.
+
+    If all examples have the same label, it prints a warning that names the file.
+    """
+    columns = task.train_columns or task.columns
+    examples = read_examples(task, task.train, columns)
+    if len(examples) > 1 and len({example.label for example in examples}) == 1:
+        line, _ = next(read_rows(task.train, columns.has_header))
+        print(
+            f"WARNING: {task.train}:{line}: from this line on, all {len(examples)} training "
+            "examples have the same label, so that there is nothing to learn"
+        )
+    return examples
+
+
+def evaluation_examples(task: Task, name: str) -> list[Example]:
+    """Reads the examples of one of the files to evaluate on."""
+    return read_examples(task, task.evaluate[name], task.columns, task.where)
+
+
+def prediction_examples(task: Task, name: str) -> list[Example]:
+    """Reads the examples of one of the files to predict for, one for each row, without labels."""
+    columns = task.predict_columns or dataclasses.replace(task.columns, label=None)
+    return read_examples(task, task.predict[name], columns, task.where)
+
+
+def read_examples(
+    task: Task, path: str, columns: Columns, where: tuple[str | int, str] | None = None
+) -> list[Example]:
+    """Reads the examples of a file.
+
+    Args:
+      task: the task.
+      path: a file of a format that `table_files` reads.
+      columns: the columns of the file.
+      where: (column, value) to select rows with; None for all rows.
+
+    Raises:
+      TableError: the file cannot be read or has no examples, or a row lacks a cell, has too many
+        cells or a text that is not a string, or has a label that the task does not have; the
+        message names file and line.
+    """
+    examples, malformed = [], []
+    num_columns = None
+    for line, row in read_rows(path, columns.has_header):
+        num_columns = num_columns or len(row)
+        if columns.has_header:
+            extra = any(isinstance(key, int) for key in row)
+        else:
+            extra = len(row) > num_columns
+        if task.drops_malformed and (extra or len(row) < num_columns):
+            malformed.append(line)
+            continue
+        if extra:
+            most = "the header names columns" if columns.has_header else "the first row"
+            raise TableError(
+                f"{path}:{line}: has more cells than {most}. Does a text contain a separator, or "
+                "is a line end missing?"
+            )
+        if where is not None and cell(path, line, row, where[0]) != where[1]:
+            continue
+        examples.append(_example(task, path, line, row, columns))
+    if malformed:
+        print(
+            f"{path}: skipped {len(malformed)} malformed rows, as the task's published files have: "
+            f"lines {', '.join(map(str, malformed[:5]))}{', ...' if len(malformed) > 5 else ''}"
+        )
+    if not examples:
+        selected = f" with {where[0]}={where[1]!r}" if where else ""
+        raise TableError(f"{path}: has 0 examples{selected}; give a file with at least one")
+    return examples
+
+
+def texts(task: Task) -> Iterator[str]:
+    """Yields the texts of all files of a task that exist; see `read_examples` for the errors."""
+    unlabelled = task.predict_columns or dataclasses.replace(task.columns, label=None)
+    files = {
+        **dict.fromkeys(filter(None, [task.train]), task.train_columns or task.columns),
+        **dict.fromkeys(task.evaluate.values(), task.columns),
+        **dict.fromkeys(task.predict.values(), unlabelled),
+    }
+    for path, columns in files.items():
+        if remote.check(path) if remote.is_remote(path) else os.path.exists(path):
+            columns = dataclasses.replace(columns, label=None)
+            yield from texts_of(read_examples(task, path, columns))
+
+
+def texts_of(examples: Sequence[Example]) -> Iterator[str]:
+    """Yields the texts of examples, both texts of a pair."""
+    for example in examples:
+        yield example.text_a
+        if example.text_b is not None:
+            yield example.text_b
+
+
+def discover_labels(task: Task) -> tuple[str, ...]:
+    """Finds the labels in the training file, sorted; see `labels.discover` for the errors."""
+    return _labels_in(task, task.train, task.train_columns or task.columns, are_all=True)
+
+
+def evaluation_labels(task: Task) -> tuple[str, ...]:
+    """Finds the labels in the first file to evaluate on; the task may have further labels."""
+    return _labels_in(task, next(iter(task.evaluate.values())), task.columns, are_all=False)
+
+
+def _labels_in(task, path, columns, are_all):
+    def cells() -> Iterator[tuple[int, Any]]:
+        for line, row in read_rows(path, columns.has_header):
+            yield line, cell(path, line, row, columns.label)
+
+    return labels.discover(path, cells(), task.kind == "multi_label", are_all)
+
+
+def _example(task: Task, path: str, line: int, row: Row, columns: Columns) -> Example:
+    texts = []
+    for column in (columns.text_a, columns.text_b):
+        text = None if column is None else cell(path, line, row, column)
+        if column is not None and not isinstance(text, str):
+            shown = json_files.shown(text)
+            raise TableError(f"{path}:{line}: {column!r} is {shown}; it must be a text")
+        texts.append(text)
+    label = None
+    if columns.label is not None:
+        label = _label(task, path, line, cell(path, line, row, columns.label))
+    return Example(*texts, label)
+
+
+def _label(task: Task, path: str, line: int, value: Any) -> Label:
+    place, several = f"{path}:{line}", task.kind == "multi_label"
+    if task.kind == "regression":
+        return labels.number_of(value, place)
+    names = labels.names_of(value, place) if several else [labels.name_of(value, place)]
+    names = [task.aliases.get(name, name) for name in names]
+    for name in names:
+        if name not in task.labels:
+            raise labels.unknown(name, place, task.labels)
+    if several:
+        return tuple(int(name in names) for name in task.labels)
+    return task.labels.index(names[0])
+
+
+def majority_share(numbers: Sequence[int]) -> float:
+    """Returns the share of the most frequent label: the accuracy of always predicting it."""
+    return max(numbers.count(number) for number in set(numbers)) / len(numbers)

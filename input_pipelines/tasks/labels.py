@@ -1,0 +1,170 @@
+"""Labels as files spell them: cells become names or numbers, or errors that say where."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bert_estimator.system import json_files
+from input_pipelines.tasks.table_files import TableError
+
+_WHOLE = re.compile(r"-?\d{1,15}")
+_KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def name_of(value: Any, place: str) -> str:
+    """Returns the name of a label: a text without the spaces around it, or a JSON value's spelling.
+
+    Args:
+      value: a cell.
+      place: file and line, for the message.
+
+    Raises:
+      TableError: the cell is null, an object, a list, a number that is not finite, or a text with a
+        tab or a line end.
+    """
+    if isinstance(value, str):
+        name = value.strip()
+        # Predictions, reports and labels.txt have names in lines and columns.
+        if "\t" in name or len(name.splitlines()) > 1:
+            raise TableError(
+                f"{place}: the label is {json_files.shown(name)}; it must not hold a tab or a line "
+                "end"
+            )
+        return name
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        value = int(value)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    raise TableError(
+        f"{place}: the label is {json_files.shown(value)}; it must be a text, a number, true or "
+        "false"
+    )
+
+
+def names_of(value: Any, place: str) -> list[str]:
+    """Returns the names of several labels, or of 0: a JSON list, or a cell with commas in between.
+
+    Raises:
+      TableError: as `name_of` does.
+    """
+    parts = value if isinstance(value, list) else name_of(value, place).split(",")
+    return [name for name in (name_of(part, place) for part in parts) if name]
+
+
+def number_of(value: Any, place: str) -> float:
+    """Returns the number of a label; raises TableError if it is not a number of float32."""
+    try:
+        is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
+        number = float(value) if is_number and "_" not in str(value) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        shown = repr(value) if isinstance(value, str) else json_files.shown(value)
+        raise TableError(f"{place}: the label is {shown}; it must be a number, at most 3.4e38")
+    return number
+
+
+def as_it_looks(name: str) -> str:
+    """Returns a name in Unicode's NFC, without characters that nobody can see, such as byte-order
+    marks, joiners, soft hyphens and variation selectors, and with one space for white space."""
+    text = "".join(
+        character
+        for character in unicodedata.normalize("NFC", name)
+        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
+    )
+    return " ".join(text.split())
+
+
+def check_spelling(
+    name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
+) -> None:
+    """Checks that a name does not look like another name of the file, as `as_it_looks` says.
+
+    Args:
+      name: the name.
+      path, line: where it is.
+      spellings: how a name looks -> (the name, the line of its first use); the name is added.
+      what: what is named, for the message.
+
+    Raises:
+      TableError: another name looks the same; the message names file and line.
+    """
+    other, first = spellings.setdefault(as_it_looks(name), (name, line))
+    if other != name:
+        raise TableError(
+            f"{path}:{line}: the {what} is {json_files.shown(name)}, but in line {first} it is "
+            f"{json_files.shown(other)}, which looks the same; spell each {what} in one way"
+        )
+
+
+def unknown(name: str, place: str, known: Iterable[str], what: str = "label") -> TableError:
+    """Returns the error for a name that a task does not have, though it may look like another.
+
+    Args:
+      name, place: the name, and its file and line.
+      known: the names of the task.
+      what: what is named, for the message.
+    """
+    known = tuple(known)
+    for other in known:
+        if as_it_looks(other) == as_it_looks(name):
+            return TableError(
+                f"{place}: the {what} is {json_files.shown(name)}, which looks the same as "
+                f"{json_files.shown(other)} and is another; spell each {what} in one way"
+            )
+    return TableError(f"{place}: the {what} is {name!r}; it must be one of {', '.join(known)}")
+
+
+def discover(
+    path: str, cells: Iterable[tuple[int, Any]], several: bool = False, are_all: bool = True
+) -> tuple[str, ...]:
+    """Finds the labels of a file, sorted; as numbers if all of them are whole numbers.
+
+    Args:
+      path: the file, for messages.
+      cells: (line, cell) of each row.
+      several: whether a cell may have several labels.
+      are_all: whether the task has no other labels; then there must be at least two (one if
+        `several`).
+
+    Raises:
+      TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
+        `true` and `"true"`, or by different characters that look alike (see `as_it_looks`);
+        or there are too few labels. The message names file and line.
+    """
+    first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)
+    spellings: dict[str, tuple[str, int]] = {}
+    first_line = 0
+    for line, value in cells:
+        first_line = first_line or line
+        place = f"{path}:{line}"
+        is_list = several and isinstance(value, list)
+        for part in value if is_list else [value]:
+            is_text_of_several = several and not is_list
+            names = names_of(part, place) if is_text_of_several else [name_of(part, place)]
+            for name in names:
+                kind = _KINDS[type(part)]
+                before, first = first_uses.setdefault(name, (kind, line))
+                if before != kind:
+                    raise TableError(
+                        f"{place}: the label {name} is {kind}, but in line {first} it is {before}; "
+                        "spell each label in one way"
+                    )
+                check_spelling(name, path, line, spellings)
+    names = [name for name in first_uses if name]
+    if not names and are_all:
+        raise TableError(f"{path}:{first_line}: neither this row nor a later one has a label")
+    if len(names) == 1 and are_all and not several:
+        raise TableError(
+            f"{path}:{first_uses[names[0]][1]}: the label is {names[0]!r} here and in all other "
+            "rows, so that there is nothing to learn; give examples of at least two labels"
+        )
+    if all(map(_WHOLE.fullmatch, names)):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))

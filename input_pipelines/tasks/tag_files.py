@@ -1,0 +1,303 @@
+"""Sentences of tagged words, from CoNLL and JSONL files, and predicted tags in the same formats.
+
+A CoNLL file has a word on each line, in 1 to 4 columns; the word is in the first column, and its
+tag is in the last one. An empty line ends a sentence, and so does a line with the word -DOCSTART-,
+which is not a word of any sentence. Tabs separate the columns if the first line has a tab, else
+spaces do. A JSONL file has an object for each sentence, with a list of words and a list of tags.
+
+Predicted tags are added to the file's own lines: as another last column, or under the key
+`predicted_tags`.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bert_estimator.system import json_files
+from bert_estimator.tokenization import entities
+from input_pipelines.tasks import labels
+from input_pipelines.tasks.table_files import TableError, read_rows, text_lines
+
+CONLL_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2")
+FORMATS = (*CONLL_FORMATS, ".jsonl")
+
+WORDS_NAMES = ("words", "tokens", "text")
+TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
+PREDICTED = "predicted_tags"
+
+_MOST_COLUMNS = 4
+_DOCUMENT_START = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Says where words and tags are in files.
+
+    Attributes:
+      words, tags: a column's number from 0 (-1 is the last), or a key of JSONL objects; None means
+        the first and the last column, or one of the usual keys.
+    """
+
+    words: int | str | None = None
+    tags: int | str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Holds the words of a sentence, and their tags.
+
+    Attributes:
+      words: the words, at least one.
+      tags: the number of each word's tag; None if the tags are not known.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """Holds what a file says of a sentence: the line of each word, the words, and their tags."""
+
+    lines: list[int]
+    words: list[str]
+    tags: list[str] | None
+
+
+def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None) -> list[Sentence]:
+    """Reads the sentences of a file.
+
+    Args:
+      path: a file whose name ends in one of FORMATS.
+      columns: where words and tags are.
+      tag_names: the tags in the order of their numbers; None leaves the file's tags unread.
+
+    Raises:
+      TableError: the file cannot be read, is not of the format or holds no sentence; a line has
+        another number of columns than the first line; a word or a tag is missing; or a tag is not
+        one of `tag_names`. The message names file and line.
+    """
+    numbers = {name: number for number, name in enumerate(tag_names or ())}
+    sentences = []
+    for row in _rows(path, columns, tag_names is not None):
+        if row.tags is None:
+            sentences.append(Sentence(tuple(row.words)))
+            continue
+        for line, tag in zip(row.lines, row.tags, strict=True):
+            if tag not in numbers:
+                raise labels.unknown(tag, f"{path}:{line}", numbers, "tag")
+        sentences.append(Sentence(tuple(row.words), tuple(numbers[tag] for tag in row.tags)))
+    if not sentences:
+        raise TableError(f"{path}: has 0 sentences; give a file with at least one")
+    return sentences
+
+
+def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[str, ...]:
+    """Finds the tags of a file, sorted, with O first.
+
+    Args:
+      path, columns: as for `read_sentences`.
+      are_all: whether the task has no other tags, so that there must be at least two.
+
+    Raises:
+      TableError: as `read_sentences` does; or the file has a single tag, or two that look the same;
+        or a tag does not belong to the scheme of the other tags, as in `entities.are_entity_tags`.
+    """
+    first_lines: dict[str, int] = {}
+    spellings: dict[str, tuple[str, int]] = {}
+    for row in _rows(path, columns, True):
+        for line, tag in zip(row.lines, row.tags or (), strict=True):
+            if tag not in first_lines:
+                labels.check_spelling(tag, path, line, spellings, "tag")
+                first_lines[tag] = line
+    names = tuple(sorted(first_lines, key=lambda name: (name != entities.OUTSIDE, name)))
+    if not names:
+        raise TableError(f"{path}: has 0 sentences; give a file with at least one")
+    if len(names) == 1 and are_all:
+        raise TableError(
+            f"{path}:{first_lines[names[0]]}: the tag is {names[0]!r} here and at all other words, "
+            "so that there is nothing to learn; give sentences with at least two tags"
+        )
+    try:
+        entities.are_entity_tags(names)
+    except entities.TagError as error:
+        raise TableError(f"{path}:{first_lines[error.tag]}: {error}") from None
+    return names
+
+
+def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a file, without line ends, with predicted tags added to them.
+
+    Args:
+      path, columns: as for `read_sentences`.
+      predicted: the tags of the words of each sentence, in order.
+    """
+    if _is_jsonl(path):
+        for (_, row), tags in zip(read_rows(path), predicted, strict=True):
+            yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
+        return
+    tags = (tag for sentence in predicted for tag in sentence)
+    separator = None
+    for _, text in text_lines(path, keep_empty=True):
+        if not text.strip():
+            yield ""
+            continue
+        separator = separator or ("\t" if "\t" in text else " ")
+        is_word = _cells(text, separator)[columns.words or 0] != _DOCUMENT_START
+        yield text.rstrip() + separator + (next(tags) if is_word else entities.OUTSIDE)
+
+
+def check_can_be_written(path: str, tags: Sequence[str]) -> None:
+    """Raises TableError if `tagged_lines` cannot add tags to a file.
+
+    If spaces separate its columns, a tag with a space in it would be several columns.
+    """
+    if _is_jsonl(path) or "\t" in next((text for _, text in text_lines(path)), ""):
+        return
+    for tag in tags:
+        if " " in tag:
+            raise TableError(
+                f"{path}: spaces separate its columns, and predicted tags are another column, but "
+                f"the tag {tag!r} has a space in it; rename the tag, or separate by tabs"
+            )
+
+
+def extension(path: str) -> str:
+    """Returns the ending of a file's name; raises TableError if it is not one of FORMATS."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in FORMATS:
+        raise TableError(
+            f"{path}: the format is unknown; the name of a file of tagged words must end in "
+            f"{', '.join(FORMATS)}"
+        )
+    return ending
+
+
+def _is_jsonl(path):
+    return extension(path) == ".jsonl"
+
+
+def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
+    return (_objects if _is_jsonl(path) else _blocks)(path, columns, with_tags)
+
+
+def _blocks(path, columns, with_tags):
+    """Yields the sentences of a CoNLL file."""
+    for name in ("words", "tags"):
+        if isinstance(getattr(columns, name), str):
+            raise TableError(
+                f"{path}: the columns of a CoNLL file have no names; give the number of the column "
+                f"of the {name}, from 1"
+            )
+    separator, number, row = None, 0, _Row([], [], [] if with_tags else None)
+    for line, text in text_lines(path, keep_empty=True):
+        if text.strip():
+            separator = separator or ("\t" if "\t" in text else " ")
+            cells = _cells(text, separator)
+            number = number or _number_of_columns(path, line, cells, columns, with_tags)
+            if len(cells) != number:
+                raise TableError(
+                    f"{path}:{line}: has {len(cells)} columns, but the first line has {number}. "
+                    "Columns are separated by " + ("tabs" if separator == "\t" else "spaces")
+                )
+            word = cells[columns.words or 0]
+            if word != _DOCUMENT_START:
+                row.lines.append(line)
+                row.words.append(_filled(word, path, line, "word"))
+                if with_tags:
+                    tag = cells[-1 if columns.tags is None else columns.tags]
+                    row.tags.append(_filled(tag, path, line, "tag").strip())
+                continue
+        if row.words:
+            yield row
+            row = _Row([], [], [] if with_tags else None)
+    if row.words:
+        yield row
+
+
+def _cells(text, separator):
+    text = text.rstrip() if separator == "\t" else text.strip(" ")
+    return [cell for cell in text.split(separator) if cell or separator == "\t"]
+
+
+def _filled(value, path, line, what):
+    """Returns a cell; raises TableError if it is empty."""
+    if not value.strip():
+        raise TableError(f"{path}:{line}: the {what} is empty")
+    return value
+
+
+def _number_of_columns(path, line, cells, columns, with_tags):
+    """Returns how many columns a file has, by its first line."""
+    number = len(cells)
+    if any(given < 0 for given in _given(columns, with_tags)):
+        raise TableError(f"{path}: columns are numbered from 1")
+    least = max(2 if with_tags else 1, *(c + 1 for c in _given(columns, with_tags)), 1)
+    if least > max(number, _MOST_COLUMNS):
+        raise TableError(
+            f"{path}:{line}: has {number} columns, but column {least} is asked for; the word and "
+            f"its tag must be among the first {_MOST_COLUMNS}"
+        )
+    if not least <= number <= _MOST_COLUMNS:
+        raise TableError(
+            f"{path}:{line}: has {number} columns; it must have {least} to {_MOST_COLUMNS}, "
+            "with tabs or spaces between them: the word first, and its tag last"
+        )
+    return number
+
+
+def _given(columns, with_tags):
+    numbers = (columns.words, columns.tags if with_tags else None)
+    return [number for number in numbers if number is not None]
+
+
+def _objects(path, columns, with_tags):
+    """Yields the sentences of a JSONL file."""
+    for name in ("words", "tags"):
+        if isinstance(getattr(columns, name), int):
+            raise TableError(
+                f"{path}: give the key of the {name}, since JSONL has no column numbers"
+            )
+    for line, row in read_rows(path):
+        place = f"{path}:{line}"
+        words_key = _key(place, row, columns.words, WORDS_NAMES, "words")
+        words = row[words_key]
+        if not isinstance(words, list) or not words:
+            shown = json_files.shown(words)
+            raise TableError(f"{place}: {words_key!r} is {shown}; it must be a list of words")
+        for word in words:
+            if not isinstance(word, str) or not word.strip():
+                shown = json_files.shown(word)
+                raise TableError(f"{place}: a word of {words_key!r} is {shown}; it must be a text")
+        tags = None
+        if with_tags:
+            tags = _tags_of(place, row[_key(place, row, columns.tags, TAGS_NAMES, "tags")])
+            if len(tags) != len(words):
+                raise TableError(
+                    f"{place}: has {len(words)} words, but {len(tags)} tags; each word needs a tag"
+                )
+        yield _Row([line] * len(words), words, tags)
+
+
+def _tags_of(place: str, values: Any) -> list[str]:
+    if not isinstance(values, list):
+        raise TableError(f"{place}: the tags are {json_files.shown(values)}; they must be a list")
+    tags = [labels.name_of(value, place) for value in values]
+    if not all(tags):
+        raise TableError(f"{place}: a tag is empty")
+    return tags
+
+
+def _key(place, row, given, usual, what):
+    if given is None:
+        given = next((name for name in usual if name in row), None)
+        if given is None:
+            raise TableError(
+                f"{place}: its keys are {', '.join(map(str, row))}, which do not include any of "
+                f"{', '.join(usual)}. Name the key of the {what}"
+            )
+    if given not in row:
+        raise TableError(f"{place}: has no key {given!r}; it has {', '.join(map(str, row))}")
+    return given

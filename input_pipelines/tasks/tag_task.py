@@ -1,0 +1,160 @@
+"""The data of a tagging task, for training, evaluation and prediction, and a baseline."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+from bert_estimator.tokenization import Tokenizer, entities
+from input_pipelines.tasks import tag_files
+from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.tag_files import Sentence
+from input_pipelines.tasks.task_data import Tags, TaskData
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedTags:
+    """Holds a task's sentences.
+
+    Attributes:
+      question: the question that the tags answer.
+      tags: the names of the tags.
+      train, held_out: tagged sentences.
+    """
+
+    question: str
+    tags: tuple[str, ...]
+    train: list[Sentence]
+    held_out: list[Sentence]
+
+
+def load(
+    tags: tuple[str, ...],
+    files: dict[str, str | None],
+    columns: tag_files.Columns,
+    tokenizer: Tokenizer,
+    vocab_file: str,
+    max_seq_length: int,
+    trains: bool,
+) -> tuple[TaskData, dict[str, list[Sentence]]]:
+    """Reads the files of a tagging task.
+
+    Args:
+      tags: the tags in the order of their numbers.
+      files: "train", "evaluate" and "predict" -> the file, or None if it is not there or not
+        needed.
+      columns: where words and tags are in the files.
+      tokenizer, vocab_file, max_seq_length: as for `task_data.load`.
+      trains: whether the task's `train` is needed; else it is None.
+
+    Returns:
+      (the task; the sentences to train on and to evaluate on by the keys of `files`).
+
+    Raises:
+      TableError: see `tag_files.read_sentences`.
+    """
+    sentences = {
+        name: tag_files.read_sentences(path, columns, None if name == "predict" else tags)
+        for name, path in files.items()
+        if path is not None
+    }
+    used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
+    task = _of_sentences(tags, used, tokenizer, vocab_file, max_seq_length)
+    path = files.get("predict")
+    if path is not None:
+        tag_files.check_can_be_written(path, tags)
+        task = dataclasses.replace(
+            task,
+            write_tags=functools.partial(tag_files.tagged_lines, path, columns),
+            tags_extension=tag_files.extension(path),
+        )
+    return task, sentences
+
+
+def of_embedded(
+    task: EmbeddedTags, tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
+) -> TaskData:
+    """Returns the features of an embedded tagging task; predictions are for held-out sentences."""
+    held_out = task.held_out
+    sentences = {"train": task.train, "evaluate": held_out, "predict": held_out}
+
+    def write_tags(predicted: Tags) -> Iterator[str]:
+        for sentence, tags in zip(held_out, predicted, strict=True):
+            for word, number, tag in zip(sentence.words, sentence.tags or (), tags, strict=True):
+                yield f"{word} {task.tags[number]} {tag}"
+            yield ""
+
+    data = _of_sentences(task.tags, sentences, tokenizer, vocab_file, max_seq_length)
+    return dataclasses.replace(data, write_tags=write_tags, tags_extension=".conll")
+
+
+def usual_tags_score(
+    train: Sequence[Sentence], held_out: Sequence[Sentence], tags: Sequence[str]
+) -> float:
+    """Returns the first metric of a tagging task for `usual_tags`."""
+    truth = [[tags[number] for number in sentence.tags or ()] for sentence in held_out]
+    guess = usual_tags(train, held_out)
+    named = [[tags[number] for number in sentence] for sentence in guess]
+    if entities.are_entity_tags(tags):
+        return entities.scores(truth, named)[2]
+    pairs = [pair for t, g in zip(truth, named, strict=True) for pair in zip(t, g, strict=True)]
+    return sum(label == other for label, other in pairs) / len(pairs)
+
+
+def usual_tags(train: Sequence[Sentence], others: Sequence[Sentence]) -> list[list[int]]:
+    """Tags each word by itself: with its most frequent tag in other sentences.
+
+    Args:
+      train: the sentences to count in. A word that does not occur there gets their most frequent
+        tag.
+      others: the sentences to tag.
+
+    Returns:
+      The tags of each sentence of `others`.
+    """
+    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    total: collections.Counter[int] = collections.Counter()
+    for sentence in train:
+        for word, number in zip(sentence.words, sentence.tags or (), strict=True):
+            counts[word][number] += 1
+            total[number] += 1
+    usual = {word: _most_frequent(counter) for word, counter in counts.items()}
+    default = _most_frequent(total)
+    return [[usual.get(word, default) for word in sentence.words] for sentence in others]
+
+
+def _most_frequent(counter: collections.Counter[int]) -> int:
+    return min(counter, key=lambda number: (-counter[number], number))
+
+
+def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
+    """Returns the `TaskData` of sentences by "train", "evaluate" and "predict", each if there."""
+    features = {
+        name: TagFeatures(of_file, tokenizer, max_seq_length) for name, of_file in sentences.items()
+    }
+    metrics = ("accuracy", "macro_f1")
+    if entities.are_entity_tags(tags):
+        metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+    return TaskData(
+        "tagging",
+        tags,
+        metrics,
+        features.get("train"),
+        {"": features["evaluate"]} if "evaluate" in features else {},
+        {"": features["predict"]} if "predict" in features else {},
+        False,
+        vocab_file,
+        tokenizer.casing,
+        functools.partial(_words, list(sentences.values())),
+    )
+
+
+def _words(files):
+    """Yields each word of files once."""
+    seen = set()
+    for sentences in files:
+        for word in itertools.chain.from_iterable(sentence.words for sentence in sentences):
+            if word not in seen:
+                seen.add(word)
+                yield word

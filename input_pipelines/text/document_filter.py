@@ -1,0 +1,93 @@
+"""Leaves out short documents, documents of few letters, and documents in other languages.
+
+`py3langid` detects languages, from the beginning of a document. It errs now and then, mostly in
+texts of a few words.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from input_pipelines.text import words
+
+_CHARACTERS = 2000
+"""The number of characters that a language is detected from: quicker than tokenizing a document."""
+
+_SHORT, _FEW_LETTERS, _OTHER_LANGUAGES = "short", "of too few letters", "in other languages"
+
+
+class DocumentFilter:
+    """Leaves documents out, and counts them.
+
+    Args:
+      min_words: the least number of words of a document; `words` says what a word is.
+      min_letters: the least share of its characters, without spaces, that are letters.
+      language: the code of its language, such as "en"; "" for any language.
+
+    Attributes:
+      left_out: reason -> number of documents; with the reasons that are looked for, also if 0.
+
+    Raises:
+      ValueError: the language is not known, or py3langid is not installed.
+    """
+
+    def __init__(self, min_words: int, min_letters: float, language: str):
+        self._min_words, self._min_letters, self._language = min_words, min_letters, language
+        if language:
+            check_language(language)
+        looked_for = {_SHORT: min_words, _FEW_LETTERS: min_letters, _OTHER_LANGUAGES: language}
+        self.left_out = Counter({reason: 0 for reason, value in looked_for.items() if value})
+
+    def keeps(self, document: Sequence[str]) -> bool:
+        """Returns whether a document, a sequence of sentences, is not left out."""
+        reason = self._reason(document) if self.left_out else None
+        if reason:
+            self.left_out[reason] += 1
+        return reason is None
+
+    def _reason(self, document: Sequence[str]) -> str | None:
+        if self._min_words and len(words.of_document(document)) < self._min_words:
+            return _SHORT
+        if self._min_letters and words.share_of_letters(document) < self._min_letters:
+            return _FEW_LETTERS
+        if self._language and language_of(document) != self._language:
+            return _OTHER_LANGUAGES
+        return None
+
+
+def in_words(left_out: Mapping[str, int]) -> str:
+    """Returns how many documents were left out for which reasons; "" without reasons."""
+    return ", ".join(f"{number} {reason}" for reason, number in left_out.items())
+
+
+def language_of(document: Sequence[str]) -> str:
+    """Returns the code of the language of a document, a sequence of sentences."""
+    beginning: list[str] = []
+    size = 0
+    for sentence in document:
+        beginning.append(sentence)
+        size += len(sentence) + 1
+        if size >= _CHARACTERS:
+            break
+    return _identifier().classify(" ".join(beginning)[:_CHARACTERS])[0]
+
+
+def check_language(language: str) -> None:
+    """Raises ValueError if a language is not known, or if py3langid is not installed."""
+    known = sorted(set(map(str, _identifier().nb_classes)))
+    if language not in known:
+        raise ValueError(f"language is {language!r}; it must be one of {', '.join(known)}.")
+
+
+@functools.cache
+def _identifier():
+    """Returns the detector of languages; it takes a tenth of a gigabyte."""
+    try:
+        from py3langid import langid
+    except ImportError:
+        raise ValueError(
+            "language needs py3langid, which is not installed. Install it: pip install "
+            "'bert-estimator[language]'"
+        ) from None
+    langid.set_languages(None)  # loads the model
+    return langid.IDENTIFIER

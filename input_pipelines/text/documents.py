@@ -1,0 +1,316 @@
+"""Reads text files into documents, each a non-empty list of non-empty sentences.
+
+Plain text is in google-research/bert's input format by default: UTF-8 with one sentence a line and
+an empty line between documents. The end of a file ends a document too. `text_formats` has the other
+formats, whose texts are split into sentences; `text_files` says how files may be packed.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from bert_estimator.system import paths
+from bert_estimator.system.progress import Progress
+from input_pipelines.text import companions, remote_files, sentences, text_files, text_formats
+from input_pipelines.text.document_filter import DocumentFilter, in_words
+
+SPLITTING = ("auto", "yes", "no")
+"""Whether texts are split into sentences; "auto" splits texts of all formats but plain text."""
+
+MOST_SENTENCES = 1 << 18
+"""A document with more sentences is cut, so that no file has to fit into memory."""
+
+_LOOKED_AT = 1 << 20  # bytes of a file's first line, to tell its format
+_MOST_NAMED = 3  # files in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """Says how text files are read; the names are flags of the commands that read them.
+
+    Attributes:
+      text_field: the key of the text in JSON lines, or its column in parquet.
+      split_sentences: one of `SPLITTING`. Without splitting, each line is a sentence.
+      document_per_file: whether a file of plain text is one document, in spite of empty lines.
+      min_words, min_letters, language: which documents are left out, as `DocumentFilter` says.
+
+    Raises:
+      ValueError: a value is out of its range; the message begins with its name.
+    """
+
+    text_field: str = "text"
+    split_sentences: str = "auto"
+    document_per_file: bool = False
+    min_words: int = 0
+    min_letters: float = 0.0
+    language: str = ""
+
+    def __post_init__(self):
+        if self.min_words < 0:
+            raise ValueError(f"min_words is {self.min_words}; it must be 0 or more.")
+        if not 0 <= self.min_letters <= 1:
+            raise ValueError(f"min_letters is {self.min_letters}; it must be from 0 to 1.")
+
+    def new_filter(self) -> DocumentFilter:
+        """Returns a filter of documents, which has not left out any yet; see `DocumentFilter`."""
+        return DocumentFilter(self.min_words, self.min_letters, self.language)
+
+
+_DEFAULT = TextOptions()
+
+
+def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
+    """Expands glob patterns and directories to files, each file only once, however it is spelled.
+
+    The files are sorted within each pattern. A directory stands for all files in it and below it,
+    links to other directories included, except for files and directories whose names begin with a
+    dot. Records, and what lies beside them, are left out (`companions.is_text`), unless a file is
+    given by its name. The vocabulary is left out, too.
+
+    Args:
+      patterns: the patterns.
+      vocab_file: the vocabulary, which may lie in the directory of the texts.
+
+    Raises:
+      ValueError: no pattern is given, a pattern does not match any file of text, or a file that is
+        given by its name is the vocabulary.
+    """
+    place_of_vocabulary = os.path.realpath(vocab_file) if vocab_file else None
+    files: dict[str, str] = {}  # the place of each file -> its path
+    for pattern in patterns:
+        matches = _matches(pattern)
+        texts = [path for path in matches if path == pattern or companions.is_text(path)]
+        if place_of_vocabulary is not None:
+            if os.path.realpath(pattern) == place_of_vocabulary:
+                raise ValueError(f"{pattern} is the vocabulary, which is not text to read")
+            texts = [path for path in texts if os.path.realpath(path) != place_of_vocabulary]
+        if not texts:
+            only = ", only records or what lies beside them" if matches else ""
+            raise ValueError(f"no file matches {pattern!r}{only}. Give an existing file or glob.")
+        for path in texts:
+            files.setdefault(path if "://" in path else os.path.realpath(path), path)
+    if not files:
+        raise ValueError("no pattern is given. Give a comma-separated list of files.")
+    return list(files.values())
+
+
+def _matches(pattern):
+    if remote_files.is_remote(pattern):
+        return remote_files.find(pattern)
+    return _files_below(pattern) if os.path.isdir(pattern) else paths.matches(pattern)
+
+
+def _files_below(directory):
+    """Returns the files below a directory, sorted; links to directories are followed.
+
+    A link counts only if it leads to a directory that is not reached without it. So links may lead
+    in circles.
+    """
+    files, visited, roots = [], set(), [directory]
+    for root in roots:  # which grows by the links
+        for parent, subdirectories, names in os.walk(root):
+            place = os.path.realpath(parent)
+            if place in visited:
+                subdirectories.clear()
+                continue
+            visited.add(place)
+            subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
+            below = [os.path.join(parent, name) for name in subdirectories]
+            roots.extend(filter(os.path.islink, below))
+            files.extend(os.path.join(parent, name) for name in names if not name.startswith("."))
+    return sorted(filter(os.path.isfile, files))
+
+
+def total_bytes(files: Sequence[str]) -> int:
+    """Returns the size of files together, for `Progress`; missing files count 0."""
+    return sum(
+        remote_files.size(path) if remote_files.is_remote(path) else os.path.getsize(path)
+        for path in files
+        if remote_files.is_remote(path) or os.path.exists(path)
+    )
+
+
+class Piece(NamedTuple):
+    """A document, or a part of a document that is cut because it has too many sentences.
+
+    Attributes:
+      sentences: the sentences.
+      is_first: whether the document begins with them.
+    """
+
+    sentences: list[str]
+    is_first: bool
+
+
+def read_documents(
+    files: Sequence[str],
+    progress: Progress | None = None,
+    options: TextOptions = _DEFAULT,
+    chosen: DocumentFilter | None = None,
+) -> Iterator[list[str]]:
+    """Yields the documents of the files, each a non-empty list of non-empty sentences.
+
+    A document of more than `MOST_SENTENCES` sentences comes in pieces; see `read_pieces`.
+    """
+    return (piece.sentences for piece in read_pieces(files, progress, options, chosen))
+
+
+def read_pieces(
+    files: Sequence[str],
+    progress: Progress | None = None,
+    options: TextOptions = _DEFAULT,
+    chosen: DocumentFilter | None = None,
+) -> Iterator[Piece]:
+    """Yields the documents of the files, which are not empty, in pieces of `MOST_SENTENCES`.
+
+    Args:
+      files: paths.
+      progress: counts the bytes that have been read.
+      options: how the files are read.
+      chosen: a filter of the options, which counts; None for a new one.
+
+    Raises:
+      ValueError: a file cannot be read, is damaged or is not UTF-8 (the message gives the offset of
+        the first bad byte), or the files do not contain any document, or all are left out.
+    """
+    chosen = chosen or options.new_filter()
+    is_any = False
+    for path in files:
+        for piece in kept(pieces_of_file(path, options=options, progress=progress), chosen):
+            is_any = True
+            yield piece
+    if progress:
+        progress.end()
+    if not is_any:
+        raise ValueError(no_text(files, chosen.left_out, options))
+
+
+def no_text(
+    files: Sequence[str], left_out: Mapping[str, int], options: TextOptions = _DEFAULT
+) -> str:
+    """Returns the message that says that there is no document, for these numbers of left out."""
+    if any(left_out.values()):
+        return f"all documents are left out: {in_words(left_out)}. Change the flags."
+    names = ", ".join(files[:_MOST_NAMED])
+    if len(files) > _MOST_NAMED:
+        names += f" and {len(files) - _MOST_NAMED} more files"
+    formats = set(map(_format, files))
+    if formats == {"plain"}:
+        return (
+            f"{names}: every line is empty. Give text with one sentence a line and an empty line "
+            "between documents."
+        )
+    verb = "does" if len(files) == 1 else "do"
+    if formats <= {"jsonl", "parquet"}:
+        return (
+            f"{names}: {verb} not hold text under the key {options.text_field!r}. Give files with "
+            "text, or the key of the text as text_field."
+        )
+    return f"{names}: {verb} not hold text. Give files with text."
+
+
+def is_held_out(document: Sequence[str], fraction: float) -> bool:
+    """Returns whether a document, a sequence of sentences, is among a fraction of all documents.
+
+    The documents of a smaller fraction are among the documents of a larger fraction.
+    """
+    digest = hashlib.blake2b("\n".join(document).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def is_plain(path: str, options: TextOptions = _DEFAULT) -> bool:
+    """Returns whether a file may be read in parts that begin after empty lines.
+
+    Raises:
+      ValueError: the file cannot be read.
+    """
+    if text_files.packing(path) or remote_files.is_remote(path) or options.document_per_file:
+        return False
+    return _format(path) == "plain"
+
+
+def kept(pieces: Iterable[Piece], chosen: DocumentFilter) -> Iterator[Piece]:
+    """Yields the pieces of the documents that a filter keeps; it looks at their first pieces."""
+    keeps = False
+    for piece in pieces:
+        if piece.is_first:
+            keeps = chosen.keeps(piece.sentences)
+        if keeps:
+            yield piece
+
+
+def pieces_of_file(
+    path: str,
+    start: int = 0,
+    end: int | None = None,
+    options: TextOptions = _DEFAULT,
+    progress: Progress | None = None,
+) -> Iterator[Piece]:
+    """Yields all documents of a file, in pieces of at most `MOST_SENTENCES` sentences.
+
+    `read_pieces`, which leaves some documents out, says what is raised.
+
+    Args:
+      path: the file.
+      start, end: the bytes at which the first document begins and the last document ends, if
+        `is_plain`.
+      options, progress: as for `read_pieces`.
+    """
+    kind = "plain" if start else _format(path)
+    with text_files.opened(path, progress) as file:
+        if kind == "plain":
+            texts = text_formats.lines(file, path, start, end)
+            yield from _cut(_plain_pieces(texts, options))
+            return
+        if kind == "parquet":
+            texts = text_formats.parquet_texts(file, path, options.text_field)
+        elif kind == "jsonl":
+            texts = text_formats.json_texts(file, path, options.text_field)
+        else:
+            texts = text_formats.wikiextractor_texts(file, path)
+        split = str.splitlines if options.split_sentences == "no" else sentences.split_text
+        whole = filter(None, (_stripped(split(text)) for text in texts))
+        yield from _cut(Piece(document, is_first=True) for document in whole)
+
+
+def _format(path) -> str:
+    """Returns the format of a file, by its name or by its first line that is not empty."""
+    with text_files.opened(path) as file:
+        line = file.readline(_LOOKED_AT).removeprefix(b"\xef\xbb\xbf")
+        while line and not line.strip():
+            line = file.readline(_LOOKED_AT)
+        goes_on = not line.endswith(b"\n") and bool(file.read(1))
+    return text_formats.of_file(path, line.lstrip(), goes_on)
+
+
+def _stripped(lines) -> list[str]:
+    return [line for line in map(str.strip, lines) if line]
+
+
+def _plain_pieces(lines, options) -> Iterator[Piece]:
+    """Yields documents of plain lines; a document may be cut before it ends."""
+    splits = options.split_sentences == "yes"
+    kept: list[str] = []
+    is_first = True
+    for line in itertools.chain(lines, [None]):
+        text = line and line.strip()
+        is_end = line is None or not (text or options.document_per_file)
+        if text or (splits and not is_end):
+            kept.append(text)
+        if is_end or len(kept) >= MOST_SENTENCES:
+            if any(kept):
+                whole = list(sentences.split_text("\n".join(kept))) if splits else kept
+                yield Piece(whole, is_first)
+                is_first = False
+            is_first = is_first or is_end
+            kept = []
+
+
+def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        for start in range(0, len(piece.sentences), MOST_SENTENCES):
+            part = piece.sentences[start : start + MOST_SENTENCES]
+            yield Piece(part, piece.is_first and not start)

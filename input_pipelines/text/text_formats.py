@@ -1,0 +1,196 @@
+"""The formats of text files: plain lines, JSON lines, WikiExtractor's output and parquet.
+
+Names that end in .jsonl, .ndjson or .json (before .gz and the like) are JSON lines: an object a
+line, with the text under one key. Names that end in .parquet are parquet: the text is a column.
+Any other file is recognized by its first line: `<doc ` begins WikiExtractor's output, an object of
+JSON begins JSON lines (WikiExtractor's --json), whatever its keys are, and everything else is plain
+text. A no-break space before the first line makes it plain text, and is not a part of the text.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from bert_estimator.system import json_files
+from input_pipelines.text import text_files
+
+_NUL = "\0"  # JSON and parquet can hold it, but text files cannot; tokenizers leave it out, too.
+_NO_BREAK_SPACE = "\u00a0"
+_MOST_LINE_BYTES = 1 << 28
+_BLOCK = 1 << 18
+_PARQUET_ROWS = 64
+_DOC = re.compile(r"<doc (.*)>$")
+_OBJECT = re.compile(rb'\{\s*"')
+_TITLE = re.compile(r'\btitle="([^"]*)"')
+
+
+def of_file(path: str, first_line: bytes, goes_on: bool = False) -> str:
+    """Returns the format of a file: "plain", "jsonl", "wikiextractor" or "parquet".
+
+    Args:
+      path: the file's name.
+      first_line: its first line that is not empty, unpacked, or the beginning of this line.
+      goes_on: whether the line is longer than that.
+    """
+    name = text_files.unpacked_name(path)
+    if name.endswith(".parquet"):
+        return "parquet"
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return "jsonl"
+    # Bytes are stripped of ASCII's spaces, not of `before_plain`.
+    if _DOC.match(first_line.strip().decode(errors="replace")):
+        return "wikiextractor"
+    return "jsonl" if _is_object(first_line, goes_on) else "plain"
+
+
+def _is_object(line, goes_on):
+    if goes_on or _OBJECT.match(line) is None:
+        return _OBJECT.match(line) is not None
+    try:
+        json_files.parse(line, "the first line")
+    except json_files.JsonError:
+        return False
+    return True
+
+
+def before_plain(first_line: str) -> str:
+    """Returns what to write before plain text, so that it is not taken for another format."""
+    line = first_line.lstrip("\ufeff")  # which a reader takes for the file's byte order mark
+    is_like_another = _DOC.match(line) or _OBJECT.match(line.encode())
+    return _NO_BREAK_SPACE if is_like_another else ""
+
+
+def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) -> Iterator[str]:
+    """Yields the lines of a stream of UTF-8, without byte order marks before them.
+
+    Args:
+      file: the stream.
+      path: the file's name, for errors.
+      start, end: the bytes at which the first line begins and the last line ends.
+
+    Raises:
+      ValueError: a line is not UTF-8; the message gives the offset of the first bad byte in the
+        unpacked file. Or a line holds a NUL byte, or is longer than 256 MiB.
+    """
+    if start:
+        file.seek(start)
+    offset, number = start, 0
+    while (end is None or offset < end) and (line := file.readline(_MOST_LINE_BYTES)):
+        if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
+            raise ValueError(
+                f"{path}: the line that begins at byte {offset} is longer than {len(line)} bytes. "
+                "Break it into lines, or leave the file out."
+            )
+        number += 1
+        if b"\0" in line:
+            number += _lines_before(file, start)
+            raise ValueError(
+                f"{path}:{number}: is not text: byte {offset + line.index(0)} is NUL. If the file "
+                "is packed, unpack it first; if it is UTF-16, convert it to UTF-8."
+            )
+        try:
+            yield line.decode().removeprefix("\ufeff")  # joined files have several
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}). "
+                "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
+            ) from None
+        offset += len(line)
+
+
+def _lines_before(file, end):
+    """Returns how many lines of a stream end before a byte."""
+    if not end:
+        return 0
+    file.seek(0)
+    lines = 0
+    while end and (block := file.read(min(end, _BLOCK))):
+        lines += block.count(b"\n")
+        end -= len(block)
+    return lines
+
+
+def json_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
+    """Yields the texts of JSON lines, without NULs; a text of null is empty.
+
+    Raises:
+      ValueError: a line is not an object with this key; the message names file and line.
+    """
+    for number, line in enumerate(lines(file, path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        values = json_files.parse(line, place)
+        if text_field not in values:
+            keys = ", ".join(sorted(values)[:20])
+            raise ValueError(
+                f"{place}: has no key {text_field!r} (it has {keys or 'none'}). Give the key of "
+                "the text as text_field."
+            )
+        yield json_files.field(values, text_field, str, place, default="").replace(_NUL, "")
+
+
+def wikiextractor_texts(file: IO[bytes], path: str) -> Iterator[str]:
+    """Yields the texts of WikiExtractor's `<doc id=... title=...>` documents, without their titles.
+
+    Raises:
+      ValueError: a document does not end, or text is outside of documents.
+    """
+    begin, title, text = 0, None, []
+    for number, line in enumerate(lines(file, path), 1):
+        stripped = line.strip()
+        if not begin:
+            beginning = _DOC.match(stripped)
+            if beginning:
+                title = _TITLE.search(beginning[1])
+                begin, title, text = number, title and html.unescape(title[1]), []
+            elif stripped:
+                raise ValueError(
+                    f"{path}:{number}: is outside of <doc ...> and </doc>, unlike WikiExtractor's "
+                    "output. Extract the file again."
+                )
+        elif stripped == "</doc>":
+            yield "".join(text)
+            begin = 0
+        elif text or stripped != title:
+            text.append(line)
+    if begin:
+        raise ValueError(
+            f"{path}: ends within the document that begins in line {begin}. Extract the file again."
+        )
+
+
+def parquet_texts(file: IO[bytes], path: str, text_field: str) -> Iterator[str]:
+    """Yields the texts of a column of strings, without NULs; a text of null is empty.
+
+    Raises:
+      ValueError: the file is not parquet, or does not have this column of strings; or pyarrow is
+        not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise text_files.missing_module("pyarrow", "a parquet file", error) from None
+    row = 0
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        names = table.schema_arrow.names
+        if text_field not in names:
+            raise ValueError(
+                f"{path}: has no column {text_field!r} (it has {', '.join(names)}). Give the "
+                "column of the text as text_field."
+            )
+        kind = table.schema_arrow.field(text_field).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise ValueError(f"{path}: the column {text_field!r} holds {kind}, not strings.")
+        for batch in table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
+            for value in batch.column(0):
+                yield (value.as_py() or "").replace(_NUL, "")
+                row += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path}: is not complete parquet, from row {row} on ({str(error).rstrip('.')}). "
+            "Get the file again."
+        ) from None

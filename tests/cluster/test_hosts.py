@@ -1,0 +1,343 @@
+"""Tests several processes that train one model: their roles, and that they equal one process."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import forked
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import toy
+
+from bert_estimator.cluster import hosts, roll_call
+from bert_estimator.tpu.program import devices
+from bert_estimator.tpu.step.xla import step_graph
+from bert_estimator.tpu.verbs.interrupts import Interrupts
+
+OPTIMIZES_PROGRAMS = True  # see `around_tests`
+
+TWO = {"chief": ["a:1"], "worker": ["b:1"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "number", "index"),
+    [
+        ({}, {}, 1, 0),
+        ({"chief": ["a:1"]}, {"type": "chief", "index": 0}, 1, 0),
+        (TWO, {"type": "chief", "index": 0}, 2, 0),
+        (TWO, {"type": "worker", "index": 0}, 2, 1),
+        (TWO, {"type": "evaluator", "index": 0}, 1, 0),
+    ],
+)
+def test_who_this_process_is(monkeypatch, cluster, task, number, index):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    found = hosts.find()
+    assert (found.number, found.index, found.is_chief) == (number, index, index == 0)
+
+
+def test_alone_there_is_nobody_to_wait_for():
+    assert hosts.gather(3).tolist() == [3]
+    hosts.agree_on("the step", 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "TF_CONFIG names 2 hosts, but there are no cores that they could share"),
+        ({"use_tpu": False}, "TF_CONFIG names 2 hosts, but there are no cores"),
+        ({"master": "rehearse:3"}, "3 cores cannot be shared evenly by the 2 hosts of TF_CONFIG"),
+    ],
+)
+def test_what_several_hosts_cannot_do(request, tmp_path, monkeypatch, keywords, message):
+    if "master" in keywords:
+        request.getfixturevalue("xla_runtime")
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
+    with pytest.raises(RuntimeError, match=message):
+        toy.make_estimator(tmp_path, **keywords).train(toy.input_fn, steps=1)
+
+
+@pytest.fixture
+def chief_of_two(monkeypatch):
+    """Makes this process the chief of two hosts, with as many stand-ins for cores as named."""
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO, "task": task}))
+    cores = lambda master, secs: [None] * int(master.partition(":")[2])  # noqa: E731
+    monkeypatch.setattr(devices, "find", cores)
+    monkeypatch.setattr(step_graph, "check_tensorflow", lambda: None)
+
+
+@pytest.mark.parametrize(("cores", "replicas"), [(2, 1), (6, 3)])
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_replica_s_cores_are_on_one_host(tmp_path, cores, replicas):
+    estimator = toy.make_estimator(
+        tmp_path, master=f"rehearse:{cores}", num_cores_per_replica=2, sharding=[("w", 0)],
+        train_batch_size=6,
+    )  # fmt: skip
+    message = (
+        rf"master='rehearse:{cores}': {replicas} replicas of 2 core\(s\) cannot be shared evenly "
+        "by the 2 hosts of TF_CONFIG. num_cores_per_replica must divide"
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.train(toy.input_fn, steps=1)
+
+
+@pytest.mark.usefixtures("chief_of_two")
+def test_a_chief_that_trains_with_others_does_not_evaluate_meanwhile(tmp_path):
+    estimator = toy.make_estimator(tmp_path, master="rehearse:2")
+    message = "TF_CONFIG names 2 hosts, and one of them evaluates during the.*Evaluate after train"
+    with Interrupts("training"), pytest.raises(RuntimeError, match=message):
+        estimator.evaluate(toy.input_fn, steps=1)
+
+
+# This program runs on the hosts in TF_CONFIG. The rows of batch k are 8k, ..., 8k + 7.
+PROGRAM = """
+import sys
+import tensorflow.compat.v1 as tf
+import toy
+from bert_estimator import tpu
+
+folder, steps, cores = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+log = toy.HostLog()
+
+def input_fn(params):
+    context, size = params["context"], params["batch_size"]
+    assert size * context.num_hosts == 8
+    rows = tf.range(size, dtype=tf.int64) + size * context.current_host
+    data = tf.data.Dataset.range(context.global_step, 10**6)
+    return data.map(lambda k: {"x": tf.cast(8 * k + rows, tf.float32)})
+
+def model_fn(features, mode, params):
+    x = features["x"]
+    weight = tf.get_variable("w", [4], initializer=tf.ones_initializer())
+    y = tf.reduce_sum(x[:, None] / 50.0 * tf.constant([1.0, 0.5, -1.0, 2.0]) * weight, 1)
+    loss = tf.reduce_mean(tf.square(y - 2.0 * x))
+    if mode == tpu.ModeKeys.EVAL:
+        metrics = (lambda x: {"x": tf.metrics.mean(x)}, [x])
+        return tpu.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+    optimizer = tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.1))
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op, host_call=(log, [x]))
+
+estimator = toy.make_estimator(
+    folder, model_fn, master="rehearse:" + cores, iterations_per_loop=3, save_checkpoints_steps=3,
+    train_batch_size=8, eval_batch_size=8, params={},
+)
+class Saves(tf.train.CheckpointSaverListener):
+    steps = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(int(global_step_value))
+
+losses = []
+listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+estimator.train(input_fn, max_steps=steps, hooks=[listener], saving_listeners=[Saves()])
+print("its host call:", [values[0] for values in log.values])
+print("its losses:", losses)
+print("its saves:", Saves.steps)
+print("its metrics:", estimator.evaluate(input_fn, steps=2))
+"""
+
+
+def start(folder, steps, cores=4, cluster=None, index=0):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if cluster:
+        task = {"type": "worker" if index else "chief", "index": 0}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    return forked.start(
+        [sys.executable, "-c", PROGRAM, str(folder), str(steps), str(cores)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def start_two(folder, steps, cores=4):
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    return [start(folder, steps, cores, cluster, index) for index in (0, 1)]
+
+
+def output_of(process):
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    # Gloo, which sums between the processes, writes to the output too.
+    return dict(line.split(": ", 1) for line in out.splitlines() if line.startswith("its "))
+
+
+# Two hosts sum eight gradients in another order than one host, so the last bit may differ.
+@pytest.mark.parametrize(
+    ("cores", "tolerance"), [(4, 0), pytest.param(8, 1e-6, marks=pytest.mark.slow)]
+)
+@pytest.mark.usefixtures("xla_runtime")
+def test_two_hosts_equal_one(tmp_path, cores, tolerance):
+    alone = output_of(start(tmp_path / "alone", 8, cores))
+    chief, other = map(output_of, start_two(tmp_path / "two", 8, cores))
+    assert chief == alone  # the losses, the metrics, and what the host call got
+    assert len(alone) == 4
+    assert (alone["its saves"], other["its saves"]) == ("[0, 3, 6, 8]", "[]")
+    for name in ("its losses", "its metrics"):
+        assert other[name] == alone[name]
+    assert other["its host call"] == "[]"
+    for folder in ("alone", "two"):
+        assert toy.checkpoint_steps(tmp_path / folder) == [0, 3, 6, 8]
+    found, expected = (
+        tf.train.load_variable(str(tmp_path / folder / "model.ckpt-8"), "w")
+        for folder in ("two", "alone")
+    )
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    # Only the chief writes events.
+    assert len(list(pathlib.Path(tmp_path / "two" / "eval").glob("*tfevents*"))) == 1
+
+
+def kill_when(condition, processes, killed):
+    """Kills a host once a condition is true.
+
+    Returns:
+      (exit code, stderr, and seconds to its end) of the other host.
+    """
+    try:
+        toy.wait_until(condition, secs=240)
+        processes[killed].send_signal(signal.SIGKILL)
+        other, start = processes[1 - killed], time.monotonic()
+        _, err = other.communicate(timeout=240)
+        return other.returncode, err, time.monotonic() - start
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_killed_host_ends_the_other_with_a_sentence(tmp_path, killed):
+    processes = start_two(tmp_path, 10**6)
+    code, err, _ = kill_when(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, processes, killed)
+    assert code == 1
+    (sentence,) = (line for line in err.splitlines() if ": error: " in line)
+    assert f": error: host {killed} of TF_CONFIG (localhost:" in sentence
+    assert "is lost: its process or its machine has ended." in sentence
+    assert f"The last checkpoint, {tmp_path}/model.ckpt-" in sentence
+    assert sentence.endswith("Start the same commands again on all hosts: they resume.")
+    assert "Traceback" not in err and "***" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_that_were_killed_resume(tmp_path, killed):
+    list(map(output_of, start_two(tmp_path / "whole", 300)))
+    (tmp_path / "killed").mkdir()
+    processes = start_two(tmp_path / "killed", 300)
+    code, _, secs = kill_when(
+        lambda: toy.checkpoint_steps(tmp_path / "killed")[-1:] > [30], processes, killed
+    )
+    assert code == 1
+    assert secs < 30  # as README promises
+    list(map(output_of, start_two(tmp_path / "killed", 300)))
+    found, expected = (
+        tf.train.load_checkpoint(str(tmp_path / name / "model.ckpt-300"))
+        for name in ("killed", "whole")
+    )
+    for name in expected.get_variable_to_shape_map():
+        np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name))
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_signal_to_one_host_ends_all_alike(tmp_path):
+    processes = start_two(tmp_path, 10**6)
+    try:
+        toy.wait_until(lambda: len(toy.checkpoint_steps(tmp_path)) > 2, secs=200)
+        processes[1].send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in processes] == [143, 143]
+    told = "SIGTERM: finishing the current step, then saving"
+    assert f"{told}, since another host got it." in ends[0][1]
+    assert f"{told}. Send it again to exit at once." in ends[1][1]
+    assert not any("its losses" in out for out, _ in ends)
+
+
+START = """
+import sys
+from bert_estimator.tpu.program import devices
+print("found", len(devices.find("rehearse:2", float(sys.argv[1]))))
+"""
+
+
+@pytest.fixture
+def start_host():
+    """Starts a host that joins the others and finds their cores; it is killed at the end."""
+    with contextlib.ExitStack() as started:
+
+        def start(addresses, index, wait_secs, **variables):
+            task = {"type": "worker" if index else "chief", "index": 0}
+            cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+            process = forked.start(
+                [sys.executable, "-c", START, str(wait_secs)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            )  # fmt: skip
+            started.callback(process.communicate)
+            started.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def addresses():
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return [f"localhost:{listening.getsockname()[1]}", "localhost:1"]
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_host_that_comes_and_is_then_silent_ends_the_start_at_its_deadline(
+    start_host, addresses, silent
+):
+    """jax alone would wait for it for 300 seconds, and not say for whom."""
+    process = start_host(addresses, 1 - silent, 3)
+    if silent:
+        connections = [roll_call.answer(addresses, 1, 100, "rehearse:2")]
+    else:
+        connections = roll_call.hold(addresses, 100, "rehearse:2").values()
+    _, err = process.communicate(timeout=100)
+    for connection in connections:
+        connection.close()
+    assert process.returncode == 1
+    why = "it has come, but does not answer within 3 seconds"
+    assert f": error: host {silent} of TF_CONFIG ({addresses[silent]}) is lost: {why}." in err
+    assert "Traceback" not in err and "***" not in err
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_hosts_with_a_secret_start_jax_beside_strangers(start_host, addresses, tmp_path):
+    (tmp_path / "secret").write_text("what strangers do not know\n")
+    variables = {"BERT_ESTIMATOR_HOSTS_SECRET_FILE": str(tmp_path / "secret")}
+    chief = start_host(addresses, 0, 100, **variables)
+    with pytest.raises(roll_call.ClusterError, match="a secret, unlike the refused host"):
+        roll_call.answer(addresses, 1, 100, "rehearse:2")
+    with pytest.raises(roll_call.ClusterError, match="its secret is not the chief's"):
+        roll_call.answer(addresses, 1, 100, "rehearse:2", b"a guess")
+    with contextlib.ExitStack() as strangers:
+        for noise in (b"", b"{}\n{}\n", b"GET / HTTP/1.1\r\n\r\n") * 5:
+            stranger = socket.create_connection(roll_call.split(addresses[0]), 100)
+            strangers.enter_context(stranger).sendall(noise)
+        processes = [chief, start_host(addresses, 1, 100, **variables)]
+        ends = [process.communicate(timeout=100) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    assert all("found 2" in out for out, _ in ends)
+    assert "what strangers" not in str(ends)

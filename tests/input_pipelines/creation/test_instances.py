@@ -1,0 +1,271 @@
+import collections
+import random
+
+import numpy as np
+import pytest
+
+from input_pipelines.creation import instances
+from input_pipelines.creation.instances import (
+    CreationSettings,
+    FlatText,
+    Pairs,
+    Span,
+    make_pairs,
+    places,
+    spans_of_document,
+    truncated,
+)
+
+
+def settings(**changes):
+    defaults = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 3}
+    return CreationSettings(**{**defaults, "random_seed": 1, **changes})
+
+
+def ids_of(documents, tokenizer):
+    return [
+        [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)) for sentence in document]
+        for document in documents
+    ]
+
+
+def pairs_of(documents, number, changed, turn=0):
+    """Returns (A, B, label) of each pair of a document."""
+    text = FlatText.of(documents)
+    return [
+        (text.ids[a:a_end].tolist(), text.ids[b:b_end].tolist(), label)
+        for a, a_end, b, b_end, label in spans_of_document(text, number, changed, turn)
+    ]
+
+
+def pairs_of_all(documents, changed):
+    """Returns the pairs of all documents and turns."""
+    return [
+        pair
+        for turn in range(changed.dupe_factor)
+        for number in range(len(documents))
+        for pair in pairs_of(documents, number, changed, turn)
+    ]
+
+
+def contains(document, part):
+    text = [token for sentence in document for token in sentence]
+    return any(text[i : i + len(part)] == part for i in range(len(text) - len(part) + 1))
+
+
+def test_pinned_pairs(tokenizer, documents):
+    # The first document is 5 6 7 8 | 8 9 10 11 | 11 12 13 14 | 14 15 16 17 | 17 18 19 20. The first
+    # pair lost tokens at both ends; the second has a segment of the other document.
+    assert pairs_of(ids_of(documents[:2], tokenizer), 0, settings(max_seq_length=16))[:2] == [
+        ([6, 7, 8, 8, 9, 10, 11], [11, 12, 13, 14, 14, 15], False),
+        ([17, 18, 19, 20], [18, 19, 20, 21, 21, 22, 23, 24, 24], True),
+    ]
+
+
+def test_meaning_of_the_pairs(tokenizer, documents):
+    tokenized = ids_of(documents, tokenizer)
+    labels = collections.Counter()
+    for turn in range(20):
+        for number, document in enumerate(tokenized):
+            for a, b, label in pairs_of(tokenized, number, settings(), turn):
+                assert a and b and len(a) + len(b) <= 29
+                assert contains(document, a)
+                assert label or contains(document, b)
+                labels[label] += 1
+    assert min(labels.values()) > 0.3 * labels.total()
+
+
+def test_all_pairs_as_arrays(tokenizer, documents):
+    tokenized = ids_of(documents, tokenizer)
+    text = FlatText.of(tokenized)
+    text.numbers = [number + 100 for number in text.numbers]  # these are a part of some text
+    whole = [make_pairs(text, settings(), turn) for turn in range(3)]
+    assert len(
+        {(key, turn) for pairs in whole for key, turn in zip(pairs.keys, pairs.turns, strict=True)}
+    ) == (sum(map(len, whole)))
+    pairs = Pairs.joined(whole)
+    assert {key >> 24 for key in pairs.keys.tolist()} == {100, 101, 102, 103, 104, 105}
+    expected = [
+        (text.ids[a:a_end].tolist(), text.ids[b:b_end].tolist(), int(label))
+        for turn in range(3)
+        for index in range(6)
+        for a, a_end, b, b_end, label in spans_of_document(text, index, settings(), turn)
+    ]
+    assert as_lists(pairs) == expected
+    order = np.random.RandomState(0).permutation(len(pairs))
+    assert as_lists(pairs.chosen(order)) == [expected[row] for row in order]
+    assert [row for block in pairs.blocks(5) for row in as_lists(block)] == expected
+    assert {len(block) for block in pairs.blocks(5)} <= {5, len(pairs) % 5}
+    assert pairs.chosen(order).keys.tolist() == pairs.keys[order].tolist()
+    assert len(make_pairs(FlatText.of([]), settings(), 0)) == 0
+
+
+def as_lists(pairs):
+    tokens = pairs.tokens.tolist()
+    rows, end = [], 0
+    for (a, b), label in zip(pairs.lengths.tolist(), pairs.labels.tolist(), strict=True):
+        rows.append((tokens[end : end + a], tokens[end + a : end + a + b], label))
+        end += a + b
+    assert end == len(tokens)
+    return rows
+
+
+def test_places():
+    assert places(np.array([7, 0, 3]), np.array([2, 0, 3])).tolist() == [7, 8, 3, 4, 5]
+    assert places(np.array([], int), np.array([], int)).tolist() == []
+
+
+def test_taken(monkeypatch):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 1000, 200).astype(np.uint16)
+    starts, lengths = rng.integers(0, 190, 30), rng.integers(0, 10, 30)
+    lengths[:8] = 0
+    expected = values[places(starts, lengths)]
+    for at_once in (1, 4, 29, 30, 1000):
+        monkeypatch.setattr(instances, "_RANGES_AT_ONCE", at_once)
+        result = instances.taken(values, starts, lengths)
+        assert result.dtype == np.uint16 and result.tolist() == expected.tolist()
+    assert instances.taken(values, starts[:0], lengths[:0]).tolist() == []
+
+
+def test_true_next_segments_follow_directly():
+    # Tokens ascend through the document, and nothing is cut: B starts after A's last token.
+    tokenized = [[[5 + 3 * s + t for t in range(3)] for s in range(12)], [[41]]]
+    seen = 0
+    for turn in range(30):
+        changed = settings(max_seq_length=43, short_seq_prob=0.0)
+        for a, b, label in pairs_of(tokenized, 0, changed, turn):
+            if label:
+                assert b == [41]
+            else:
+                assert a + b == list(range(a[0], b[-1] + 1))
+                seen += 1
+    assert seen > 10
+
+
+def test_sentence_order():
+    # Tokens ascend through the document: B borders on A, after it or, when swapped, before it.
+    tokenized = [[[5 + 3 * s + t for t in range(3)] for s in range(12)], [[41, 42]]]
+    changed = settings(max_seq_length=43, short_seq_prob=0.3, random_next_sentence=False)
+    labels = collections.Counter()
+    for turn in range(100):
+        for a, b, label in pairs_of(tokenized, 0, changed, turn):
+            first, second = (b, a) if label else (a, b)
+            assert first + second == list(range(first[0], second[-1] + 1))
+            labels[label] += 1
+        for a, b, label in pairs_of(tokenized, 1, changed, turn):
+            # A sentence alone: its halves.
+            assert (a, b) == (([42], [41]) if label else ([41], [42]))
+    assert 0.4 < labels[True] / labels.total() < 0.6
+
+
+def test_random_segments_come_from_other_documents():
+    tokenized = [[[10 * d + 5] * 3 for _ in range(4)] for d in range(4)]
+    sources = set()
+    for turn in range(50):
+        for _, b, label in pairs_of(tokenized, 1, settings(), turn):
+            if label:
+                sources |= set(b)
+    assert sources == {5, 25, 35}
+
+
+def test_unused_sentences_are_not_lost():
+    tokenized = [[[5 + s] * 4 for s in range(10)], [[40] * 4] * 10]
+    for turn in range(20):
+        seen = set()
+        for a, b, _ in pairs_of(
+            tokenized, 0, settings(max_seq_length=50, short_seq_prob=0.0), turn
+        ):
+            seen |= {*a, *b}
+        assert set(range(5, 15)) <= seen
+
+
+def test_short_sequences():
+    tokenized = [[[5 + s % 40] for s in range(400)], [[6] * 100]]
+    lengths = {
+        probability: [
+            len(a) + len(b) + 3
+            for turn in range(5)
+            for a, b, _ in pairs_of(tokenized, 0, settings(short_seq_prob=probability), turn)
+        ]
+        for probability in (0.0, 1.0)
+    }
+    # All but the last of each turn are full.
+    assert lengths[0.0].count(32) >= len(lengths[0.0]) - 5
+    assert min(lengths[1.0]) == 5 and len(set(lengths[1.0])) > 20
+
+
+@pytest.mark.parametrize("document", [[[5, 6, 7, 8]], [[5, 6, 7, 8], [9, 10]]])
+def test_a_short_document_alone_keeps_its_text(document):
+    # Without other text, a segment that is labelled as the next one is the next one.
+    pairs = pairs_of_all([document], settings())
+    assert pairs
+    for a, b, label in pairs:
+        assert not label
+        assert contains(document, a + b)
+    a, b, _ = pairs[0]
+    assert a + b == [token for sentence in document for token in sentence]
+
+
+def test_a_lone_sentence_is_halved():
+    changed = settings(dupe_factor=1, short_seq_prob=0.0)
+    assert pairs_of_all([[[5, 6, 7]]], changed) == [([5, 6], [7], False)]
+
+
+def test_a_lone_token_gives_nothing():
+    assert pairs_of_all([[[5]]], settings()) == []
+
+
+def test_a_long_document_alone_has_random_segments_of_its_own():
+    document = [[5 + s] * 8 for s in range(20)]
+    labels = set()
+    for a, b, label in pairs_of_all([document], settings()):
+        labels.add(label)
+        if label:
+            assert b[0] != a[-1] and b[0] != a[-1] + 1
+    assert labels == {False, True}
+
+
+def test_seeds_turns_and_documents_differ():
+    tokenized = [[[5 + s] * 3 for s in range(30)]] * 2
+    first = pairs_of(tokenized, 0, settings())
+    assert first == pairs_of(tokenized, 0, settings())
+    assert first != pairs_of(tokenized, 0, settings(), 1)
+    assert first != pairs_of(tokenized, 0, settings(random_seed=2))
+    assert first != pairs_of(tokenized, 1, settings())
+
+
+def test_truncation_shortens_the_longer_at_both_ends():
+    rng = random.Random(0)
+    starts, ends = set(), set()
+    for _ in range(100):
+        span = truncated(Span(0, 20, 100, 105, True), 12, rng)
+        assert (span.b, span.b_end, span.is_random_next) == (100, 105, True)
+        assert span.a_end - span.a == 7 and 0 <= span.a <= 13
+        starts.add(span.a)
+        ends.add(span.a_end)
+    assert len(starts) > 4 and len(ends) > 4
+
+
+def test_truncation_of_equal_lengths_takes_from_b():
+    a, a_end, b, b_end, _ = truncated(Span(1, 4, 4, 7, False), 5, random.Random(0))
+    assert (a, a_end, b_end - b) == (1, 4, 2)
+    a, a_end, b, b_end, _ = truncated(Span(a, a_end, b, b_end, False), 4, random.Random(0))
+    assert a_end - a + b_end - b == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_seq_length", 4, r"^max_seq_length is 4; it must be at least 5\."),
+        ("max_predictions_per_seq", 0, r"^max_predictions_per_seq is 0; it must be from 1 to"),
+        ("max_predictions_per_seq", 33, r"from 1 to max_seq_length \(32\)"),
+        ("masked_lm_prob", 0.0, r"^masked_lm_prob is 0\.0; it must be above 0 and at most 1"),
+        ("short_seq_prob", 1.1, r"^short_seq_prob is 1\.1; it must be from 0 to 1"),
+        ("dupe_factor", 0, r"^dupe_factor is 0; it must be from 1 to 10000"),
+        ("dupe_factor", 10**8, r"^dupe_factor is 100000000; it must be from 1 to 10000"),
+    ],
+)
+def test_settings_out_of_range(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**{name: value})

@@ -1,0 +1,181 @@
+import dataclasses
+import hashlib
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.tokenization import Casing
+from input_pipelines.creation import stages
+from input_pipelines.creation.pretraining_records import write_pretraining_records
+from input_pipelines.creation.settings import CreationSettings
+from input_pipelines.records import manifest as manifests
+from input_pipelines.records.record_reader import RecordFiles
+from input_pipelines.text.text_parts import split_files
+
+SETTINGS = CreationSettings(
+    max_seq_length=16, max_predictions_per_seq=4, dupe_factor=3, random_seed=9
+)
+
+
+def features_of(record):
+    features = tf.train.Example.FromString(record).features.feature
+    return {
+        name: list(getattr(feature, feature.WhichOneof("kind")).value)
+        for name, feature in features.items()
+    }
+
+
+def write(documents, tokenizer, vocab_file, files, settings=SETTINGS):
+    return write_pretraining_records(
+        documents, tokenizer, vocab_file, files, settings, masking="static"
+    )
+
+
+def test_records_and_manifest(tmp_path, documents, tokenizer, vocab_file):
+    files = [str(tmp_path / f"train-{i}.tfrecord") for i in range(2)]
+    manifest = write(documents, tokenizer, vocab_file, files)
+    assert sorted(os.listdir(tmp_path)) == [
+        "manifest.train-0.tfrecord.json",
+        "token_counts.train-0.tfrecord.npy",
+        "train-0.tfrecord",
+        "train-1.tfrecord",
+        f"vocab.{manifest.vocab_sha256}.txt",
+    ]
+    assert manifest.vocab_file == f"vocab.{manifest.vocab_sha256}.txt"
+    assert manifest == manifests.read_manifest(manifests.manifest_path(files[0]))
+    assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (16, 4)
+    assert (manifest.vocab_size, manifest.do_lower_case) == (50, True)
+    with open(vocab_file, "rb") as file:
+        assert manifest.vocab_sha256 == hashlib.sha256(file.read()).hexdigest()
+    assert manifest.creation == {
+        "masked_lm_prob": 0.15,
+        "short_seq_prob": 0.1,
+        "dupe_factor": 3,
+        "do_whole_word_mask": False,
+        "random_next_sentence": True,
+        "random_seed": 9,
+    }
+    assert manifest.corpus["documents"] == 6
+    for entry, path in zip(manifest.files, files, strict=True):
+        with open(path, "rb") as file:
+            content = file.read()
+        assert entry.name == os.path.basename(path)
+        assert entry.num_bytes == len(content)
+        assert entry.sha256 == hashlib.sha256(content).hexdigest()
+        assert entry.num_records == RecordFiles([path]).num_records
+    counts = [entry.num_records for entry in manifest.files]
+    assert sum(counts) == manifest.num_records and counts[0] - counts[1] in (0, 1)
+    token_counts = manifests.read_token_counts(str(tmp_path / manifest.token_counts))
+    assert token_counts.dtype == np.int64 and token_counts.shape == (50,)
+    assert manifest.token_counts_sha256 == manifests.sha256_of_file(
+        str(tmp_path / manifest.token_counts)
+    )
+    assert token_counts.sum() == manifest.corpus["tokens"] == 120
+
+
+def test_same_arguments_same_bytes(tmp_path, documents, tokenizer, vocab_file):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(documents, tokenizer, vocab_file, [str(tmp_path / name / "x.tfrecord")])
+    for name in os.listdir(tmp_path / "a"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_shards_hold_the_same_shuffled_records(tmp_path, documents, tokenizer, vocab_file):
+    one = [str(tmp_path / "one.tfrecord")]
+    three = [str(tmp_path / f"three-{i}.tfrecord") for i in range(3)]
+    write(documents, tokenizer, vocab_file, one)
+    write(documents, tokenizer, vocab_file, three)
+    whole, parts = RecordFiles(one), RecordFiles(three)
+    records = [whole.read(i) for i in range(whole.num_records)]
+    assert sorted(parts.read(i) for i in range(parts.num_records)) == sorted(records)
+    counts = [RecordFiles([path]).num_records for path in three]
+    assert max(counts) - min(counts) <= 1
+    # Shuffled: the first tokens of the documents do not come in the documents' order.
+    firsts = [features_of(record)["input_ids"][1] for record in records]
+    assert firsts != sorted(firsts)
+
+
+def test_a_failure_leaves_no_manifest_that_vouches(
+    tmp_path, documents, tokenizer, vocab_file, monkeypatch
+):
+    files = [str(tmp_path / f"{i}.tfrecord") for i in range(2)]
+    write(documents, tokenizer, vocab_file, files)
+    original = os.replace
+
+    def replace(source, target):
+        if target == files[1]:
+            raise OSError("disk full")
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match="disk full"):
+        write(documents[:3], tokenizer, vocab_file, files)
+    assert not os.path.exists(manifests.manifest_path(files[0]))
+
+
+@pytest.mark.parametrize("stage", ["make_pairs", "join_pieces"])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_vocabulary_that_changes_meanwhile(
+    tmp_path, documents, tokenizer, vocab_file, text_file, monkeypatch, is_file, stage
+):
+    own = tmp_path / "vocab.txt"
+    original = pathlib.Path(vocab_file).read_bytes()
+    own.write_bytes(original)
+
+    do_stage = getattr(stages, stage)
+
+    def change(*args):  # another vocabulary gets the same name, while records are made
+        own.write_bytes(original.replace(b"w1\nw2\n", b"w2\nw1\n"))
+        return do_stage(*args)
+
+    monkeypatch.setattr(stages, stage, change)
+    text = split_files([text_file]) if is_file else documents
+    files = [str(tmp_path / "out" / "x.tfrecord")]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
+        write(text, tokenizer, str(own), files)
+    assert not os.path.exists(manifests.manifest_path(files[0]))
+    assert os.path.exists(files[0]) == (stage == "join_pieces")
+    monkeypatch.undo()
+    own.write_bytes(original)
+    manifest = write(text, tokenizer, str(own), files)
+    assert manifest.vocab_sha256 == hashlib.sha256(original).hexdigest()
+
+
+def test_a_worker_does_not_tokenize_with_another_vocabulary(tmp_path, vocab_file):
+    own = tmp_path / "vocab.txt"
+    own.write_bytes(pathlib.Path(vocab_file).read_bytes() + b"more\n")
+    sha256 = manifests.sha256_of_file(vocab_file)
+    work = stages.Work("", str(own), sha256, Casing(True), SETTINGS, False, ("x",))
+    with pytest.raises(ValueError, match=r"vocab\.txt: has changed while records were made"):
+        work.tokenizer  # noqa: B018
+
+
+def test_unfinished_work_of_earlier_versions_goes_on():
+    """What names the work's directories is as it was, unless the casing is a new one."""
+    work = stages.Work("", "vocab.txt", "sha", Casing(True), SETTINGS, False, ("x",))
+    assert work.vocabulary == ["sha", True]
+    work = dataclasses.replace(work, casing=Casing(False, True))
+    assert work.vocabulary == ["sha", False, True]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a/x", "b/x"], r"output_files: .* lie in different directories"),
+        (["a/x", "a/x"], r"output_files: .* name a file twice"),
+    ],
+)
+def test_unfit_output_files(tmp_path, documents, tokenizer, vocab_file, names, message):
+    with pytest.raises(ValueError, match=message):
+        write(documents, tokenizer, vocab_file, [str(tmp_path / name) for name in names])
+
+
+def test_no_instances_is_an_error(tmp_path, tokenizer, vocab_file):
+    with pytest.raises(ValueError, match=r"the text \(documents: 1, tokens: 1\) gives 0 instances"):
+        write([["w0"]], tokenizer, vocab_file, [str(tmp_path / "x.tfrecord")])
+    assert os.listdir(tmp_path) == []

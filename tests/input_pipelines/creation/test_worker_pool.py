@@ -1,0 +1,80 @@
+import os
+import sys
+
+import pytest
+
+from input_pipelines.creation import worker_pool
+from input_pipelines.creation.worker_pool import WorkerError, WorkerPool
+
+
+def act(task):
+    """Does what the task says; it runs in a worker, so it is a function of the module."""
+    kind, value = task
+    if kind == "raise":
+        raise value
+    if kind == "raise unsendable":
+        raise UnsendableError(value, "which pickle gets wrong")
+    if kind == "end":
+        os._exit(value)
+    return value + 1, os.getpid(), "tensorflow" in sys.modules
+
+
+def describe(task):
+    return f"doing {task[0]}"
+
+
+class UnsendableError(ValueError):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with WorkerPool(2) as pool:
+        yield pool
+
+
+def test_results_of_workers(pool):
+    results = dict(pool.run(act, [("add", number) for number in range(20)], describe))
+    assert sorted(results) == list(range(20))
+    assert [results[number][0] for number in range(20)] == list(range(1, 21))
+    pids = {pid for _, pid, _ in results.values()}
+    assert 1 <= len(pids) <= 2 and os.getpid() not in pids
+    assert not any(has_tensorflow for *_, has_tensorflow in results.values())
+
+
+def test_one_worker_has_a_process_of_its_own():
+    with WorkerPool(1) as pool:
+        ((_, (_, pid, has_tensorflow)),) = pool.run(act, [("add", 1)], describe)
+    assert pid != os.getpid() and not has_tensorflow
+
+
+def test_without_workers_this_process_works():
+    with WorkerPool(0) as pool:
+        assert [r[1] for _, r in pool.run(act, [("add", 1)] * 3, describe)] == [os.getpid()] * 3
+        with pytest.raises(KeyError):
+            list(pool.run(act, [("raise", KeyError("x"))] * 3, describe))
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        (("raise", ValueError("a.txt: is not text")), ValueError, r"^a\.txt: is not text$"),
+        (("raise", OSError(28, "No space left", "b")), OSError, r"\[Errno 28\] No space left: 'b'"),
+        (("raise", KeyError("x")), WorkerError, "^the worker that was doing raise failed:\nTrace"),
+        (("raise unsendable", "x"), WorkerError, "(?s)was doing raise .*UnsendableError: x"),
+        (("end", 9), WorkerError, r"that was doing end has ended \(exit code 9\)\. If it was kill"),
+    ],
+)
+def test_errors_of_workers(task, error, message):
+    with WorkerPool(2) as pool:
+        with pytest.raises(error, match=message):
+            list(pool.run(act, [("add", 1), task, ("add", 2)], describe))
+        processes = list(pool._workers.values())
+    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+
+
+def test_available_cores(monkeypatch):
+    assert 1 <= worker_pool.available_cores() <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert worker_pool.available_cores() == os.cpu_count()

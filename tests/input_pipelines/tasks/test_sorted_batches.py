@@ -1,0 +1,54 @@
+"""Examples in the order of their lengths."""
+
+import numpy as np
+import pytest
+from number_features import features_of
+
+from input_pipelines.tasks import features_input
+from input_pipelines.tasks.features_input import SortedBatches
+
+
+def examples(number, seed=3):
+    """Returns examples of up to 9 tokens, whose label is their number."""
+    words = np.random.default_rng(seed).integers(1, 8, number)
+    return features_of(*((" ".join("7" * n), None, i) for i, n in enumerate(words)), length=12)
+
+
+def test_the_longest_come_first_in_each_part(monkeypatch):
+    monkeypatch.setattr(features_input, "_TOGETHER", 2)
+    features = examples(11)
+    found = SortedBatches(features, 3)
+    assert (len(found), found.max_seq_length) == (11, 12)
+    for part in (slice(0, 6), slice(6, 11)):
+        np.testing.assert_array_equal(found.lengths[part], sorted(features.lengths[part])[::-1])
+    labels = found.batch(np.arange(11))["label_ids"]
+    assert sorted(labels[:6]) == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_array_equal(features.lengths[labels], found.lengths)
+
+
+def test_a_batch_has_the_features_of_its_examples_and_padding():
+    features = examples(5)
+    found = SortedBatches(features, 2)
+    batch = found.batch(np.array([4, 0, -1]), 10)
+    expected = features.batch(np.array([*found.batch(np.array([4, 0]))["label_ids"], -1]), 10)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(batch[name], value, name)
+    assert batch["input_ids"].shape == (3, 10)
+    assert batch["is_real_example"].tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("number", [1, 5, 6, 7, 12, 50])
+def test_the_order_is_restored_part_by_part(monkeypatch, number):
+    monkeypatch.setattr(features_input, "_TOGETHER", 2)
+    found = SortedBatches(examples(number), 3)
+    read = []
+
+    def rows():
+        for label in found.batch(np.arange(number))["label_ids"]:
+            read.append(label)
+            yield label
+
+    restored = found.restored(rows())
+    assert next(restored) == 0
+    assert len(read) == min(6, number)
+    assert [0, *restored] == list(range(number))

@@ -1,0 +1,195 @@
+"""Sentences of tagged words: formats, wrong files, and predicted tags in the same format."""
+
+import json
+
+import pytest
+
+from input_pipelines.tasks import tag_files
+from input_pipelines.tasks.table_files import TableError
+from input_pipelines.tasks.tag_files import Columns, Sentence
+
+TAGS = ("O", "B-X", "I-X")
+CONLL = "-DOCSTART- -X- O\n\nEU NNP B-X\nrejects VBZ O\n\n\ncalls NNS I-X\n"
+EXPECTED = [Sentence(("EU", "rejects"), (1, 0)), Sentence(("calls",), (2,))]
+
+
+def written(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [CONLL, CONLL.replace(" ", "\t"), CONLL.replace("\n", "\r\n"), CONLL.replace(" ", "  ")]
+    + [CONLL.rstrip("\n"), "\ufeff" + CONLL],
+    ids=["spaces", "tabs", "windows", "two spaces", "no end", "byte order mark"],
+)
+def test_conll(tmp_path, content):
+    path = written(tmp_path, "a.conll", content)
+    assert tag_files.read_sentences(path, Columns(), TAGS) == EXPECTED
+    assert tag_files.discover_tags(path, Columns()) == ("O", "B-X", "I-X")
+
+
+@pytest.mark.parametrize(
+    ("number", "columns"),
+    [
+        (2, Columns()),
+        (3, Columns(0, 2)),
+        (4, Columns(tags=3)),
+        (4, Columns(1, 3)),
+        (1, Columns()),
+        (1, Columns(0, 2)),
+    ],
+)
+def test_one_to_four_columns(tmp_path, number, columns):
+    cells = [["a", "w", "NN", "O"], ["b", "v", "NN", "B-X"]]
+    kept = {1: [0], 2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}[number]
+    path = written(
+        tmp_path, "a.txt", "".join(" ".join(row[c] for c in kept) + "\n" for row in cells)
+    )
+    (sentence,) = tag_files.read_sentences(path, columns, TAGS if number > 1 else None)
+    assert sentence.words == (("w", "v") if columns.words else ("a", "b"))
+    assert sentence.tags == ((0, 1) if number > 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"),
+    [
+        (("words", "tags"), Columns()),
+        (("tokens", "ner_tags"), Columns()),
+        (("w", "t"), Columns("w", "t")),
+    ],
+)
+def test_jsonl(tmp_path, keys, columns):
+    rows = [
+        {keys[0]: ["EU", "rejects"], keys[1]: ["B-X", "O"], "id": 7},
+        {keys[0]: ["calls"], keys[1]: ["I-X"], "id": 8},
+    ]
+    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert tag_files.read_sentences(path, columns, TAGS) == EXPECTED
+    lines = list(tag_files.tagged_lines(path, columns, [["O", "B-X"], ["O"]]))
+    assert [json.loads(line) for line in lines] == [
+        {**rows[0], "predicted_tags": ["O", "B-X"]},
+        {**rows[1], "predicted_tags": ["O"]},
+    ]
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_predicted_tags_are_another_column(tmp_path, separator):
+    path = written(tmp_path, "a.conll", CONLL.replace(" ", separator))
+    found = list(tag_files.tagged_lines(path, Columns(), [["I-X", "B-X"], ["O"]]))
+    tags = (" O", "", " I-X", " B-X", "", "", " O")
+    expected = [line + tag for line, tag in zip(CONLL.splitlines(), tags, strict=True)]
+    assert found == [line.replace(" ", separator) for line in expected]
+    # What was written is a file of the same format, with a column more.
+    again = written(tmp_path, "b.conll", "\n".join(found))
+    assert [s.tags for s in tag_files.read_sentences(again, Columns(), TAGS)] == [(2, 1), (0,)]
+
+
+def test_a_tag_with_a_space_is_no_column(tmp_path):
+    tags = ("O", "new york", "B-X", "a\u00a0b")
+    for name, content in (("a.jsonl", '{"words": ["x"]}\n'), ("a.tsv", "\nx\tO\ny\tO\n")):
+        tag_files.check_can_be_written(written(tmp_path, name, content), tags)
+    path = written(tmp_path, "a.conll", "\nx O\n\ty O\n")
+    tag_files.check_can_be_written(path, ("O", "B-X", "a\u00a0b"))
+    message = f"{path}: spaces separate its columns, .* the tag 'new york' has a space in it"
+    with pytest.raises(TableError, match=message):
+        tag_files.check_can_be_written(path, tags)
+
+
+def test_words_may_hold_spaces_between_tabs(tmp_path):
+    path = written(tmp_path, "a.tsv", "New York\tB-X\n\u00a0x y\tO\n")
+    (sentence,) = tag_files.read_sentences(path, Columns(), TAGS)
+    assert sentence.words == ("New York", "\u00a0x y")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("a.csv", "a,b", Columns(), "{path}: the format is unknown; the name of a file of tagged"),
+        ("a.conll", "", Columns(), "{path}: has 0 sentences"),
+        ("a.conll", "a b c d e\n", Columns(), "{path}:1: has 5 columns; it must have 2 to 4"),
+        ("a.conll", "a\n", Columns(), "{path}:1: has 1 columns; it must have 2 to 4"),
+        ("a.conll", "a O\nb\n", Columns(), "{path}:2: has 1 columns, but the first line has 2"),
+        ("a.conll", "a\tO\nb O\n", Columns(), "{path}:2: has 1 columns, but .* by tabs"),
+        ("a.conll", "a O\n", Columns(2), "{path}:1: has 2 columns; it must have 3 to 4"),
+        (
+            "a.conll",
+            "a O\n",
+            Columns(4),
+            "{path}:1: has 2 columns, but column 5 is asked for",
+        ),
+        ("a.conll", "a O\n", Columns(-1), "{path}: columns are numbered from 1"),
+        ("a.conll", "a\tO\n\tO\n", Columns(), "{path}:2: the word is empty"),
+        ("a.conll", "a\tb\tO\na\t\t \n", Columns(0, 1), "{path}:2: has 1 columns"),
+        ("a.conll", "a O\nb B-Z\n", Columns(), "{path}:2: the tag is 'B-Z'; it must be one of O, "),
+        ("a.conll", "a O\n", Columns("words"), "{path}: the columns of a CoNLL file have no names"),
+        ("a.conll", b"a O\n\xe9 O\n", Columns(), "{path}:2: is not UTF-8 at byte 1"),
+        ("a.jsonl", "{}", Columns(), "{path}:1: its keys are , which do not include any of words"),
+        ("a.jsonl", '{"words": []}', Columns(), "{path}:1: 'words' is .*; it must be a list of"),
+        ("a.jsonl", '{"words": "a"}', Columns(), "{path}:1: 'words' is .*; it must be a list of"),
+        ("a.jsonl", '{"words": [1]}', Columns(), "{path}:1: a word of 'words' is 1; it must be a"),
+        (
+            "a.jsonl",
+            '{"words": ["a"], "tags": "O"}',
+            Columns(),
+            "{path}:1: the tags are .*; they must be a list",
+        ),
+        (
+            "a.jsonl",
+            '{"words": ["a"], "tags": ["O", "O"]}',
+            Columns(),
+            "{path}:1: has 1 words, but 2 tags; each word needs a tag",
+        ),
+        ("a.jsonl", '{"words": ["a"], "tags": [""]}', Columns(), "{path}:1: a tag is empty"),
+        ("a.jsonl", '{"words": ["a"], "tags": [null]}', Columns(), "{path}:1: the label is null"),
+        ("a.jsonl", '{"words": ["a"]}', Columns("w"), "{path}:1: has no key 'w'; it has words"),
+        ("a.jsonl", '{"words": ["a"]}', Columns(0), "{path}: give the key of the words, since"),
+    ],
+)
+def test_wrong_files(tmp_path, name, content, columns, message):
+    path = written(tmp_path, name, content)
+    with pytest.raises(TableError, match="^" + message.format(path=path)):
+        tag_files.read_sentences(path, columns, TAGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a O\nb O\n", "{path}:1: the tag is 'O' here and at all other words, so that there is"),
+        (
+            "a O\nb B-\u00d3\n\nc B-O\u0301\n",
+            "{path}:4: the tag is .*, but in line 2 it is .*, which looks the same",
+        ),
+        *(
+            (
+                f"a O\nb\tB-X Y\n\nc\tB-X{unseen}Y\n".replace("a O", "a\tO"),
+                "{path}:4: the tag is .*, but in line 2 it is .*, which looks the same",
+            )
+            for unseen in ("\u200b ", " \u200e", "\u00ad ", " \ufe0f", "\u00a0", "  ", "\ufeff ")
+        ),
+        ("a O\nb B-X\n\nc U-X\n", "{path}:4: the tag 'U-X' stands beside 'B-X'"),
+    ],
+)
+def test_tags_that_cannot_be_learnt(tmp_path, content, message):
+    path = written(tmp_path, "a.conll", content)
+    with pytest.raises(TableError, match="^" + message.format(path=path)):
+        tag_files.discover_tags(path, Columns())
+
+
+def test_a_tag_that_looks_like_another_of_the_task(tmp_path):
+    path = written(tmp_path, "a.conll", "a O\nb B-X\u200b\n")
+    with pytest.raises(
+        TableError, match=r'a.conll:2: the tag is "B-X\\u200b", which looks the same'
+    ):
+        tag_files.read_sentences(path, Columns(), TAGS)
+
+
+def test_joined_files_have_byte_order_marks_within(tmp_path):
+    path = written(tmp_path, "a.conll", "\ufeffa O\n\n\ufeff-DOCSTART- O\n\n\ufeffb B-X\n")
+    found = tag_files.read_sentences(path, Columns(), TAGS)
+    assert [sentence.words for sentence in found] == [("a",), ("b",)]
+    assert tag_files.discover_tags(path, Columns()) == ("O", "B-X")
+    tagged = list(tag_files.tagged_lines(path, Columns(), [["O"], ["O"]]))
+    assert tagged == ["a O O", "", "-DOCSTART- O O", "", "b B-X O"]

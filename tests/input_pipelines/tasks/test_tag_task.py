@@ -1,0 +1,52 @@
+"""The embedded task of tags, and the baseline of words by themselves."""
+
+import pytest
+
+from input_pipelines.embedded import embedded_corpus, embedded_tags
+from input_pipelines.tasks import tag_task
+from input_pipelines.tasks.tag_files import Sentence
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "tags"),
+    [
+        ("If reinit_subcommands is set,", "if reinit subcommands is set", "01200"),
+        ("calls os.path.join() (see e.g. PEP 8).", None, None),
+        ('a NodeVisitor\'s "sys.path"', "a node visitor sys path", "01212"),
+        ("The sub-commands don't matter.", "the sub-commands don't matter", "0000"),
+        ("__debug__ and HTTPServer", "debug and httpserver", "100"),
+    ],
+)
+def test_names_become_words(written, words, tags):
+    sentence = embedded_tags.tag(written)
+    if words is None:
+        assert sentence.words[:4] == ("calls", "os", "path", "join")
+        assert sentence.tags[:4] == (0, 1, 2, 2)
+        assert "e.g" not in sentence.words
+        return
+    assert sentence.words == tuple(words.split())
+    assert "".join(map(str, sentence.tags)) == tags
+
+
+def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch):
+    monkeypatch.setattr(embedded_corpus, "load", lambda: corpus)
+    task = embedded_tags.load()
+    assert task.tags == ("O", "B-CODE", "I-CODE")
+    assert len(task.train) > 2000 and len(task.held_out) > 100
+    for side in (task.train, task.held_out):
+        assert all(1 in s.tags and len(s.words) == len(s.tags) <= 40 for s in side)
+    # Words by themselves tell little.
+    assert tag_task.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
+
+
+def test_the_usual_tag_of_a_word():
+    train = [
+        Sentence(("a", "b", "a"), (1, 0, 1)),
+        Sentence(("a", "c"), (0, 2)),
+        Sentence(("b", "b"), (0, 0)),
+    ]
+    held_out = [Sentence(("a", "b", "c", "d"), (1, 0, 0, 0))]
+    assert tag_task.usual_tags(train, held_out) == [[1, 0, 2, 0]]
+    assert tag_task.usual_tags_score(train, held_out, ("N", "V", "A")) == 0.75
+    # The entity of c is wrong: precision 1/2, recall 1.
+    assert tag_task.usual_tags_score(train, held_out, ("O", "B-X", "B-Y")) == pytest.approx(2 / 3)

@@ -1,0 +1,78 @@
+import pytest
+
+from input_pipelines.text.sentences import split, split_text
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["One.", "Two!", "Three?", "Four"],
+        ["Mr. Smith met Dr. A. B. Jones in Washington, D.C. on Jan. 5.", "He left."],
+        ["See Fig. 3 and pp. 4 to 6, e.g. the third.", "See cf. Miller 1990, i.e. that book."],
+        ["It was version 3.14 of 2020.", "25 people came.", "It cost $1.5 million."],
+        ['She said: "It works."', '"Does it?"', "(It does.)", "Then it stopped ..."],
+        ["Is it here?!", "No... it is there.", "And so am I.", "We go on."],
+        ["There is no number in this fig.", "The next one has it."],
+        ["E. coli is small.", "J. R. R. Tolkien is not."],
+        ["1. The first item of a list.", "2. The second item."],
+        ["\u00c9t\u00e9 arrive.", "\u00c0 bient\u00f4t!", "\u00bfQu\u00e9?", "\u00a1Nada!"],
+        ["\u042d\u0442\u043e \u0434\u043e\u043c.", "\u0422\u0430\u043c \u0441\u0430\u0434."],
+        ["\u4eca\u5929\u5929\u6c14\u597d\u3002"],
+    ],
+)
+def test_split(sentences):
+    assert split(" ".join(sentences)) == sentences
+    assert split("  ".join([*sentences, ""])) == sentences
+
+
+def test_a_full_stop_that_is_wide_needs_no_space():
+    assert split("\u4eca\u5929\u597d\u3002\u6211\u4eec\u8d70\uff01") == [
+        "\u4eca\u5929\u597d\u3002",
+        "\u6211\u4eec\u8d70\uff01",
+    ]
+
+
+def test_nothing_is_lost():
+    text = "A. B? c! (D) 'E.' F.G. \u2026 H... i. 5. J.K. Mr. L"
+    assert " ".join(split(text)) == text
+    assert split("") == split(" \t ") == []
+
+
+def test_broken_lines_are_joined_and_short_lines_end():
+    text = """A Heading
+
+    This line of a paragraph is broken within a sentence, and it
+    goes on here. It is also broken after the title of Mr.
+    Smith, who went home.
+    A short line
+    stays alone
+    """
+    assert list(split_text(text)) == [
+        "A Heading",
+        "This line of a paragraph is broken within a sentence, and it goes on here.",
+        "It is also broken after the title of Mr. Smith, who went home.",
+        "A short line",
+        "stays alone",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (f"data:{'x' * 10**6} foo. A next", 2),
+        ("see No. 1 " * 10**5, 1),
+        (f"{'.' * 10**6}x", 1),
+        (f"{'.!' * 10**6}x", 1),
+        ("." + '"' * 10**6 + "x. A", 2),
+        (". " + '"' * 10**6, 1),
+        ("A. B. " * 10**5, 1),
+        ("A." * 10**5 + " Then", 1),
+        (f"{'(' * 10**6}x. A", 2),
+        ("One. " * 10**5, 10**5),
+        ("e.g.\n" * 10**5, 10**5),
+    ],
+    ids=lambda value: ascii(value[:8]) if isinstance(value, str) else str(value),
+)
+def test_time_is_linear(text, sentences):
+    """Time that grows with the square of these lengths would be many minutes each."""
+    assert sum(1 for _ in split_text(text)) == sentences

@@ -1,0 +1,221 @@
+import json
+
+import pytest
+
+from input_pipelines.text import documents
+from input_pipelines.text.documents import TextOptions, is_plain, pieces_of_file, read_documents
+
+ROWS = [
+    {"id": 1, "text": "First one. Second one.\nA new paragraph."},
+    {"id": 2, "text": " \n"},
+    {"id": 3, "text": None},
+    {"id": 4, "text": "Another, with \u00e9."},
+]
+EXPECTED = [["First one.", "Second one.", "A new paragraph."], ["Another, with \u00e9."]]
+LINES = [["First one. Second one.", "A new paragraph."], ["Another, with \u00e9."]]
+WIKI = """
+<doc id="12" url="https://x/?curid=12" title="A &amp; B">
+A & B
+
+First one. Second one.
+A new paragraph.
+
+</doc>
+<doc id="13" url="https://x/?curid=13" title="Empty">
+Empty
+
+</doc>
+<doc id="14" url="https://x/?curid=14" title="C">
+C
+
+Another, with \u00e9.
+
+</doc>
+"""
+
+
+def json_lines(rows=ROWS):
+    return "\n".join(map(json.dumps, rows)) + "\n\n"
+
+
+def parquet(rows=ROWS):
+    pytest.importorskip("pyarrow", exc_type=ImportError)
+    import pyarrow
+    from pyarrow import parquet
+
+    sink = pyarrow.BufferOutputStream()
+    table = pyarrow.table({name: [row[name] for row in rows] for name in rows[0]})
+    parquet.write_table(table, sink, row_group_size=2)
+    return sink.getvalue().to_pybytes()
+
+
+FILES = {
+    "a.jsonl": json_lines,
+    "a.json": json_lines,
+    "wiki_00": json_lines,  # WikiExtractor --json
+    "wiki_01": lambda: WIKI,
+    "wiki_02": lambda: "\ufeff" + WIKI,
+    "a.parquet": parquet,
+}
+
+
+def write(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_formats(tmp_path, name):
+    path = write(tmp_path, name, FILES[name]())
+    assert list(read_documents([path])) == EXPECTED
+    options = TextOptions(split_sentences="no")
+    assert list(read_documents([path], options=options)) == LINES
+    assert not is_plain(path)
+
+
+def test_another_field(tmp_path):
+    rows = [{"body": "One. Two."}]
+    for name, content in (("a.jsonl", json_lines(rows)), ("b", json_lines(rows))):
+        path = write(tmp_path, name, content)
+        assert list(read_documents([path], options=TextOptions("body"))) == [["One.", "Two."]]
+    # A wrong key is an error without the name of a format, too.
+    with pytest.raises(ValueError, match=r"b:1: has no key 'text' \(it has body\)"):
+        list(read_documents([path]))
+
+
+@pytest.mark.parametrize(("name", "content_of"), [("a.jsonl", json_lines), ("a.parquet", parquet)])
+def test_nul_in_a_text_is_left_out(tmp_path, name, content_of):
+    """Plain text cannot hold it: what `create_text` wrote of it could not be read."""
+    path = write(tmp_path, name, content_of([{"text": "One\0 two.\0 Three."}, {"text": "\0"}]))
+    assert list(read_documents([path])) == [["One two.", "Three."]]
+
+
+@pytest.mark.parametrize("before", ["", "\ufeff", "\n\n  "])
+def test_a_first_line_that_is_long_is_told_by_its_beginning(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(documents, "_LOOKED_AT", 1 << 10)
+    for key, size in (("text", 1 << 12), ("text", (1 << 10) - 12), ("body", 1 << 12)):
+        rows = [{key: "x" * size}, {key: "y"}]
+        path = write(tmp_path, "wiki_00", before + json_lines(rows))
+        if key == "text":
+            assert list(read_documents([path])) == [["x" * size], ["y"]]
+        else:
+            with pytest.raises(ValueError, match=r"wiki_00:\d: has no key 'text' \(it has body\)"):
+                list(read_documents([path]))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"quoted" words}', '{"quoted', "{x}", '["a"]', "{" * 2000, '"text": "a"']
+)
+def test_a_line_that_is_not_an_object_is_plain_text(tmp_path, text):
+    path = write(tmp_path, "a", f"{text}\nOne.\n")
+    assert list(read_documents([path])) == [[text, "One."]] and is_plain(path)
+
+
+@pytest.mark.parametrize("text", [WIKI.strip(), json_lines()])
+def test_a_no_break_space_before_the_first_line_makes_it_plain_text(tmp_path, text):
+    path = write(tmp_path, "wiki_00", f"\n\u00a0{text}")
+    assert is_plain(path)
+    assert next(read_documents([path]))[0] == text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", json_lines([{"body": ""}]), r"a\.jsonl:1: has no key 'text' \(it has body\)"),
+        ("a.jsonl", json_lines() + "[1]", r"a\.jsonl:6: must be an object, not \[1\]"),
+        ("a.jsonl", '{"text": "x"}\n{"text": ', r"a\.jsonl:2: is not JSON"),
+        ("a.jsonl", '{"text": 3}', r"a\.jsonl:1: text: must be a string, not 3"),
+        ("a.jsonl", b'{"text": "\xff"}', r"a\.jsonl: byte 10 is not UTF-8"),
+        ("a.jsonl", b'{"text": "\0"}', r"a\.jsonl:1: is not text: byte 10 is NUL"),
+        ("a.txt", b"One.\n\nT\0wo.\n\xff\n", r"a\.txt:3: is not text: byte 7 is NUL\. If the "),
+        ("a", b"PK\3\4\n\0\0\0\x08", r"a:2: is not text: byte 5 is NUL.*, unpack it first; if"),
+        ("a.txt", "One.\n".encode("utf-16-le"), r"a\.txt:1: is not text: .* convert it to UTF-8"),
+        ("wiki_01", WIKI[:-15], r"wiki_01: ends within the document that begins in line 13"),
+        ("wiki_01", WIKI + "more", r"wiki_01:19: is outside of <doc \.\.\.> and </doc>"),
+        ("a.parquet", b"PAR1 and so on", r"a\.parquet: is not complete parquet, from row 0 on"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, message):
+    if name == "a.parquet":
+        pytest.importorskip("pyarrow", exc_type=ImportError)
+    with pytest.raises(ValueError, match=message):
+        list(read_documents([write(tmp_path, name, content)]))
+
+
+def test_columns_of_parquet(tmp_path):
+    path = write(tmp_path, "a.parquet", parquet())
+    with pytest.raises(ValueError, match=r"a\.parquet: has no column 'body' \(it has id, text\)"):
+        list(read_documents([path], options=TextOptions("body")))
+    with pytest.raises(ValueError, match=r"a\.parquet: the column 'id' holds int64, not strings"):
+        list(read_documents([path], options=TextOptions("id")))
+
+
+PLAIN = (
+    "First one. Second one.\nA new paragraph that is longer than forty characters,\nno?\n\nAnd.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            TextOptions(),
+            [
+                [
+                    "First one. Second one.",
+                    "A new paragraph that is longer than forty characters,",
+                    "no?",
+                ],
+                ["And."],
+            ],
+        ),
+        (
+            TextOptions(split_sentences="yes"),
+            [
+                [
+                    "First one.",
+                    "Second one.",
+                    "A new paragraph that is longer than forty characters, no?",
+                ],
+                ["And."],
+            ],
+        ),
+        (
+            TextOptions(split_sentences="yes", document_per_file=True),
+            [
+                [
+                    "First one.",
+                    "Second one.",
+                    "A new paragraph that is longer than forty characters, no?",
+                    "And.",
+                ],
+            ],
+        ),
+    ],
+)
+def test_plain_text(tmp_path, options, expected):
+    path = write(tmp_path, "a.txt", PLAIN)
+    assert list(read_documents([path], options=options)) == expected
+    assert is_plain(path, options) != options.document_per_file
+
+
+def test_parts_of_plain_text(tmp_path):
+    path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\nFour.")
+    whole = list(read_documents([path]))
+    for cut in (11, 19):
+        halves = [*pieces_of_file(path, 0, cut), *pieces_of_file(path, cut, 24)]
+        assert [piece.sentences for piece in halves] == whole
+    path = write(tmp_path, "a.txt", "One.\nTwo.\n\nThree.\n\0Four.")
+    with pytest.raises(ValueError, match=r"a\.txt:5: is not text: byte 18 is NUL"):
+        list(pieces_of_file(path, 11, 24))
+
+
+@pytest.mark.parametrize("split", ["yes", "no"])
+def test_documents_without_end_are_cut(tmp_path, monkeypatch, split):
+    monkeypatch.setattr(documents, "MOST_SENTENCES", 3)
+    path = write(tmp_path, "a.txt", "".join(f"Line {i}.\n" for i in range(8)))
+    found = list(read_documents([path], options=TextOptions(split_sentences=split)))
+    assert [len(document) for document in found] == [3, 3, 2]
+    path = write(tmp_path, "a.jsonl", json.dumps({"text": "One. " * 8}))
+    assert [len(document) for document in read_documents([path])] == [3, 3, 2]

@@ -1,0 +1,143 @@
+"""Tests TF1 checkpoints against a checkpoint that TensorFlow 1.15 wrote."""
+
+import json
+import os
+import shutil
+
+import fixtures
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import conversion, open_source
+from bert_estimator.interchange.google import tf1_checkpoint
+
+PREFIX = str(fixtures.TF1 / "bert_model.ckpt")
+
+
+def published():
+    """name -> shape of the fixture's weights, as a model is published: without slots and step."""
+    return {
+        name: shape
+        for name, shape in tf.train.list_variables(PREFIX)
+        if name != "global_step" and not name.endswith(("adam_m", "adam_v"))
+    }
+
+
+def test_a_checkpoint_of_tensorflow_1_is_read_without_its_slots():
+    source = tf1_checkpoint.open_prefix(PREFIX, "here")
+    assert (source.path, source.format) == ("here", "tf1")
+    assert source.shapes == published()
+    assert len(source.left_out) == 2 * len(source.shapes) + 1
+    assert source.config == BertConfig.from_json_file(str(fixtures.TF1 / "bert_config.json"))
+    assert source.vocab_file == str(fixtures.TF1 / "vocab.txt")
+    gamma = source.read("bert/embeddings/LayerNorm/gamma")
+    assert gamma.dtype == np.float32
+    assert 0.5 < gamma.mean() < 1.5
+
+
+def test_from_tf1_to_hugging_face_and_back_names_shapes_and_values_are_the_same(tmp_path):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "tf1").mkdir()
+    source = open_source(str(fixtures.TF1))
+    fixtures.write_hugging_face(tmp_path / "hf", source)
+    between = open_source(str(tmp_path / "hf"))
+    tf1_checkpoint.write(str(tmp_path / "tf1"), between, fixtures.weights_of(between))
+    back = str(tmp_path / "tf1" / "bert_model.ckpt")
+    assert dict(tf.train.list_variables(back)) == published()
+    for name in published():
+        expected = tf.train.load_variable(PREFIX, name)
+        np.testing.assert_array_equal(tf.train.load_variable(back, name), expected, err_msg=name)
+    for name in ("bert_config.json", "vocab.txt"):
+        text = (tmp_path / "tf1" / name).read_text()
+        expected = (fixtures.TF1 / name).read_text()
+        assert json.loads(text) == json.loads(expected) if "json" in name else text == expected
+
+
+def test_without_anything_beside_it(tmp_path):
+    for path in fixtures.TF1.glob("bert_model*"):
+        shutil.copy(path, tmp_path)
+    source = tf1_checkpoint.open_prefix(str(tmp_path / "bert_model.ckpt"), "here")
+    assert (source.config, source.vocab_file) == (None, None)
+
+
+def test_a_directorys_only_checkpoint_is_found(tmp_path):
+    assert tf1_checkpoint.find(str(fixtures.TF1)) == PREFIX
+    assert tf1_checkpoint.find(str(tmp_path)) is None
+
+
+def test_of_several_checkpoints_one_must_be_named(tmp_path):
+    for path in fixtures.TF1.glob("bert_model*"):
+        shutil.copy(path, tmp_path)
+        shutil.copy(path, tmp_path / path.name.replace("bert_model", "other"))
+    message = "holds several checkpoints; give the path of one of bert_model.ckpt, other.ckpt"
+    with pytest.raises(ValueError, match=message):
+        tf1_checkpoint.find(str(tmp_path))
+
+
+def test_of_a_run_the_newest_whole_checkpoint_is_found(tmp_path):
+    for path in fixtures.TF1.glob("bert_model*"):
+        for step in (3, 20):
+            shutil.copy(path, tmp_path / path.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
+    assert tf1_checkpoint.find(str(tmp_path)) == str(tmp_path / "model.ckpt-20")
+
+
+def test_damaged_checkpoints(tmp_path):
+    for path in fixtures.TF1.glob("bert_model*"):
+        shutil.copy(path, tmp_path)
+    prefix = str(tmp_path / "bert_model.ckpt")
+    os.truncate(prefix + ".data-00000-of-00001", 100)
+    source = tf1_checkpoint.open_prefix(prefix, "here")
+    with pytest.raises(ValueError, match=r"^here: output_bias cannot be read: "):
+        tf1_checkpoint.open_prefix(prefix, "here").read("output_bias")
+    with pytest.raises(ValueError, match=r"^here: cls/.*/kernel cannot be read: "):
+        source.read("cls/predictions/transform/dense/kernel")
+    os.truncate(prefix + ".index", 100)
+    with pytest.raises(ValueError, match=r"^here: the checkpoint cannot be read: "):
+        tf1_checkpoint.open_prefix(prefix, "here")
+
+
+def of_type(folder, dtype):
+    """A copy of the fixture whose weights have another type."""
+    shutil.copytree(fixtures.TF1, folder)
+    source = open_source(str(fixtures.TF1))
+    weights = {name: source.read(name).astype(dtype) for name in source.shapes}
+    tf1_checkpoint.save(str(folder / "bert_model.ckpt"), weights)
+    return weights
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_of_half_the_bytes_become_float32(tmp_path, dtype):
+    weights = of_type(tmp_path / "half", tf.as_dtype(dtype).as_numpy_dtype)
+    source = open_source(str(tmp_path / "half"))
+    for name, value in weights.items():
+        found = source.read(name)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, value.astype(np.float32), err_msg=name)
+    conversion.convert(source, str(tmp_path / "hf"), "hf")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_weights_that_float32_does_not_hold_are_refused(tmp_path, dtype):
+    of_type(tmp_path / "other", dtype)
+    source = open_source(str(tmp_path / "other"))
+    message = (
+        f"^{tmp_path}/other: bert/pooler/dense/bias is {dtype}; allowed are float32, float16, "
+        "bfloat16. Save the checkpoint with one of these types$"
+    )
+    with pytest.raises(ValueError, match=message):
+        source.read("bert/pooler/dense/bias")
+
+
+@pytest.mark.slow
+@fixtures.needs_tensorflow_1
+def test_tensorflow_1_restores_what_is_written_here(tmp_path):
+    source = open_source(str(fixtures.TF1))
+    weights = fixtures.weights_of(source)
+    tf1_checkpoint.write(str(tmp_path), source, weights)
+    fixtures.tensorflow_1("list", tmp_path / "bert_model.ckpt", tmp_path / "list.json")
+    assert json.loads((tmp_path / "list.json").read_text()) == {
+        name: [list(value.shape), float(np.sum(value, dtype=np.float64))]
+        for name, value in weights.items()
+    }

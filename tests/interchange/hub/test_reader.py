@@ -1,0 +1,383 @@
+"""TF Hub's modules are read whichever TensorFlow they are of, and written for others to load."""
+
+import contextlib
+import io
+import json
+import shutil
+
+import fixtures
+import hub_modules
+import log_lines
+import numpy as np
+import pytest
+import tensorflow as tf2
+from tiny_run import write_questions
+
+import run_classifier
+import run_squad
+from bert_estimator.interchange import __main__ as command
+from bert_estimator.interchange import conversion, logits, open_source
+from bert_estimator.interchange.hub import reader, saved_model
+
+LAYOUTS = {
+    "tf2": hub_modules.write_tf2,
+    "first_tf2": lambda *args: hub_modules.write_tf2(*args, first=True),
+    "tf1": hub_modules.write_tf1,
+}
+
+
+@pytest.fixture(scope="module")
+def original():
+    """Returns (source, its weights) of a BERT with the pretraining heads."""
+    source = open_source(str(fixtures.TF1))
+    return source, fixtures.weights_of(source)
+
+
+@pytest.fixture(scope="module")
+def cased(tmp_path_factory):
+    """A vocabulary whose name is not vocab.txt."""
+    path = tmp_path_factory.mktemp("vocabulary") / "cased_words.txt"
+    shutil.copy(fixtures.TF1 / "vocab.txt", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory, original, cased):
+    """Returns layout -> directory of a module of a cased BERT, to be read only."""
+    source, weights = original
+    folder = tmp_path_factory.mktemp("modules")
+    return {
+        layout: write(folder / layout, source.config, weights, cased, False)
+        for layout, write in LAYOUTS.items()
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_module_is_read_without_a_bert_config(original, modules, layout):
+    source, weights = original
+    module = modules[layout]
+    found = open_source(str(module))
+    assert found.format == "hub"
+    assert found.config == source.config
+    assert found.vocab_file == str(module / "assets" / "cased_words.txt")
+    assert found.do_lower_case is False
+    names = set(weights)
+    if layout != "tf1":
+        names = {name for name in names if "seq_relationship" not in name}
+    assert set(found.shapes) == names
+    for name in names:
+        value = found.read(name)
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+        assert list(value.shape) == found.shapes[name]
+    # The path of the weights within it means the module, too.
+    assert open_source(str(module / "variables" / "variables")).config == source.config
+
+
+@pytest.mark.parametrize("layout", ["tf2", "tf1"])
+def test_an_archive_of_a_module(tmp_path, original, modules, layout):
+    source, _ = original
+    shutil.copytree(modules[layout], tmp_path / "module")
+    shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "module")
+    found = open_source(str(tmp_path / "packed.zip"))
+    assert (found.config, found.do_lower_case) == (source.config, False)
+    shutil.make_archive(str(tmp_path / "packed"), "gztar", tmp_path, "module")
+    with pytest.raises(ValueError, match=r"packed\.tar\.gz: is a tar archive; unpack it"):
+        open_source(str(tmp_path / "packed.tar.gz"))
+
+
+def test_the_graph_says_which_gelu_and_the_module_which_casing(tmp_path, original, cased):
+    source, weights = original
+    arguments = (tmp_path / "module", source.config, weights, cased, True)
+    hub_modules.write_tf2(*arguments, exact_gelu=True)
+    found = open_source(str(tmp_path / "module"))
+    assert (found.config.hidden_act, found.do_lower_case) == ("gelu_erf", True)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Returns (a module that this project wrote, what the command printed)."""
+    target, printed = tmp_path_factory.mktemp("written") / "hub", io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert command.main(["interchange", str(fixtures.TF1), str(target), "--to=hub"]) == 0
+    return target, printed.getvalue()
+
+
+def test_a_written_module_comes_back(tmp_path, original, written):
+    source, weights = original
+    written, printed = written
+    assert f"{fixtures.TF1} (tf1) -> {written} (hub)" in printed.replace("/bert_model.ckpt", "")
+    assert "unused    cls/seq_relationship/output_weights" in printed
+    found = open_source(str(written))
+    assert found.config == source.config
+    assert command.main(["interchange", str(written), str(tmp_path / "back")]) == 0
+    back = fixtures.weights_of(open_source(str(tmp_path / "back")))
+    assert set(back) == {name for name in weights if "seq_relationship" not in name}
+    for name, value in back.items():
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+    vocabulary = (tmp_path / "back" / "vocab.txt").read_bytes()
+    assert vocabulary == (fixtures.TF1 / "vocab.txt").read_bytes()
+
+
+def test_a_written_module_computes_and_learns_as_others_call_it(original, written):
+    """`tf.saved_model.load` is enough for any length and batch, dropout, gradients, masked words,
+    the names of the Model Garden, and the attributes that TF Hub's libraries look for."""
+    source, weights = original
+    module = tf2.saved_model.load(str(written[0]))
+    batch = logits.fixed_batch(source.config)
+    expected = logits.compute(source.config, weights)
+    ids = {
+        "input_word_ids": batch["input_ids"],
+        "input_mask": batch["input_mask"],
+        "input_type_ids": batch["segment_ids"],
+    }
+    for size, length in ((3, batch["input_ids"].shape[1]), (1, 5)):
+        part = {name: tf2.constant(value[:size, :length]) for name, value in ids.items()}
+        outputs = module(part, training=False)
+        assert outputs["sequence_output"].shape == (size, length, source.config.hidden_size)
+        assert len(outputs["encoder_outputs"]) == source.config.num_hidden_layers
+    outputs = module({name: tf2.constant(value) for name, value in ids.items()})
+    for name in ("pooled_output", "sequence_output"):
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(outputs["default"], outputs["pooled_output"])
+    positions = tf2.constant([[1, 3]] * 3)
+    masked = module.mlm({**ids, "masked_lm_positions": positions}, training=False)["mlm_logits"]
+    expected_masked = expected["masked_lm_logits"][:, [1, 3]]
+    np.testing.assert_allclose(masked, expected_masked, rtol=0, atol=1e-4)
+    served = module.signatures["serving_default"](**{k: tf2.constant(v) for k, v in ids.items()})
+    np.testing.assert_allclose(served["pooled_output"], expected["pooled_output"], atol=1e-5)
+    noisy = [module(ids, training=True)["pooled_output"].numpy() for _ in range(2)]
+    assert np.max(np.abs(noisy[0] - noisy[1])) > 1e-4
+
+    names = {variable.name.split(":")[0] for variable in module.variables}
+    assert "transformer/layer_0/self_attention/query/kernel" in names
+    assert not [v.name for v in module.trainable_variables if v.name.startswith("cls/")]
+    with tf2.GradientTape() as tape:
+        loss = tf2.reduce_sum(module(ids, training=False)["pooled_output"] ** 2)
+    gradients = tape.gradient(loss, module.trainable_variables)
+    assert all(np.any(tf2.convert_to_tensor(gradient)) for gradient in gradients[:3])
+    assert not [v.name for v, g in zip(module.variables, gradients, strict=False) if g is None]
+
+
+def cut(module):
+    data = (module / "saved_model.pb").read_bytes()
+    (module / "saved_model.pb").write_bytes(data[: len(data) // 2])
+
+
+def empty(module):
+    (module / "saved_model.pb").write_bytes(b"")
+
+
+def without_mark(module):
+    (module / "tfhub_module.pb").unlink()
+
+
+def without_weights(module):
+    shutil.rmtree(module / "variables")
+
+
+def without_index(module):
+    path = module / "variables" / "variables.index"
+    path.write_bytes(path.read_bytes()[:50])
+
+
+@pytest.mark.parametrize("layout", ["tf2", pytest.param("tf1", marks=pytest.mark.slow)])
+def test_fine_tuning_takes_network_vocabulary_and_casing_from_the_module(
+    tmp_path, capsys, original, modules, layout
+):
+    """The run resumes, too, and a flag that says otherwise is refused."""
+    source, _ = original
+    lines = [f"Word{i} Word{35 - i}\t{'yes' if i % 2 else 'no'}" for i in range(16)]
+    (tmp_path / "train.tsv").write_text("\n".join(["sentence1\tlabel", *lines]) + "\n")
+    flags = [
+        f"--init_checkpoint={modules[layout]}", f"--train_file={tmp_path}/train.tsv",
+        f"--output_dir={tmp_path}/run", "--max_seq_length=8", "--do_train",
+        "--train_batch_size=8",
+    ]  # fmt: skip
+    assert run_classifier.main(["run_classifier.py", *flags, "--do_lower_case=true"]) == 2
+    message = f"--do_lower_case=True: {modules[layout]} was trained with False; leave it out"
+    assert message in capsys.readouterr().err
+    for epochs in (1, 2):
+        argv = ["run_classifier.py", *flags, f"--num_train_epochs={epochs}"]
+        assert run_classifier.main(argv) == 0
+    run = open_source(str(tmp_path / "run"))
+    assert (run.config, run.do_lower_case) == (source.config, False)
+    vocabulary = (tmp_path / "run" / "vocab.txt").read_bytes()
+    assert vocabulary == (fixtures.TF1 / "vocab.txt").read_bytes()
+    query = "bert/encoder/layer_0/attention/self/query/kernel"
+    difference = np.max(np.abs(run.read(query) - source.read(query)))
+    assert 0 < difference < 1e-2  # a few steps from the module's weights
+
+
+SENTENCES = [[f"Word{i}", f"Word{35 - i}", "Word7"] for i in range(16)]
+
+
+def write_tagged(path):
+    sentences = [
+        "\n".join([f"{row[0]} B-X", *(f"{word} O" for word in row[1:])]) for row in SENTENCES
+    ]
+    path.write_text("\n\n".join(sentences) + "\n")
+
+
+def write_answers(path):
+    write_questions(
+        path,
+        [
+            (" ".join(row), {"id": f"q{i}", "question": row[0], "answers": [
+                {"text": row[1], "answer_start": len(row[0]) + 1}
+            ]})
+            for i, row in enumerate(SENTENCES)
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("main", "write", "flags", "head", "predictions"),
+    [
+        (
+            run_classifier.main, write_tagged, ["--task_kind=tagging"], "output_weights",
+            "test_results.conll",
+        ),
+        (
+            run_squad.main, write_answers, ["--max_query_length=4"], "cls/squad/output_weights",
+            "predictions.json",
+        ),
+    ],
+    ids=["tagging", "answers"],
+)  # fmt: skip
+def test_other_tasks_train_from_a_module_that_was_written_here(
+    tmp_path, original, written, main, write, flags, head, predictions
+):
+    """They take network, vocabulary and casing from it, evaluate, resume and predict."""
+    source, weights = original
+    data = tmp_path / ("data.json" if main is run_squad.main else "data.conll")
+    write(data)
+    flags = [
+        main.__module__, f"--init_checkpoint={written[0]}", f"--train_file={data}", *flags,
+        f"--eval_file={data}", f"--predict_file={data}", f"--output_dir={tmp_path}/run",
+        "--max_seq_length=12", "--do_train", "--do_eval", "--do_predict", "--train_batch_size=8",
+    ]  # fmt: skip
+    for epochs in (1, 2):
+        with log_lines.collected() as lines:
+            assert main([*flags, f"--num_train_epochs={epochs}"]) == 0
+    assert any("Training from step 2 " in text for _, text in lines)
+    run = open_source(str(tmp_path / "run"))
+    assert (run.config, run.do_lower_case) == (source.config, False)
+    trained = fixtures.weights_of(run)
+    assert head in trained
+    shared = set(trained) & set(weights)
+    assert {name for name in shared if name.startswith("bert/encoder")} == {
+        name for name in weights if name.startswith("bert/encoder")
+    }
+    differences = [np.max(np.abs(trained[name] - weights[name])) for name in shared]
+    assert 0 < max(differences) < 1e-2  # a few steps from the module's weights
+    assert (tmp_path / "run" / predictions).exists()
+
+
+DAMAGES = [
+    ("tf2", cut, r"saved_model\.pb: is damaged: it is not a SavedModel"),
+    ("tf2", empty, r"saved_model\.pb: is damaged: it does not hold a graph"),
+    ("tf2", without_weights, "is a SavedModel without weights, such as TF Hub's modules that prep"),
+    ("tf1", without_mark, r"but not a module of TF Hub's: tfhub_module\.pb, which marks"),
+    ("tf2", without_index, "the checkpoint cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("layout", "change", "message"), DAMAGES)
+def test_what_cannot_be_read_says_why(tmp_path, modules, layout, change, message):
+    module = shutil.copytree(modules[layout], tmp_path / "module")
+    change(module)
+    with pytest.raises(ValueError, match=message):
+        open_source(str(module))
+
+
+@pytest.mark.parametrize("length", [0, 100, 9000])
+def test_a_short_file_of_weights_is_an_error_of_the_module(tmp_path, modules, length):
+    """TensorFlow raises IndexError for a short read."""
+    module = shutil.copytree(modules["tf2"], tmp_path / "module")
+    data = module / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"module: .* cannot be read: "):
+        source = open_source(str(module))
+        for name in source.shapes:
+            source.read(name)
+
+
+def test_a_damaged_constant_of_the_graph_does_not_count(tmp_path, modules):
+    module = shutil.copytree(modules["tf1"], tmp_path / "module")
+    graph = reader._read_model(str(module / "saved_model.pb"))
+    for meta_graph in graph.meta_graphs:
+        for node in meta_graph.graph_def.node:
+            if node.op == "Const":
+                node.attr["value"].tensor.dtype = 0
+    (module / "saved_model.pb").write_bytes(graph.SerializeToString())
+    with pytest.raises(ValueError, match="do not show num_attention_heads, hidden_act of a BERT"):
+        open_source(str(module))
+
+
+def test_a_module_that_is_not_berts(tmp_path):
+    other = tf2.Module()
+    other.table = tf2.Variable(np.ones([3, 2], np.float32), name="embeddings/table")
+    tf2.saved_model.save(other, str(tmp_path / "nnlm"))
+    message = "nnlm: is a module, but not BERT's: .* Its variables begin with embeddings/table$"
+    with pytest.raises(ValueError, match=message):
+        open_source(str(tmp_path / "nnlm"))
+
+
+def test_what_a_module_does_not_show_is_asked_for(tmp_path, original, modules):
+    """The graph does not have an activation; a bert_config.json among the assets names it."""
+    source, _ = original
+    module = shutil.copytree(modules["tf2"], tmp_path / "m")
+    graph = reader._read_model(str(module / "saved_model.pb"))
+    del graph.meta_graphs[0].graph_def.library.function[:]
+    (module / "saved_model.pb").write_bytes(graph.SerializeToString())
+    message = r"do not show hidden_act of a BERT\. If the module is BERT's, put a"
+    with pytest.raises(ValueError, match=message):
+        open_source(str(module))
+    values = {**source.config.to_dict(), "hidden_act": "relu"}
+    (module / "assets" / "bert_config.json").write_text(json.dumps(values))
+    assert open_source(str(module)).config.hidden_act == "relu"
+    values["num_hidden_layers"] = 3
+    (module / "assets" / "bert_config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"layer_2/attention/self/query/kernel \[8, 8\]: missing"):
+        open_source(str(module))
+
+
+def test_a_vocabulary_elsewhere_is_refused(tmp_path, modules):
+    module = shutil.copytree(modules["tf2"], tmp_path / "m")
+    graph = reader._read_model(str(module / "saved_model.pb"))
+    graph.meta_graphs[0].asset_file_def[0].filename = "../../secret.txt"
+    (module / "saved_model.pb").write_bytes(graph.SerializeToString())
+    with pytest.raises(ValueError, match=r"its vocabulary: .*secret"):
+        open_source(str(module))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf_classifier", "has the head of a task, and TF Hub's modules of BERT hold what comes b"),
+        ("hf_albert", "is an ALBERT, and TF Hub's layout here is BERT's"),
+        ("hf_masked_lm", "does not have a pooler, whose output a module gives"),
+    ],
+)
+def test_networks_that_modules_do_not_have(tmp_path, capsys, name, message):
+    target = tmp_path / "hub"
+    assert command.main(["interchange", str(fixtures.DATA / name), str(target), "--to=hub"]) == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.slow
+def test_a_written_graph_that_errs_is_found_out(tmp_path, original, monkeypatch):
+    """The weights are right; what is computed from them is not."""
+    source, _ = original
+    outputs = saved_model._outputs
+    doubled = {"pooled_output": 2.0}
+
+    def spoil(network):
+        return {name: doubled.get(name, 1) * value for name, value in outputs(network).items()}
+
+    monkeypatch.setattr(saved_model, "_outputs", spoil)
+    with pytest.raises(ValueError, match="pooled_output of the written module differs by"):
+        conversion.convert(source, str(tmp_path / "hub"), "hub")
+    assert list(tmp_path.iterdir()) == []

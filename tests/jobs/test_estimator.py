@@ -1,0 +1,214 @@
+"""The estimator that a configuration asks for, and the errors of what cannot be."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import provenance
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs import estimator as job_estimator
+from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
+from bert_estimator.system import memory
+
+
+def config_of(tmp_path, **changes):
+    values = {
+        "tpu_name": None,
+        "use_tpu": True,
+        "num_tpu_cores": None,
+        "num_cores_per_replica": 1,
+        "output_dir": str(tmp_path),
+        "random_seed": 1,
+        "save_checkpoints_steps": 10,
+        "iterations_per_loop": 500,
+        "train_batch_size": 8,
+        "eval_batch_size": 8,
+        "micro_batch_size": None,
+        "max_seq_length": 16,
+        "do_train": True,
+        "sources": {"predict_batch_size": provenance.FLAG},
+    }
+    kind = ClassificationConfig if "predict_batch_size" in changes else JobConfig
+    return kind(**{**values, **changes})
+
+
+def model_fn(features, labels, mode, params):
+    raise AssertionError("not to be called before there is something to do")
+
+
+def test_the_estimator_is_that_of_the_flags(tmp_path):
+    estimator = job_estimator.make(config_of(tmp_path), model_fn)
+    assert estimator.model_dir == str(tmp_path)
+    assert estimator.config.save_checkpoints_steps == 10
+    assert estimator.config.tpu_config.iterations_per_loop == 500
+    assert (
+        estimator.config.log_step_count_steps == 100
+    )  # a record at the end of a loop, if 100 steps have passed
+    assert estimator.config.log_every_secs == 10
+    for steps, every in ((1_000_000, 100), (1000, 50), (70, 3), (5, 1)):  # 20 points, if there are
+        estimator = job_estimator.make(config_of(tmp_path), model_fn, num_train_steps=steps)
+        assert estimator.config.log_step_count_steps == every
+        assert estimator.config.tpu_config.experimental_host_call_every_n_steps == every
+    estimator = job_estimator.make(config_of(tmp_path, log_every_secs=0), model_fn)
+    assert estimator.config.log_every_secs is None
+    assert estimator.config.tf_random_seed == 1
+
+
+@pytest.mark.parametrize(("master", "times"), [("", 1), ("rehearse:2", 0)])
+def test_freed_memory_is_kept_in_sessions_alone(tmp_path, monkeypatch, master, times):
+    calls = []
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(1))
+    job_estimator.make(config_of(tmp_path), model_fn, master)
+    assert len(calls) == times
+
+
+@pytest.mark.parametrize("gpus", [[], ["a GPU"]])
+def test_a_training_has_the_rewriting_that_helps_its_steps(tmp_path, monkeypatch, gpus):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    config = job_estimator.make(config_of(tmp_path), model_fn).config
+    training, other = config.session_settings(training=True), config.session_settings()
+    assert other == tpu.RunConfig().session_settings()
+    rewriting = training.graph_options.rewrite_options.optimizers
+    assert ("remap" in rewriting) != bool(gpus)
+    del rewriting[:]
+    assert training == other
+
+
+def test_a_name_of_no_cores(tmp_path, monkeypatch):
+    message = "pod-1: master='pod-1' does not name a TPU"
+    with pytest.raises(FlagError, match=f"^--tpu_name={message}"):
+        job_estimator.find_cores(config_of(tmp_path, tpu_name="pod-1"))
+    monkeypatch.setenv("TPU_NAME", "pod-1")
+    with pytest.raises(FlagError, match=rf"^\$TPU_NAME={message}"):
+        job_estimator.find_cores(config_of(tmp_path))
+
+
+def test_a_micro_batch_is_a_part_of_what_the_cores_found_have(tmp_path):
+    config = config_of(tmp_path, micro_batch_size=3, train_batch_size=24)
+    assert job_estimator.find_cores(config)[0].micro_batch_size == 3
+    message = "^--micro_batch_size=3: must divide --train_batch_size=8, or not be less"
+    with pytest.raises(FlagError, match=message):
+        job_estimator.find_cores(config_of(tmp_path, micro_batch_size=3))
+
+
+@pytest.mark.parametrize(("cores", "size"), [(None, 8), (8, 8), (16, 16), (5, 10)])
+def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
+    config = config_of(tmp_path, num_tpu_cores=cores)
+    found, master = job_estimator.find_cores(config)
+    assert (found, master) == (dataclasses.replace(config, eval_batch_size=size), "")
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
+    config = config_of(tmp_path, tpu_name="rehearse:3", train_batch_size=9)
+    found, master = job_estimator.find_cores(config)
+    assert (found, master) == (dataclasses.replace(config, eval_batch_size=9), "rehearse:3")
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_tensorflow_too_old_for_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(tf, "__version__", "2.18.1")
+    with pytest.raises(FlagError, match=r"^--tpu_name=rehearse:2: The XLA runtime needs Tens"):
+        job_estimator.find_cores(config_of(tmp_path, tpu_name="rehearse:2"))
+
+
+@pytest.mark.usefixtures("xla_runtime")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tpu_name": "rehearse:3"}, "--train_batch_size=8: must be a multiple of the 3 cores of"),
+        (
+            {"tpu_name": "rehearse:2", "predict_batch_size": 5},
+            "--predict_batch_size=5: must be a multiple of the 2 cores of --tpu_name=rehearse:2",
+        ),
+        (
+            {"tpu_name": "rehearse:2", "num_tpu_cores": 4},
+            "--num_tpu_cores=4: --tpu_name=rehearse:2 has 2 cores; leave the flag out",
+        ),
+    ],
+)
+def test_cores_that_do_not_fit(tmp_path, changes, message):
+    with pytest.raises(FlagError) as caught:
+        job_estimator.find_cores(config_of(tmp_path, **changes))
+    assert str(caught.value).startswith(message)
+
+
+def test_a_network_too_short(tmp_path):
+    bert_config = BertConfig(vocab_size=10, max_position_embeddings=8)
+    with pytest.raises(FlagError, match="--max_seq_length=16: cannot be more than the network's"):
+        job_estimator.check_sizes(config_of(tmp_path), bert_config)
+
+
+def test_a_network_that_cores_do_not_divide(tmp_path):
+    bert_config = BertConfig(vocab_size=45, hidden_size=6, num_attention_heads=2)
+    config = config_of(tmp_path, num_cores_per_replica=4)
+    with pytest.raises(FlagError, match="replica=4: must divide the network's hidden_size, which"):
+        job_estimator.check_sizes(config, bert_config)
+    job_estimator.check_sizes(config_of(tmp_path, num_cores_per_replica=2), bert_config)
+
+
+def test_a_file_that_is_no_network(tmp_path):
+    path = tmp_path / "bert_config.json"
+    path.write_text("[]")
+    with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
+        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+
+
+@pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
+def test_a_network_of_either_format_is_read(model, act):
+    name = "bert_config.json" if model == "tf1" else "config.json"
+    path = pathlib.Path(__file__).parent.parent / "interchange" / "data" / model / name
+    bert_config = job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+    values = json.loads(path.read_text())
+    assert bert_config.hidden_act == act
+    assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
+
+
+def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "roberta"}')
+    message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
+    with pytest.raises(FlagError, match=message):
+        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+
+
+# Weights of BERT-Large, 335 million, take 1.2 GiB; LAMB keeps two moments.
+@pytest.mark.parametrize(
+    ("do_train", "optimizer", "gibibytes", "allowed"),
+    [
+        (True, "lamb", 4.9, False),
+        (True, "lamb", 5.1, True),
+        (True, "adafactor", 4.9, True),
+        (False, "lamb", 1.2, False),
+        (False, "lamb", 1.3, True),
+    ],
+)
+def test_a_network_that_cannot_fit_the_machine_is_refused(
+    tmp_path, monkeypatch, capsys, do_train, optimizer, gibibytes, allowed
+):
+    monkeypatch.setattr(memory, "machine_bytes", lambda: int(gibibytes * 2**30))
+    config = config_of(tmp_path, do_train=do_train, optimizer=optimizer, bert_config_file="b.json")
+    large = BertConfig.preset("large", 30522)
+    assert large.num_parameters() == 335_141_888
+    if allowed:
+        job_estimator.check_memory(config, large)
+        nearly = gibibytes < 5.0 / 0.8 and optimizer == "lamb"
+        assert ("for activations and the rest, too" in capsys.readouterr().err) == nearly
+        return
+    said = f"335,141,888 weights; .* GiB, and this machine has {gibibytes} GiB"
+    with pytest.raises(FlagError, match=f"--bert_config_file=b.json: its network has {said}"):
+        job_estimator.check_memory(config, large)
+
+
+@pytest.mark.parametrize("key", ["intermediate_size", "max_position_embeddings", "vocab_size"])
+def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, key):
+    network = dataclasses.replace(BertConfig.preset("base", 30522), **{key: 2**31 - 1})
+    config = config_of(tmp_path, bert_config_file="b.json")
+    with pytest.raises(FlagError, match="GiB, and this machine has"):
+        job_estimator.check_sizes(config, network)

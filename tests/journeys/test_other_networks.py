@@ -1,0 +1,175 @@
+"""The scripts told to go on with, to evaluate, or to start from what belongs to another network."""
+
+import contextlib
+import json
+import shutil
+import types
+
+import pytest
+from scripts import CLASSIFIER, PRETRAINING, write_data
+from tiny_run import bert_config, words, write_records
+
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs import vocabulary
+from bert_estimator.jobs.pretraining.data import PretrainingData, check_stages
+from bert_estimator.tokenization import SPECIAL_TOKENS, Casing, write_vocab
+
+SCRIPTS = pytest.mark.parametrize("script", [PRETRAINING, CLASSIFIER], ids=lambda s: s.name)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Returns the directories of finished runs by the names of their scripts."""
+    folders = {}
+    for script in (PRETRAINING, CLASSIFIER):
+        folders[script.name] = tmp_path_factory.mktemp("trained") / "run"
+        flags = script.flags(data[script.name], folders[script.name], do_train=True)
+        assert script.module.main([script.name, *flags]) == 0
+    return folders
+
+
+def refused(script, path, output_dir, capsys, **changes):
+    """Returns the message of exit code 2."""
+    flags = script.flags(path, output_dir, **changes)
+    assert script.module.main([script.name, *flags]) == 2
+    return capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def changed(path, change):
+    """Changes the object in a JSON file for a while."""
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), **change}))
+    yield
+    path.write_text(before)
+
+
+@SCRIPTS
+@pytest.mark.parametrize("to_do", [{"do_train": True}, {"do_train": False, "do_eval": True}])
+@pytest.mark.parametrize(
+    ("change", "was"),
+    [
+        ({"num_hidden_groups": 1}, "num_hidden_groups=None, not 1"),
+        ({"embedding_size": 8}, "embedding_size=None, not 8"),
+        ({"num_attention_heads": 4}, "num_attention_heads=2, not 4"),
+        ({"hidden_act": "gelu"}, "hidden_act='relu', not 'gelu'"),
+    ],
+    ids=lambda value: value.split("=")[0] if isinstance(value, str) else "",
+)
+def test_a_run_keeps_its_network(data, trained, capsys, script, to_do, change, was):
+    path, run = data[script.name], trained[script.name]
+    before = (run / "bert_config.json").read_bytes()
+    with changed(path / "bert_config.json", change):
+        message = refused(script, path, run, capsys, **to_do)
+    assert f"--bert_config_file: {run} holds a run of a network with {was}." in message
+    assert (run / "bert_config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", ["do_eval", "do_predict", "do_export"])
+def test_a_network_from_elsewhere_is_the_one_of_the_flags(data, trained, tmp_path, capsys, verb):
+    path, run = data[CLASSIFIER.name], trained[CLASSIFIER.name]
+    flags = {"do_train": False, verb: True, "predict_file": path / "dev.tsv"}
+    with changed(path / "bert_config.json", {"num_hidden_layers": 2}):
+        message = refused(CLASSIFIER, path, tmp_path / "new", capsys, init_checkpoint=run, **flags)
+    assert f"--init_checkpoint: {run}: is a network with num_hidden_layers=" in message
+    assert "but --bert_config_file has 2. Give its own file" in message
+
+
+def test_an_evaluation_may_have_another_dropout(data, trained, tmp_path):
+    path, run = data[CLASSIFIER.name], tmp_path / "run"
+    shutil.copytree(trained[CLASSIFIER.name], run)
+    flags = CLASSIFIER.flags(path, run, do_train=False, do_eval=True)
+    with changed(path / "bert_config.json", {"hidden_dropout_prob": 0.3}):
+        assert CLASSIFIER.module.main([CLASSIFIER.name, *flags]) == 0
+
+
+def other_records(path):
+    """Writes records whose vocabulary has the words in another order."""
+    path.mkdir()
+    write_records(path, "train.tfrecord", words(40)[::-1])
+    (path / "bert_config.json").write_text(json.dumps(bert_config(40)))
+    return path
+
+
+def test_records_of_another_vocabulary(data, trained, tmp_path, capsys):
+    path, run = other_records(tmp_path / "other"), trained[PRETRAINING.name]
+    same = {"bert_config_file": data[PRETRAINING.name] / "bert_config.json"}
+    message = refused(PRETRAINING, path, run, capsys, do_train=False, do_eval=True, **same)
+    assert (
+        f"--input_file={path}/train.tfrecord: its records were made with another vocabulary, "
+        f"--do_lower_case or --strip_accents than {run} learned"
+    ) in message
+    evaluates = {"do_train": False, "do_eval": True, "init_checkpoint": run}
+    message = refused(PRETRAINING, path, tmp_path / "eval", capsys, **same, **evaluates)
+    assert f"--input_file: {run} was trained with the vocabulary" in message
+    message = refused(PRETRAINING, path, tmp_path / "new", capsys, init_checkpoint=run)
+    assert f"--input_file: {run} was trained with the vocabulary" in message
+    assert "token 5 is 'w0', and" in message and "has 'w39' there" in message
+    assert "add --allow_partial_init to go on all the same" in message
+
+
+def test_a_training_that_goes_on_keeps_its_vocabulary(trained, tmp_path):
+    directory = RunDirectory(str(trained[PRETRAINING.name]))
+    own = f"{directory.path}/vocab.txt"
+    other = str(tmp_path / "other.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(30)[::-1]], other)
+    for same in (own, None):
+        vocabulary.check_kept(directory, same)
+    message = f"^--vocab_file={other}: the run has the vocabulary {own}, whose token 5 is 'w0', not"
+    with pytest.raises(FlagError, match=message):
+        vocabulary.check_kept(directory, other)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "is_allowed"),
+    [
+        ("vocab_sha256", ("a", "a"), True),
+        ("vocab_sha256", ("a", "b"), False),
+        ("vocab_sha256", ("a", None), True),
+        ("casing", (Casing(True), Casing(False)), False),
+        ("casing", (Casing(True), Casing(True, False)), False),
+        ("casing", (Casing(True), Casing(True)), True),
+    ],
+)
+def test_stages_of_a_recipe_have_one_vocabulary(field, values, is_allowed):
+    config = types.SimpleNamespace(input_file="records")
+    stages = [(config, PretrainingData("", "", 1, "", "", False, **{field: v})) for v in values]
+    expected = pytest.raises(FlagError, match=r"^--input_file=records: .* of the stage before$")
+    with contextlib.nullcontext() if is_allowed else expected:
+        check_stages(stages)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "changes", "message"),
+    [
+        (words(30)[::-1], {}, "whose token 5 is 'w0', and"),
+        (words(30), {"do_lower_case": False}, "was trained with --do_lower_case=True, not False"),
+        (words(30), {"strip_accents": False}, "with --strip_accents=its default, not False"),
+        (["Ww", *words(30)[1:]], {"do_lower_case": None}, None),
+    ],
+)
+def test_a_vocabulary_that_the_first_network_did_not_learn(
+    data, trained, tmp_path, capsys, logged, tokens, changes, message
+):
+    start = tmp_path / "start"
+    shutil.copytree(trained[CLASSIFIER.name], start)
+    vocab_file = tmp_path / "vocab.txt"
+    write_vocab([*SPECIAL_TOKENS, *tokens], str(vocab_file))
+    if message is None:  # a token was not used yet
+        text = (start / "vocab.txt").read_text()
+        (start / "vocab.txt").write_text(text.replace("w0\n", "[unused0]\n"))
+        vocab_file.write_text(vocab_file.read_text().replace("Ww", "ww"))
+    changes = {"init_checkpoint": start, "vocab_file": vocab_file, **changes}
+    path = data[CLASSIFIER.name]
+    if message is not None:
+        assert message in refused(CLASSIFIER, path, tmp_path / "run", capsys, **changes)
+        changes["allow_partial_init"] = True
+    flags = CLASSIFIER.flags(path, tmp_path / "run", do_train=True, **changes)
+    assert CLASSIFIER.module.main([CLASSIFIER.name, *flags]) == 0
+    assert (message is None) == (not any("--vocab_file: " in text for _, text in logged))

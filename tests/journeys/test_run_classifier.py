@@ -1,0 +1,586 @@
+"""Fine-tuning from its command line: flags, whole runs, predictions in order."""
+
+import contextlib
+import functools
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import sys
+import sysconfig
+import types
+
+import fixtures
+import forked
+import numpy as np
+import pytest
+from tiny_run import (
+    bert_config,
+    metrics_of,
+    pairs,
+    reports_of,
+    steps_of,
+    variables_of,
+    words,
+    write_pairs,
+)
+from tiny_run import classifier_flags as command
+
+import run_classifier
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.interchange import Source, network_variables, open_source
+from bert_estimator.interchange import __main__ as interchange
+from bert_estimator.interchange.google import tf1_checkpoint
+from bert_estimator.jobs.fine_tuning import classification_config, seeds
+from bert_estimator.recipes import embedded_classifier
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
+from input_pipelines.embedded import embedded_corpus
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
+
+SCRIPT = os.path.abspath(run_classifier.__file__)
+WORDS = words(30)
+BERT_CONFIG = bert_config(
+    len(WORDS),
+    initializer_range=0.1,
+    # In so short a training dropout's masks would decide what is learnt.
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Makes a directory with a network's configuration, its vocabulary and files of examples."""
+    path = tmp_path_factory.mktemp("data")
+    write_vocab([*SPECIAL_TOKENS, *WORDS], str(path / "vocab.txt"))
+    (path / "bert_config.json").write_text(json.dumps(BERT_CONFIG))
+    for name, number, seed in (("train", 96, 1), ("dev", 21, 2)):
+        write_pairs(path / f"{name}.tsv", pairs(number, seed))
+    lines = ["sentence1,sentence2", *(f'"{a}",{b}' for a, b, _ in pairs(13, 3))]
+    (path / "test.csv").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def main(arguments):
+    """Runs the script in this process."""
+    return run_classifier.main(["run_classifier.py", *arguments])
+
+
+# Flags
+
+
+OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task_nam=mrpc"], "--task_nam: no such flag; did you mean --task_name?"),
+        (["--task_name=mrcp", "--data_dir=.", *OWN], "--task_name=mrcp: must be one of cola, sst-"),
+        (["--task_name=word_ordr"], "--task_name=word_ordr: must be one of cola, sst-"),
+        (["--task_kind=ranking"], "--task_kind=ranking: must be one of classification, multi_lab"),
+        (["--data_dir=glue"], "--task_name: is needed with --data_dir: one of cola, sst-"),
+        (["--task_name=MRPC", *OWN], "--data_dir: is needed: it holds the task's files"),
+        (
+            ["--task_name=mrpc"],
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
+        ),
+        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
+        (["--eval_file={here}", "--do_eval", *OWN], "--train_file: is needed also to evalua"),
+        (["--train_file=no.tsv"], "--train_file=no.tsv: there is no such file"),
+        (["--num_train_epochs=0"], "--num_train_epochs=0.0: must be positive"),
+        (["--warmup_proportion=2"], "--warmup_proportion=2.0: must be from 0 to 1"),
+        (["--layerwise_lr_decay=-1"], "--layerwise_lr_decay=-1.0: must be from 0 to 1"),
+        (["--class_weights=1,x"], "--class_weights=1,x: must be numbers, not below 0"),
+        (
+            ["--task_kind=ranking", "--train_file={here}", *OWN],
+            "--task_kind=ranking: must be one of classification, multi_lab",
+        ),
+        (
+            ["--task_kind=tagging", "--train_file={here}", "--text_b_column=2", *OWN],
+            "--text_b_column=2: --task_kind=tagging has no second texts; leave it out",
+        ),
+        (["--predict_batch_size=0"], "--predict_batch_size=0: must be positive"),
+        (["--max_seq_length=4"], "--max_seq_length=4: must be at least 5: a pair of texts has"),
+        (["--early_stopping_patience=-1"], "--early_stopping_patience=-1: must not be negative"),
+        (
+            ["--train_file={here}", "--do_train", "--keep_best_checkpoint", *OWN],
+            "--eval_file: is needed for --keep_best_checkpoint; or turn it off",
+        ),
+        (
+            ["--train_file={here}", "--do_train", "--early_stopping_patience=2", *OWN],
+            "--eval_file: is needed for --early_stopping_patience; or turn it off",
+        ),
+        (
+            ["--task_name=word_order", "--data_dir=glue"],
+            "--data_dir=glue: --task_name=word_order has texts and a network of its own; leave it",
+        ),
+        (
+            ["--bert_config_file={here}"],
+            "--bert_config_file={here}: --task_name=word_order has texts and a network of its own",
+        ),
+        (
+            ["--task_name=mrpc", "--data_dir=.", "--label_column=3", *OWN],
+            "--label_column=3: --task_name=mrpc has its files in --data_dir; leave it out",
+        ),
+        (["--train_file={here}", "--language=de", *OWN], "--language=de: is for XNLI; your own"),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+        (
+            ["--prediction_header", "--task_kind=tagging", "--train_file={here}", *OWN]
+            + ["--do_train"],
+            "--prediction_header=True: is for test_results.tsv, but tags are",
+        ),
+        (
+            ["--do_export", "--export_inputs=words"],
+            "--export_inputs=words: must be one of text, ids",
+        ),
+        (["--export_inputs=text"], "--export_inputs=text: is for --do_export; add it, or leave"),
+        (
+            ["--random_seed=2147483647", "--num_seeds=2"],
+            "--num_seeds=2: would use the seed 2147483648 last; --random_seed can be at most",
+        ),
+        (["--precision=fp16"], "--precision=fp16: must be one of float32, bfloat16"),
+    ],
+)
+def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").write_text("{}")
+    assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"run_classifier.py: {message.format(here=tmp_path / 'a_file')}")
+    assert not os.path.exists("runs")
+
+
+def test_help_names_every_flag(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in flags.define(classification_config.ClassificationConfig):
+        assert f"--{name}" in out or f"--[no]{name}" in out
+
+
+def test_the_embedded_task_checks_the_casing_of_its_vocabulary(tmp_path, capsys):
+    vocab_file = str(tmp_path / "lower.txt")
+    write_vocab([*SPECIAL_TOKENS, *words(1900)], vocab_file)
+    flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_lower_case"]
+    assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
+    assert "Give do_lower_case=True" in capsys.readouterr().err
+
+
+def test_a_wrong_vocabulary_stands_in_nobodys_way(tmp_path, capsys, monkeypatch):
+    """The same command runs with the right vocabulary. The task's text is a part of what it is."""
+    (tmp_path / "library").mkdir()
+    for source in sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))[:80]:
+        shutil.copy(source, tmp_path / "library")
+    monkeypatch.setattr(
+        embedded_corpus, "load", functools.partial(embedded_corpus.load, f"{tmp_path}/library")
+    )
+    for number, message in ((2100, "has 2105 tokens, but the network only 2000"), (10, None)):
+        vocab_file = str(tmp_path / f"{number}.txt")
+        write_vocab([*SPECIAL_TOKENS, *words(number)], vocab_file)
+        flags = [f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run", "--nodo_train"]
+        assert run_classifier.main(["run_classifier.py", "--task_name=word_order", *flags]) == 2
+        printed = capsys.readouterr().err
+        if message:
+            assert f"--vocab_file={vocab_file}: {message}" in printed
+    assert "does not hold a checkpoint of a fine-tuned network" in printed
+    kept = f"--vocab_file={tmp_path}/run/vocab.txt"  # the copy itself
+    argv = ["run_classifier.py", "--task_name=word_order", kept, *flags[1:]]
+    assert run_classifier.main(argv) == 2
+    assert "does not hold a checkpoint of a fine-tuned network" in capsys.readouterr().err
+
+
+def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def resolve(*arguments):
+        (config,) = classification_config.resolve(["run_classifier.py", *arguments])
+        return config
+
+    config = resolve()
+    assert (config.embedded, config.init_checkpoint, config.vocab_file) == (True, None, None)
+    assert {n: getattr(config, n) for n in embedded_classifier.FLAGS} == embedded_classifier.FLAGS
+    (tmp_path / "runs/pretraining/data").mkdir(parents=True)
+    (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
+    (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    (tmp_path / "runs/pretraining/model.ckpt-7.index").write_text("")
+    config = resolve()
+    assert config.init_checkpoint == "runs/pretraining/model.ckpt-7"
+    assert config.vocab_file == "runs/pretraining/data/vocab.txt"
+    assert config.sources["init_checkpoint"] == provenance.EMBEDDED
+    assert resolve("--init_checkpoint=").init_checkpoint is None
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.model", "30k-clean.model"])
+def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
+    folder, path = tmp_path / "other", tmp_path / "other" / "bert_model.ckpt"
+    folder.mkdir()
+    fixtures.write_tf1(folder, BertConfig(**BERT_CONFIG), {"w": np.zeros(2, np.float32)})
+
+    def resolve(*arguments):
+        (config,) = classification_config.resolve(["run_classifier.py", *arguments])
+        return config
+
+    message = f"--vocab_file: is needed, since there is no vocabulary beside --init_.*={path}"
+    with pytest.raises(flags.FlagError, match=message):
+        resolve(f"--init_checkpoint={path}")
+    (folder / name).write_text("")
+    for checkpoint in (folder, path):
+        assert resolve(f"--init_checkpoint={checkpoint}").vocab_file == f"{folder}/{name}"
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
+    assert main([f"--init_checkpoint={tmp_path}/no"]) == 2
+    assert (
+        f"--init_checkpoint: {tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
+    )
+
+
+# Whole runs
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Trains 144 steps, evaluates, predicts and exports; returns the directory and the output."""
+    output_dir = tmp_path_factory.mktemp("trained") / "run"
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([*trained_flags(data, output_dir), *VERBS]) == 0
+    return output_dir, out.getvalue()
+
+
+VERBS = ["--do_train", "--do_eval", "--do_predict", "--do_export", "--export_inputs=ids"]
+
+
+def trained_flags(data, output_dir):
+    """Returns the flags of `trained`, without its verbs."""
+    return command(data, output_dir, predict_file=data / "test.csv", num_train_epochs=12)
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """Copies the trained run for a test that changes it."""
+    return shutil.copytree(trained[0], tmp_path / "run")
+
+
+def test_train_evaluate_and_predict(trained):
+    output_dir, out = trained
+    lines = (output_dir / "test_results.tsv").read_text().splitlines()
+    probabilities = np.array([[float(cell) for cell in line.split("\t")] for line in lines])
+    assert probabilities.shape == (13, 2)  # 13 is not a multiple of the batch
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
+    truth = [row[2] for row in pairs(13, 3)]
+    # The task is easy enough to tell a right order of the lines from a wrong one.
+    assert np.mean(np.array(["high", "low"])[probabilities.argmax(axis=1)] == truth) > 0.7
+    assert "Predictions: " in out and "(13 lines: probabilities of high, low)" in out
+    results = dict(
+        line.split(" = ") for line in (output_dir / "eval_results.txt").read_text().splitlines()
+    )
+    assert set(results) == {"accuracy", "macro_f1", "mean_loss", "loss", "global_step"}
+    assert f"Evaluation at step 144: accuracy {float(results['accuracy']):.4f}" in out
+    majority = re.search(r"accuracy of majority class: ([\d.]+)", out)
+    dev = [row[2] for row in pairs(21, 2)]
+    assert float(majority[1]) == pytest.approx(max(map(dev.count, dev)) / 21, abs=1e-4)
+    assert float(results["accuracy"]) > float(majority[1]) + 0.1
+    config = json.loads((output_dir / "config.json").read_text())
+    assert config["flags"]["learning_rate"] == {"value": 0.01, "from": "flag"}
+    check_report(output_dir, results, dev)
+
+
+def test_a_second_run_has_nothing_to_train_and_predicts_the_same(data, copied, capsys):
+    lines = (copied / "test_results.tsv").read_text().splitlines()
+    (copied / "test_results.tsv").unlink()
+    flags = [*trained_flags(data, copied), "--do_train", "--do_predict", "--prediction_header"]
+    assert main(flags) == 0
+    assert f"Nothing left to train: {copied} is at step 144." in capsys.readouterr().out
+    with_header = (copied / "test_results.tsv").read_text().splitlines()
+    assert with_header == ["high\tlow", *lines]
+
+
+def check_report(output_dir, results, truth):
+    """Checks eval_report.tsv against the metrics; the arrays are in no file of metrics."""
+    lines = (output_dir / "eval_report.tsv").read_text().splitlines()
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in lines[:4]}
+    assert [int(rows[label][3]) for label in ("high", "low")] == [
+        truth.count("high"), truth.count("low"),
+    ]  # fmt: skip
+    assert float(rows["mean of the labels"][2]) == pytest.approx(
+        float(results["macro_f1"]), abs=1e-4
+    )
+    matrix = np.array([line.split("\t")[1:] for line in lines[6:8]], int)
+    assert np.trace(matrix) / 21 == pytest.approx(float(results["accuracy"]), abs=1e-6)
+    assert "confusion" not in (output_dir / "metrics.jsonl").read_text()
+
+
+def check_pictures(eval_dir, confusions):
+    """Checks what TensorBoard shows of one checkpoint, evaluated on one core and on eight."""
+    (step, one), (same_step, eight) = reports_of(eval_dir)
+    assert step == same_step and one.keys() == eight.keys()
+    cells = [line.encode().split(b"\t") for line in confusions.split("\n")]
+    for values in (one, eight):
+        assert values["report/confusion"][1:].tolist() == cells[1:]
+        # At threshold 0 everything is said; 21 examples of two labels.
+        curves = np.array([values[f"precision_recall/{label}"] for label in ("high", "low")])
+        assert curves[:, :2, 0].sum(axis=1).tolist() == [21, 21]
+        assert curves[:, 0, 0].sum() == 21
+        assert curves[0, 0, 100] == float(cells[1][1])  # said if at least as likely as not
+
+
+@pytest.mark.usefixtures("xla_runtime")
+def test_eight_cores_predict_what_one_does(data, copied):
+    one = (copied / "test_results.tsv").read_text().splitlines()
+    confusions = (copied / "eval_report.tsv").read_text().split("\n\n")[1]
+    (copied / "test_results.tsv").unlink()
+    (copied / "eval_report.tsv").unlink()
+    cores = ["--tpu_name=rehearse:8", "--predict_batch_size=8", "--eval_batch_size=8"]
+    assert main([*trained_flags(data, copied), *cores, "--do_predict", "--do_eval"]) == 0
+    assert (copied / "eval_report.tsv").read_text().split("\n\n")[1] == confusions
+    check_pictures(copied / "eval", confusions)
+    eight = (copied / "test_results.tsv").read_text().splitlines()
+    found, expected = (
+        np.array([line.split("\t") for line in lines], float) for lines in (eight, one)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "tpu_name",
+    [
+        None,
+        # The variables get them before they go to the cores: quick tests of warm starts show it.
+        pytest.param("rehearse:2", marks=pytest.mark.slow),
+    ],
+)
+def test_initial_weights_come_from_a_checkpoint(data, tmp_path, request, tpu_name):
+    """The rate is so small that training leaves the weights as they were."""
+    if tpu_name:
+        request.getfixturevalue("xla_runtime")
+    config = BertConfig(**BERT_CONFIG)
+    generator = np.random.default_rng(4)
+    weights = {
+        name: np.float32(generator.normal(0, 0.1, shape))
+        for name, shape in network_variables.encoder_shapes(config).items()
+    }
+    (tmp_path / "start").mkdir()
+    source = Source("start", "tf1", {}, weights.get, config=config)
+    tf1_checkpoint.write(str(tmp_path / "start"), source, weights)
+    start = dict(init_checkpoint=tmp_path / "start", learning_rate=1e-9, num_train_epochs=0.2)
+    flags = command(data, tmp_path / "run", tpu_name=tpu_name, **start)
+    assert main([*flags, "--do_train"]) == 0
+    found = variables_of(tmp_path / "run", 2)
+    for name, value in weights.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-7, err_msg=name)
+    assert found["output_weights"].std() > 0.01
+    assert np.abs(found["bert/pooler/dense/kernel/adam_m"]).max() > 0  # it was trained
+
+
+LOADS_A_SAVED_MODEL = """
+import sys
+import numpy as np
+import tensorflow as tf
+signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+ids = np.load(sys.argv[2])
+found = signature(**{name: tf.constant(ids[name]) for name in ids.files})
+np.save(sys.argv[3], found["probabilities"].numpy())
+assert not [name for name in sys.modules if name.startswith("bert_estimator")]
+"""
+
+
+def test_the_exported_model_gives_the_same_with_tensorflow_alone(data, trained, tmp_path):
+    output_dir, out = trained
+    exported = re.search(r"SavedModel: (.*)", out)[1]
+    assert sorted(os.listdir(f"{exported}/assets.extra")) == ["task.json", "vocab.txt"]
+    tokenizer = FullTokenizer(str(data / "vocab.txt"))
+    examples = [Example(a, b, None) for a, b, _ in pairs(13, 3)]
+    batch = Features(examples, tokenizer, 10).batch(np.arange(13))
+    del batch["is_real_example"]
+    np.savez(tmp_path / "ids.npz", **batch)
+    arguments = [exported, str(tmp_path / "ids.npz"), str(tmp_path / "found.npy")]
+    forked.run([sys.executable, "-c", LOADS_A_SAVED_MODEL, *arguments], check=True)
+    expected = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label"])
+def test_numbers_and_several_labels(data, tmp_path, kind):
+    texts = [row[0] for row in pairs(40, 5)]
+    lines = [
+        json.dumps({"text": text, "label": len(text) if kind == "regression" else text.split()[:2]})
+        for text in texts
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    flags = command(
+        data,
+        tmp_path / "run",
+        task_kind=kind,
+        num_train_epochs=0.4,
+        **dict.fromkeys(("train_file", "eval_file", "predict_file"), tmp_path / "t.jsonl"),
+    )
+    assert main([*flags, "--do_train", "--do_eval", "--do_predict"]) == 0
+    results = (tmp_path / "run" / "test_results.tsv").read_text().splitlines()
+    labels = {word for text in texts for word in text.split()[:2]}
+    assert {line.count("\t") + 1 for line in results} == {
+        1 if kind == "regression" else len(labels)
+    }
+    found = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert ("pearson = " if kind == "regression" else "micro_f1 = ") in found
+    report = tmp_path / "run" / "eval_report.tsv"
+    assert report.exists() == (kind == "multi_label")
+    curves = [tag for _, tags in reports_of(tmp_path / "run" / "eval") for tag in tags]
+    curves = {tag for tag in curves if tag.startswith("precision_recall/")}
+    assert curves == {f"precision_recall/{label}" for label in labels if report.exists()}
+
+
+def test_a_task_of_glue_with_two_files_to_evaluate_on(data, tmp_path):
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    body = [f"{i}\t{a}\t{b}\tneutral\n" for i, (a, b, _) in enumerate(pairs(9, 6))]
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / f"{name}.tsv").write_text(header + "".join(body))
+    own = dict.fromkeys(("train_file", "eval_file"))
+    flags = command(data, tmp_path / "run", task_name="MNLI", data_dir=tmp_path, **own)
+    assert main(flags) == 0
+    found = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert "\naccuracy = " in "\n" + found and "\nmismatched_accuracy = " in found
+    assert "mismatched_loss" not in found and "mismatched_global_step" not in found
+    assert (tmp_path / "run" / "eval_matched").is_dir()
+    for name in ("matched", "mismatched"):
+        assert (tmp_path / "run" / f"eval_report_{name}.tsv").exists()
+        assert len(reports_of(tmp_path / "run" / f"eval_{name}")) == 1
+
+
+def test_the_best_checkpoint_is_kept_and_patience_ends(data, tmp_path, capsys):
+    """At a rate this small nothing gets better after the first evaluation."""
+    output_dir = tmp_path / "run"
+    flags = command(data, output_dir, learning_rate=1e-9, num_train_epochs=2)
+    flags += ["--early_stopping_patience=2", "--do_train", "--do_eval"]
+    assert main(flags) == 0
+    best = json.loads((output_dir / "best" / "best.json").read_text())
+    assert [each["step"] for each in best["evaluations"]] == [4, 8, 12]
+    out = capsys.readouterr().out
+    assert "Evaluation at step 4: " in out
+    assert f"Checkpoint: {output_dir}/best/model.ckpt-4 " in out
+    assert {name for name in os.listdir(output_dir / "best") if "ckpt" in name} >= {
+        "model.ckpt-4.index"
+    }
+    # One training: each step was logged once, and the evaluations are in between.
+    steps = [r["step"] for r in metrics_of(output_dir) if "loss" in r]
+    assert steps == sorted(set(steps)) and steps[-1] == 12
+    assert main(flags) == 0
+    message = "at step 12. Give a larger --early_stopping_patience to go on"
+    assert message in capsys.readouterr().out
+    assert main([*flags, "--early_stopping_patience=3", "--nodo_eval"]) == 0
+    assert steps_of(output_dir)[-1] == 16
+    # Without patience nothing is kept, and what was is older than the end of the training.
+    capsys.readouterr()
+    assert main([*flags, "--early_stopping_patience=0"]) == 0
+    out = capsys.readouterr().out
+    assert "Evaluation at step 24: " in out
+    assert f"Checkpoint: {output_dir}/model.ckpt-24 " in out
+
+
+def test_an_evaluation_is_said_once(data, tmp_path, capsys, logged):
+    """The evaluation of the last checkpoint is the result, if that checkpoint is the best."""
+    flags = [*command(data, tmp_path, num_train_epochs=0.4), "--keep_best_checkpoint", "--do_train"]
+
+    def steps_said():
+        lines = [*capsys.readouterr().out.splitlines(), *(text for _, text in logged)]
+        logged.clear()
+        return [line.split()[3] for line in lines if line.startswith("Evaluation at step ")]
+
+    assert main([*flags, "--do_eval"]) == 0
+    assert steps_said() == ["4:"]
+    assert main([*flags, "--num_train_epochs=1"]) == 0
+    assert steps_said() == ["8:", "12:"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "runs"),
+    [("adamw", ["run", "run/best"]), ("adafactor", ["run"]), ("lars", ["run"])],
+)
+def test_a_runs_directory_converts_with_nothing_else(data, tmp_path, capsys, optimizer, runs):
+    """The optimizers' slots are left out; the best checkpoint is in a directory of its own."""
+    flags = command(data, tmp_path / "run", optimizer=optimizer, num_train_epochs=0.4)
+    keep = ["--keep_best_checkpoint"] * ("run/best" in runs)
+    assert main([*flags, *keep, "--do_train"]) == 0
+    for run in runs:
+        target = tmp_path / f"{run}-converted"
+        assert interchange.main(["interchange", str(tmp_path / run), str(target)]) == 0
+        assert "Weights read back bit for bit" in capsys.readouterr().out
+        assert (target / "vocab.txt").read_text() == (data / "vocab.txt").read_text()
+    source, target = (open_source(str(tmp_path / name)) for name in ("run", "run-converted"))
+    assert source.config == target.config == BertConfig(**BERT_CONFIG)
+    heads = network_variables.head_shapes(source.config, 2)[network_variables.CLASSIFIER]
+    assert source.shapes == {**network_variables.encoder_shapes(source.config), **heads}
+    assert "global_step" in source.left_out and len(source.left_out) > len(source.shapes)
+
+
+def test_seeds_are_summarised(data, tmp_path, capsys):
+    flags = command(data, tmp_path, num_train_epochs=0.2, num_seeds=2, random_seed=5)
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    accuracies = [
+        float(value) for value in re.findall(r"Evaluation at step 2: accuracy ([\d.]+)", out)
+    ]
+    low, high = sorted(accuracies)
+    found = re.search(r"^accuracy of 2 seeds: median ([\d.]+) \(([\d.]+) to ([\d.]+)\)$", out, re.M)
+    # The printed accuracies are rounded.
+    expected = [(low + high) / 2, low, high]
+    assert [float(value) for value in found.groups()] == pytest.approx(expected, abs=1e-4)
+    assert sorted(os.listdir(tmp_path)) == ["seed-5", "seed-6"]
+    # The configuration of a seed's run repeats this seed.
+    (config,) = classification_config.resolve(
+        ["", f"--config={tmp_path}/seed-6/config.json", "--output_dir=other"]
+    )
+    assert (config.random_seed, config.num_seeds) == (6, 1)
+
+
+def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
+    """As Pearson's correlation of predictions that are all equal."""
+    monkeypatch.setattr(seeds, "locked", lambda configs: contextlib.nullcontext())
+    for scores, said in (
+        ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
+        ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
+    ):
+        configs = [types.SimpleNamespace(compile_only=False, score=score) for score in scores]
+        run = lambda config: types.SimpleNamespace(run=lambda: {"pearson": config.score})  # noqa: E731
+        seeds.run_all(run, configs)
+        assert said in capsys.readouterr().out
+
+
+# Files that cannot work
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_weights": "1,2,3"}, "--class_weights=1,2,3: must be a number for each of the la"),
+        ({"max_seq_length": 17}, "--max_seq_length=17: cannot be more than the network's max_po"),
+        ({"num_train_epochs": 0.01}, "--num_train_epochs=0.01: the 96 examples make no step of"),
+        (
+            {"do_train": False, "do_eval": True},
+            "--output_dir={0}: does not hold a checkpoint of a fine-",
+        ),
+        (
+            {"label_column": "class"},
+            "--train_file: {1}/train.tsv: its columns are sentence1, sent",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_the_data(data, tmp_path, capsys, changes, message):
+    assert main(command(data, tmp_path / "run", **changes)) == 2
+    err = capsys.readouterr().err
+    assert f"run_classifier.py: {message.format(tmp_path / 'run', data)}" in err
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_several_hosts(data, tmp_path, monkeypatch, capsys):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    assert main([*command(data, tmp_path / "run"), "--do_train"]) == 2
+    assert "TF_CONFIG names several hosts; this script runs on one" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,315 @@
+"""Question answering from its command line: flags, whole runs, the files of answers."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from scripts import SQUAD
+from served import check_answers
+from tiny_run import bert_config, metrics_of, questions, squad_flags, write_questions
+
+import run_squad
+from bert_estimator.command_line import flags, provenance
+from bert_estimator.jobs.fine_tuning import question_answering_config, question_answering_data
+from bert_estimator.recipes.answer_plans import RECIPES
+from input_pipelines.tasks import squad_files, squad_metrics
+
+
+def main(arguments):
+    """Runs the script in this process."""
+    return run_squad.main(["run_squad.py", *arguments])
+
+
+OWN = ["--vocab_file={here}", "--bert_config_file={here}"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--doc_strid=3"], "--doc_strid: no such flag; did you mean --doc_stride?"),
+        (
+            ["--train_file={here}"],
+            "--vocab_file: is needed, unless there is one beside --init_checkpoint",
+        ),
+        (["--train_file={here}", *OWN], "--eval_file: is needed for --do_eval; or turn it"),
+        (
+            ["--train_file={here}", "--do_train", "--eval_steps=2", *OWN],
+            "--eval_file: is needed for --eval_steps; or turn it off",
+        ),
+        (
+            ["--train_file={here}", "--max_seq_length=64", *OWN],
+            "--max_seq_length=64: must be at least 68, so that a token of the context has room",
+        ),
+        (
+            ["--train_file={here}", "--max_seq_length=128", "--doc_stride=128", *OWN],
+            "--doc_stride=128: must be at most 61, the tokens of the context beside the longest",
+        ),
+        (["--bert_config_file={here}"], "--bert_config_file={here}: the embedded questions have"),
+        (["--do_export", "--export_inputs=all"], "--export_inputs=all: must be one of text, ids"),
+        (["--export_inputs=ids"], "--export_inputs=ids: is for --do_export; add it, or leave"),
+        (["--recipe=squad"], "--recipe=squad: is for files; name them with --train_file"),
+        (["--nodo_train", "--nodo_eval"], "--do_train=False: nothing to do: --do_eval, --do_pr"),
+    ],
+)
+def test_bad_flags(capsys, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").write_text("{}")
+    assert main([flag.format(here=tmp_path / "a_file") for flag in flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"run_squad.py: {message.format(here=tmp_path / 'a_file')}")
+    assert not os.path.exists("runs")
+
+
+def test_help_names_every_flag(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in flags.define(question_answering_config.QuestionAnsweringConfig):
+        assert f"--{name}" in out or f"--[no]{name}" in out
+
+
+def resolve(tmp_path, *arguments):
+    path = tmp_path / "a_file"
+    path.write_text("{}")
+    own = [flag.format(here=path) for flag in ("--train_file={here}", *OWN)]
+    argv = ["run_squad.py", "--do_train", f"--output_dir={tmp_path}/run", *own, *arguments]
+    (config,) = question_answering_config.resolve(argv)
+    return config
+
+
+def test_a_stride_that_nobody_asked_for_fits(tmp_path):
+    config = resolve(tmp_path, "--max_seq_length=128")
+    assert config.doc_stride == 30  # half of the 61 tokens beside the longest question
+    assert str(config.sources["doc_stride"]) == "default, scaled from 128"
+    config = resolve(tmp_path, "--max_seq_length=68", "--recipe=squad")
+    assert config.doc_stride == 1
+    assert str(config.sources["doc_stride"]) == "squad: google-research/bert, scaled from 128"
+
+
+def test_defaults_are_those_of_google_research_bert(tmp_path):
+    config = resolve(tmp_path)
+    expected = {
+        "max_seq_length": 384, "doc_stride": 128, "max_query_length": 64, "n_best_size": 20,
+        "max_answer_length": 30, "version_2_with_negative": False, "num_train_epochs": 3.0,
+        "null_score_diff_threshold": 0.0, "train_batch_size": 32, "predict_batch_size": 8,
+        "learning_rate": 5e-5, "warmup_proportion": 0.1, "do_lower_case": True,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert not config.embedded and config.optimizer == "adamw"
+
+
+def test_a_recipe_gives_values_with_their_sources(tmp_path):
+    config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
+    assert config.version_2_with_negative and config.train_batch_size == 48
+    assert (config.learning_rate, config.num_train_epochs) == (1e-4, 2.0)
+    assert config.sources["learning_rate"] == provenance.FLAG
+    assert str(config.sources["num_train_epochs"]) == "squad_v2: BERT paper"
+    assert str(config.sources["doc_stride"]) == "squad_v2: google-research/bert"
+    for recipe in RECIPES.values():
+        for given in recipe.values():
+            source = provenance.Source(given.source.origin, "squad")
+            assert provenance.Source.parse(str(source)) == source
+
+
+def test_a_run_by_a_recipe_is_repeated_by_its_config_json(tmp_path):
+    config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
+    config.open_directory().write_config(config.settings(), config.sources, "", [])
+    argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
+    (again,) = question_answering_config.resolve(["run_squad.py", *argv])
+    assert again.settings() == {**config.settings(), "output_dir": f"{tmp_path}/again"}
+    assert again.sources["num_train_epochs"] == config.sources["num_train_epochs"]
+
+
+def test_what_is_exported_may_stay_in_a_config_whose_export_is_turned_off(tmp_path):
+    config = resolve(tmp_path, "--do_export", "--export_inputs=ids")
+    config.open_directory().write_config(config.settings(), config.sources, "", [])
+    argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
+    (again,) = question_answering_config.resolve(["run_squad.py", *argv, "--nodo_export"])
+    assert again.export_inputs == "ids" and not again.do_export
+
+
+# Whole runs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    SQUAD.write_data(path)
+    network = bert_config(
+        30, num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    (path / "bert_config.json").write_text(json.dumps(network))
+    made = questions(40, 1, impossible=13)
+    for name in ("train", "dev"):
+        write_questions(path / f"{name}2.json", made)
+    unlabelled = [(text, {**q, "answers": []}) for text, q in questions(13, 3)]
+    write_questions(path / "test.json", unlabelled)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Trains until the 40 questions are known by heart, some of them impossible."""
+    output_dir = tmp_path_factory.mktemp("run") / "run"
+    changes = {
+        "train_file": data / "train2.json",
+        "eval_file": data / "dev2.json",
+        "predict_file": data / "dev2.json",
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+        "do_export": True,
+        "version_2_with_negative": True,
+        "num_train_epochs": 80,
+        "save_checkpoints_steps": 100,
+        "iterations_per_loop": 50,
+        "n_best_size": 5,
+    }
+    assert main(squad_flags(data, output_dir, **changes)) == 0
+    return output_dir
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_a_run_learns_its_questions(trained):
+    losses = [record["loss"] for record in metrics_of(trained) if "loss" in record]
+    assert losses[-1] < 0.5 * losses[0]
+    (results,) = (record for record in metrics_of(trained) if "eval_loss" in record)
+    assert results["eval_f1"] > results["eval_no_answer_baseline"] + 20
+    assert results["eval_best_f1"] >= results["eval_f1"] - 1e-4
+
+
+def test_the_evaluation_scores_the_predictions(data, trained):
+    """The metrics of the evaluation are the metrics of the files of the prediction."""
+    (results,) = (record for record in metrics_of(trained) if "eval_loss" in record)
+    asked = squad_files.read(str(data / "dev2.json"), True, True)
+    golds = {question.id: question.golds() for question in asked}
+    predictions = read(trained / "predictions.json")
+    assert list(predictions) == list(golds)
+    for name, value in squad_metrics.evaluate(predictions, golds, True).items():
+        assert results[f"eval_{name}"] == pytest.approx(value, rel=1e-5)
+    text = (trained / "eval_results.txt").read_text()
+    assert f"f1 = {results['eval_f1']}"[:8] in text
+
+
+def test_the_files_of_answers(data, trained):
+    predictions, odds = read(trained / "predictions.json"), read(trained / "null_odds.json")
+    n_best = read(trained / "nbest_predictions.json")
+    contexts = {q.id: q.context for q in squad_files.read(str(data / "dev2.json"), True, True)}
+    for name, rows in n_best.items():
+        assert "" in [row["text"] for row in rows]
+        assert all(row["text"] in contexts[name] for row in rows)
+        assert sum(row["probability"] for row in rows) == pytest.approx(1)
+        best = next(row for row in rows if row["text"])
+        assert predictions[name] == ("" if odds[name] > 0 else best["text"])
+    assert {bool(text) for text in predictions.values()} == {True, False}
+
+
+def test_task_json_says_how_windows_are_made(trained):
+    assert read(trained / "task.json") == {
+        "kind": "question_answering", "vocab_file": "vocab.txt", "do_lower_case": True,
+        "strip_accents": None, "max_seq_length": 16, "doc_stride": 4, "max_query_length": 3,
+        "version_2_with_negative": True,
+    }  # fmt: skip
+
+
+def test_the_exported_model_gives_the_logits(data, trained):
+    import tensorflow.compat.v1 as tf
+
+    from bert_estimator.tokenization import open_tokenizer
+    from input_pipelines.tasks.windows import Windows
+
+    (export,) = os.listdir(trained / "export")
+    asked = squad_files.read(str(data / "dev2.json"), True, True)
+    windows = Windows(asked, open_tokenizer(str(data / "vocab.txt")), 16, 4, 3)
+    batch = windows.batch(np.arange(3))
+    with tf.Graph().as_default(), tf.Session() as session:
+        graph = tf.saved_model.load(session, ["serve"], str(trained / "export" / export))
+        signature = graph.signature_def["ids:windows"]
+        assert set(signature.outputs) == {"start_logits", "end_logits"}
+        feed = {signature.inputs[name].name: batch[name] for name in signature.inputs}
+        found = session.run({k: v.name for k, v in signature.outputs.items()}, feed)
+    odds = read(trained / "null_odds.json")
+    null = found["start_logits"][0, 0] + found["end_logits"][0, 0]
+    best = next(row for row in read(trained / "nbest_predictions.json")["q0"] if row["text"])
+    assert odds["q0"] == pytest.approx(null - best["start_logit"] - best["end_logit"], abs=1e-4)
+
+
+def test_the_exported_model_answers_texts(data, trained, tmp_path):
+    """Without this project, and all at once, the answers are equal to the prediction's."""
+    found = check_answers(tmp_path, trained, data / "dev2.json")
+    assert len(set(found["answer"])) > 5 and "" in found["answer"]
+
+
+def test_the_predictor_refuses_a_model_of_answers(trained, capsys):
+    from bert_estimator.serving import predictor
+
+    assert predictor.main(["predictor", str(trained)]) == 2
+    assert "kind must be one of classification, multi_label, regression" in capsys.readouterr().err
+
+
+def test_a_run_predicts_again_without_its_training_file(data, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    changes = {
+        "train_file": None, "eval_file": None, "predict_file": data / "dev2.json",
+        "do_predict": True, "version_2_with_negative": True, "n_best_size": 5, "use_tpu": False,
+    }  # fmt: skip
+    (run / "predictions.json").unlink()
+    assert main(squad_flags(data, run, **changes)) == 0
+    assert read(run / "predictions.json") == read(trained / "predictions.json")
+
+
+def test_a_trained_network_answers_elsewhere(data, trained, tmp_path, capsys):
+    """Without training, on cores, from --init_checkpoint, the answers are the same."""
+    changes = {
+        "train_file": None, "eval_file": None, "predict_file": data / "dev2.json",
+        "do_predict": True, "version_2_with_negative": True, "n_best_size": 5, "use_tpu": False,
+        "init_checkpoint": trained / "model.ckpt-400",  # the last
+    }  # fmt: skip
+    assert main(squad_flags(data, tmp_path / "run", **changes)) == 0
+    assert read(tmp_path / "run" / "predictions.json") == read(trained / "predictions.json")
+    changes["predict_file"] = data / "test.json"
+    assert main(squad_flags(data, tmp_path / "run", **changes)) == 0
+    assert len(read(tmp_path / "run" / "predictions.json")) == 13
+    assert "(13 questions)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["train_file", "eval_file"])
+def test_answers_are_looked_for_in_both_files(data, tmp_path, capsys, flag):
+    """Training and evaluation have the same positions for an answer that is not at its start."""
+    moved = questions(5, seed=3)
+    expected = [question["answers"][0]["answer_start"] for _, question in moved]
+    for _, question in moved:
+        question["answers"][0]["answer_start"] += 1
+    write_questions(tmp_path / "moved.json", moved)
+    changes = {flag: tmp_path / "moved.json"}
+    argv = squad_flags(data, tmp_path / "run", **changes, do_train=True, do_eval=True)
+    (config,) = question_answering_config.resolve(["run_squad.py", *argv])
+    loaded = question_answering_data.load(config)
+    windows = {"train_file": loaded.train, "eval_file": loaded.evaluate}[flag]
+    assert [question.answers[0].start for question in windows.questions] == expected
+    positions = windows.batch(np.arange(len(windows)))["start_positions"]
+    assert set(windows.owners[positions > 0]) == set(range(5))
+    assert "of 5 of 5 questions is not at its answer_start" in capsys.readouterr().out
+
+
+def test_a_network_that_was_not_fine_tuned_is_refused(data, tmp_path, capsys):
+    changes = {"do_eval": True}
+    assert main(squad_flags(data, tmp_path / "run", **changes)) == 2
+    assert "does not hold a checkpoint of a fine-tuned network" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_embedded_questions_are_learnt(tmp_path, monkeypatch, capsys):
+    """The network is ahead of both baselines by far more than the seeds spread."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["--use_tpu", "--precision=bfloat16"]) == 0
+    (results,) = (r for r in metrics_of(tmp_path / "runs" / "squad") if "eval_loss" in r)
+    for baseline in ("no_answer", "nearest_sentence"):
+        assert results["eval_f1"] > results[f"eval_{baseline}_baseline"] + 20
+    assert "f1 of nearest sentence: " in capsys.readouterr().out

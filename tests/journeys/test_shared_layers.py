@@ -1,0 +1,441 @@
+"""Narrow embeddings and shared layers (ALBERT, ELECTRA): the network, its gradients, whole runs."""
+
+import dataclasses
+import functools
+import json
+
+import fixtures
+import numpy as np
+import numpy_bert
+import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import (
+    bert_config,
+    classifier_flags,
+    metrics_of,
+    pairs,
+    without_timing,
+    words,
+    write_pairs,
+)
+
+import run_classifier
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.interchange import architectures, network_variables, open_source
+from bert_estimator.interchange.__main__ import main as convert
+from bert_estimator.interchange.hugging_face import config_json, weight_files
+from bert_estimator.layers.dropout import Dropout
+from bert_estimator.model_fns import fine_tuning, init_checkpoint
+from bert_estimator.serving.embedder import Embedder
+from bert_estimator.system.errors import ArgumentError
+from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
+from tests import test_modeling
+
+OWN = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2}
+CONFIG = BertConfig(**{**test_modeling.CONFIG.to_dict(), **OWN})
+
+
+def random_weights(config, seed=2, heads=(network_variables.MASKED_LM, "cls/seq_relationship")):
+    """Returns weights of a network and of its heads, large enough that every part matters."""
+    shapes = network_variables.encoder_shapes(config)
+    for head in heads:
+        shapes |= network_variables.head_shapes(config, 2)[head]
+    generator = np.random.default_rng(seed)
+    return {
+        name: np.float32(generator.normal(float(name.endswith("gamma")), 0.3, shape))
+        for name, shape in shapes.items()
+    }
+
+
+@functools.cache
+def weights():
+    return random_weights(CONFIG)
+
+
+def twin(values):
+    batch = test_modeling.batch()
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    outputs = numpy_bert.forward(values, CONFIG, *(batch[name] for name in names))
+    names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+    return outputs, numpy_bert.losses(outputs, *(batch[name] for name in names))
+
+
+def gradients(**options):
+    """Returns the total loss's gradients by variable name."""
+    with tf.Graph().as_default():
+        _, losses = test_modeling.build(config=CONFIG, **options)
+        variables = tf.trainable_variables()
+        values = test_modeling.run(tf.gradients(sum(losses), variables), weights())
+    return {v.op.name: np.float64(value) for v, value in zip(variables, values, strict=True)}
+
+
+def test_forward_equals_the_numpy_bert():
+    with tf.Graph().as_default():
+        outputs, losses = test_modeling.run(
+            test_modeling.build(is_training=False, config=CONFIG), weights()
+        )
+        names = {v.op.name for v in tf.global_variables()}
+    assert names == set(weights())
+    expected, expected_losses = twin(weights())
+    for name, value in expected.items():
+        actual = outputs[name].reshape(value.shape)
+        np.testing.assert_allclose(actual, value, rtol=0, atol=2e-5, err_msg=name)
+    np.testing.assert_allclose(losses, expected_losses, rtol=0, atol=1e-5)
+
+
+def test_gradients_of_shared_weights_are_summed_over_the_layers():
+    found = gradients(is_training=False)
+    generator = np.random.default_rng(3)
+    for scope in ("bert/encoder/layer_0/", "bert/encoder/layer_1/", network_variables.MAPPING, ""):
+        direction = {
+            name: generator.normal(size=value.shape) * name.startswith(scope)
+            for name, value in found.items()
+        }
+        slope = sum(np.sum(found[name] * direction[name]) for name in found)
+        ends = [
+            sum(twin({n: w + step * direction[n] for n, w in weights().items()})[1])
+            for step in (1e-5, -1e-5)
+        ]
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3)
+
+
+def test_recomputed_layers_that_share_weights_have_the_same_gradients():
+    """Each layer draws dropout masks of its own, although their scope is the same."""
+    found = [_with_dropout(recompute) for recompute in (False, True)]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=1e-5, err_msg=name)
+    without = gradients(is_training=False)
+    assert not np.allclose(found[0]["bert/pooler/dense/bias"], without["bert/pooler/dense/bias"])
+
+
+def _with_dropout(recompute):
+    with tf.Graph().as_default():
+        dropout = Dropout(3, tf.constant(2), tf.constant(0))
+        _, losses = test_modeling.build(True, config=CONFIG, dropout=dropout, recompute=recompute)
+        assert {name: n for name, n in dropout._calls.items() if "/layer_" in name} == {
+            f"bert/encoder/layer_{group}/attention/{part}": 2
+            for group in (0, 1)
+            for part in ("self", "output")
+        } | {f"bert/encoder/layer_{group}/output": 2 for group in (0, 1)}
+        variables = tf.trainable_variables()
+        values = test_modeling.run(tf.gradients(sum(losses), variables), weights())
+    return {v.op.name: value for v, value in zip(variables, values, strict=True)}
+
+
+# Checkpoints in the layouts of google-research/albert and google-research/electra
+
+
+ALBERT_LAYER = "bert/encoder/transformer/group_0/inner_group_0"
+# Names in the checkpoints that google-research/albert publishes, and what they are here.
+ALBERT_NAMES = {
+    "bert/encoder/embedding_hidden_mapping_in/kernel": network_variables.MAPPING + "/kernel",
+    f"{ALBERT_LAYER}/attention_1/self/query/kernel": "attention/self/query/kernel",
+    f"{ALBERT_LAYER}/attention_1/self/key/bias": "attention/self/key/bias",
+    f"{ALBERT_LAYER}/attention_1/output/dense/kernel": "attention/output/dense/kernel",
+    f"{ALBERT_LAYER}/LayerNorm/gamma": "attention/output/LayerNorm/gamma",
+    f"{ALBERT_LAYER}/ffn_1/intermediate/dense/kernel": "intermediate/dense/kernel",
+    f"{ALBERT_LAYER}/ffn_1/intermediate/output/dense/kernel": "output/dense/kernel",
+    f"{ALBERT_LAYER}/LayerNorm_1/beta": "output/LayerNorm/beta",
+    "bert/pooler/dense/kernel": "bert/pooler/dense/kernel",
+    "bert/embeddings/word_embeddings": "bert/embeddings/word_embeddings",
+    "cls/predictions/transform/LayerNorm/beta": "cls/predictions/transform/LayerNorm/beta",
+}
+ELECTRA_NAMES = {
+    "electra/embeddings_project/bias": network_variables.MAPPING + "/bias",
+    "electra/embeddings/word_embeddings": "bert/embeddings/word_embeddings",
+    "electra/encoder/layer_1/output/LayerNorm/gamma": "bert/encoder/layer_1/output/LayerNorm/gamma",
+}
+
+
+def test_names_of_the_other_projects():
+    for theirs, ours in ALBERT_NAMES.items():
+        if "/" in ours and not ours.startswith(("bert/", "cls/")):
+            ours = f"bert/encoder/layer_0/{ours}"
+        assert architectures.from_tf1(theirs) == ours
+        assert architectures.to_tf1(ours, architectures.ALBERT) == theirs
+    for theirs, ours in ELECTRA_NAMES.items():
+        assert architectures.from_tf1(theirs) == ours
+        assert architectures.to_tf1(ours, architectures.ELECTRA) == theirs
+    for name in random_weights(CONFIG):
+        for architecture in (architectures.ALBERT, architectures.ELECTRA):
+            if architecture == architectures.ALBERT or name.startswith("bert/"):
+                assert architectures.from_tf1(architectures.to_tf1(name, architecture)) == name
+    assert architectures.from_tf1("generator/encoder/layer_0/output/dense/kernel") is None
+    assert architectures.from_tf1("discriminator_predictions/dense_1/bias") is None
+
+
+def save(prefix, values):
+    """Writes a TF1 checkpoint of arrays by name."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.constant(value) for value in values.values()]
+        session.run(tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(values), tensors=tensors,
+            shape_and_slices=[""] * len(values),
+        ))  # fmt: skip
+
+
+TINY = {"embedding_size": 8, "num_hidden_layers": 3, "max_position_embeddings": 32}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Writes the files of a task; a checkpoint of each project, as it is published."""
+    path = tmp_path_factory.mktemp("data")
+    rows = {"train": list(pairs(32, 1)), "dev": list(pairs(13, 2))}
+    for name, of_file in rows.items():
+        write_pairs(path / f"{name}.tsv", of_file)
+    albert, electra = path / "albert", path / "electra"
+    albert.mkdir()
+    electra.mkdir()
+    sentences = [text for row in rows["train"] for text in row[:2]]
+    train_sentencepiece(sentences, str(albert / "30k-clean.model"), 34)
+    config = bert_config(0, **TINY, vocab_size=34, num_hidden_groups=1)
+    published = {
+        "inner_group_num": 1, "net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
+        "down_scale_factor": 1,
+    }  # fmt: skip
+    (albert / "albert_config.json").write_text(json.dumps({**config, **published}))
+    values = random_weights(BertConfig(**config))
+    values = {architectures.to_tf1(n, architectures.ALBERT): v for n, v in values.items()}
+    save(str(albert / "model.ckpt-best"), {**values, "global_step": np.int64(7)})
+
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(electra / "vocab.txt"))
+    config = bert_config(30, **TINY, hidden_act="gelu_erf")
+    (electra / "bert_config.json").write_text(json.dumps(config))
+    values = random_weights(BertConfig(**config), heads=())
+    values = {n: v for n, v in values.items() if not n.startswith("bert/pooler/")}
+    values = {architectures.to_tf1(n, architectures.ELECTRA): v for n, v in values.items()}
+    values["electra/embeddings/word_embeddings/adam_m"] = np.zeros([35, 8], np.float32)
+    others = ("generator/encoder/layer_0/output/dense/bias", "discriminator_predictions/dense/bias")
+    save(str(electra / "electra_tiny"), {**values, **dict.fromkeys(others, np.zeros(16))})
+    return path
+
+
+def test_an_albert_opens_as_it_is_published(data):
+    source = open_source(str(data / "albert"))
+    assert network_variables.check(source.config, source.shapes, "") == (
+        network_variables.MASKED_LM, network_variables.NEXT_SENTENCE,
+    )  # fmt: skip
+    assert source.config.num_hidden_groups == 1 and source.config.embedding_size == 8
+    assert source.vocab_file == str(data / "albert" / "30k-clean.model")
+    for name, value in random_weights(source.config).items():
+        np.testing.assert_array_equal(source.read(name), value)
+    assert source.left_out == ("global_step",)
+
+
+def test_an_electra_opens_as_it_is_published(data):
+    source = open_source(str(data / "electra"))
+    assert network_variables.check(source.config, source.shapes, "") == ()
+    assert (
+        "bert/pooler/dense/kernel" not in source.shapes
+        and source.architecture == architectures.ELECTRA
+    )
+    assert sorted(source.left_out) == [
+        "bert/embeddings/word_embeddings/adam_m",
+        "discriminator_predictions/dense/bias",
+        "generator/encoder/layer_0/output/dense/bias",
+    ]
+
+
+def flags_of(data, project, output_dir, **changes):
+    folder = data / project
+    vocab_file = {"albert": "30k-clean.model", "electra": "vocab.txt"}[project]
+    config = {"albert": "albert_config.json", "electra": "bert_config.json"}[project]
+    return classifier_flags(
+        data,
+        output_dir,
+        vocab_file=folder / vocab_file,
+        bert_config_file=folder / config,
+        init_checkpoint=folder,
+        max_seq_length=24,
+        log_every_secs=0,
+        **changes,
+    )
+
+
+def main(flags):
+    return run_classifier.main(["run_classifier.py", *flags, "--do_train", "--do_eval"])
+
+
+def test_an_albert_of_another_depth_is_refused(data):
+    """Shapes do not show how often shared weights are applied."""
+    source = open_source(str(data / "albert"))
+    init_checkpoint.check_config(source, source.config)
+    with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
+        deeper = dataclasses.replace(source.config, num_hidden_layers=6)
+        init_checkpoint.check_config(source, deeper)
+    # A network of one layer that is not shared has the same shapes.
+    alone = dataclasses.replace(source.config, num_hidden_layers=1, num_hidden_groups=None)
+    assert network_variables.encoder_shapes(alone) == network_variables.encoder_shapes(
+        source.config
+    )
+    with pytest.raises(ArgumentError, match="is of a network with num_hidden_layers=3, but the co"):
+        init_checkpoint.check_config(source, alone)
+
+
+def test_a_missing_pooler_is_new_for_an_electra_only(data):
+    source = open_source(str(data / "electra"))
+    shapes = network_variables.encoder_shapes(source.config)
+    rows = init_checkpoint.match(source, shapes)
+    assert [name for name, _, what in rows if what == "new"] == [
+        "bert/pooler/dense/kernel", "bert/pooler/dense/bias",
+    ]  # fmt: skip
+    with pytest.raises(ArgumentError, match=r"bert/pooler/dense/kernel: .* not in the checkpoint"):
+        init_checkpoint.match(dataclasses.replace(source, architecture=None), shapes)
+
+
+def test_rates_by_layer():
+    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
+    assert scale(f"{network_variables.MAPPING}/kernel") == scale("bert/embeddings/x") == 0.5**4
+    with pytest.raises(ArgumentError, match=r"^layerwise_lr_decay=0.5: the layers of the network "):
+        fine_tuning.layerwise_rate_scale(0.5, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inner_group_num": 2}, "inner_group_num=2, but the network supports 1 only, as all pub"),
+        ({"net_structure_type": 1}, "net_structure_type=1, but the network supports 0 only"),
+        ({"num_hidden_groups": 5}, "num_hidden_groups=5 is more than num_hidden_layers=4;"),
+        ({"num_hidden_groups": 0}, "num_hidden_groups=0 must be a positive integer"),
+        ({"embedding_size": "8"}, "embedding_size='8' must be a positive integer"),
+        ({"embedding_size": None, "num_hidden_group": 1}, "unknown key 'num_hidden_group'; did yo"),
+    ],
+)
+def test_networks_that_cannot_be_built(changes, message):
+    with pytest.raises(ValueError, match=f"^here: {message}"):
+        BertConfig.from_dict({**CONFIG.to_dict(), **changes}, "here")
+
+
+def test_a_configuration_of_bert_has_the_keys_of_bert():
+    keys = BertConfig(vocab_size=40).to_dict()
+    assert "embedding_size" not in keys and "num_hidden_groups" not in keys
+    assert BertConfig.from_dict(CONFIG.to_dict()) == CONFIG
+
+
+# Hugging Face's files; tests/interchange has what transformers wrote and computed
+
+
+def test_an_electra_of_transformers_with_its_discriminator(tmp_path):
+    def discriminator(tensors):
+        return {
+            **{f"electra.{name}": value for name, value in tensors.items()},
+            "discriminator_predictions.dense.weight": np.ones([16, 16], np.float32),
+        }
+
+    source = open_source(str(fixtures.changed(tmp_path, "hf_electra", discriminator)))
+    assert source.left_out == ("discriminator_predictions.dense.weight",)
+    assert source.architecture == architectures.ELECTRA and source.config.embedding_size == 8
+
+
+def test_a_classifier_of_electra_is_not_berts(tmp_path):
+    def classifier(tensors):
+        return {
+            **{f"electra.{name}": value for name, value in tensors.items()},
+            "classifier.dense.weight": np.ones([16, 16], np.float32),
+        }
+
+    folder = fixtures.changed(tmp_path, "hf_electra", classifier)
+    with pytest.raises(ValueError, match=r"unknown here: classifier.dense.weight. They are Elect"):
+        open_source(str(folder))
+    source = open_source(str(fixtures.DATA / "hf_electra"))
+    weights = {name: source.read(name) for name in source.shapes}
+    head = {"output_weights": np.ones([2, 16]), "output_bias": np.ones([2])}
+    message = "transformers does not have an ELECTRA with the heads output_weights in one model"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        weight_files.write(str(tmp_path), source, {**weights, **head}, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num=2, but the network"),
+        ({"model_type": "albert", "embedding_size": 4096}, "embedding_size and hidden_size are b"),
+        ({"model_type": "roberta"}, "model_type='roberta', but the network supports 'bert', 'al"),
+        ({"model_type": "electra", "layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05, but the"),
+    ],
+)
+def test_configurations_of_transformers_that_cannot_be_built(values, message):
+    with pytest.raises(ValueError, match=f"^here: {message}"):
+        config_json.config_of(values, "here")
+
+
+@pytest.mark.parametrize("embedding_size", [None, pytest.param(8, marks=pytest.mark.slow)])
+def test_an_electra_stays_one_in_both_formats(tmp_path, embedding_size):
+    """The base and the large ELECTRA have a BERT's sizes."""
+    config = bert_config(30, **{**TINY, "embedding_size": embedding_size}, hidden_act="gelu_erf")
+    config = BertConfig(**config)
+    values = random_weights(config, heads=())
+    values = {name: v for name, v in values.items() if not name.startswith("bert/pooler/")}
+    values = {architectures.to_tf1(n, architectures.ELECTRA): v for n, v in values.items()}
+    folder = tmp_path / "published"
+    folder.mkdir()
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(folder / "vocab.txt"))
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    save(str(folder / "electra_base"), values)
+    for source, target in (("published", "hf"), ("hf", "tf1"), ("tf1", "tf1_again")):
+        to = "hf" if target == "hf" else "tf1"
+        assert convert(["x", str(tmp_path / source), str(tmp_path / target), f"--to={to}"]) == 0
+        copy = open_source(str(tmp_path / target))
+        assert architectures.of(copy) == architectures.ELECTRA and copy.config == config
+        shapes = network_variables.encoder_shapes(config)
+        rows = init_checkpoint.match(copy, shapes)
+        assert [name for name, _, what in rows if what == "new"] == [
+            "bert/pooler/dense/kernel", "bert/pooler/dense/bias",
+        ]  # fmt: skip
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert written["architectures"] == ["ElectraModel"]
+    assert written["embedding_size"] == config.embedding_width()
+    stored = dict(tf.train.list_variables(str(tmp_path / "tf1_again" / "bert_model.ckpt")))
+    assert set(stored) == set(values)
+
+
+def test_the_other_gelu_is_refused_for_an_electra(data):
+    source = open_source(str(data / "electra"))
+    init_checkpoint.check_config(source, source.config)
+    config = dataclasses.replace(source.config, hidden_act="gelu")
+    with pytest.raises(ArgumentError, match='is an ELECTRA, whose hidden_act is "gelu_erf", but '):
+        init_checkpoint.check_config(dataclasses.replace(source, config=None), config)
+    with pytest.raises(ValueError, match='whose hidden_act is "gelu_erf"'):
+        dataclasses.replace(source, config=config).with_files(None, None)
+
+
+COMBINED = {"optimizer": "lamb", "micro_batch_size": 2, "recompute": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("project", ["albert", "electra"])
+def test_a_fine_tuning_on_both_runtimes(data, tmp_path, xla_runtime, project):
+    """LAMB, micro-batches and recomputed layers on two cores equal LAMB alone on one."""
+    assert main(flags_of(data, project, tmp_path / "one", optimizer="lamb")) == 0
+    cores = flags_of(data, project, tmp_path / "two", tpu_name="rehearse:2", **COMBINED)
+    assert main(cores) == 0
+    one, two = (
+        [without_timing(record) for record in metrics_of(tmp_path / name)]
+        for name in ("one", "two")
+    )
+    assert any("loss" in record for record in one)
+    for record, other in zip(one, two, strict=True):
+        assert other == pytest.approx(record, rel=1e-3, abs=1e-6)
+    check_run(tmp_path / "one", tmp_path, project)
+
+
+def check_run(run, tmp_path, project):
+    """Exports a run's network in every way that it has."""
+    target = str(tmp_path / "google")
+    assert convert(["interchange", str(run), target, "--to=tf1"]) == 0
+    source, copy = open_source(str(run)), open_source(target)
+    assert copy.config == source.config
+    for name in source.shapes:
+        np.testing.assert_array_equal(copy.read(name), source.read(name))
+    stored = tf.train.load_checkpoint(f"{target}/bert_model.ckpt").get_variable_to_shape_map()
+    names = {"albert": ALBERT_NAMES, "electra": ELECTRA_NAMES}[project]
+    assert {name for name in names if not name.startswith("cls/")} <= set(stored)
+    # transformers' ELECTRA has another classifier.
+    code = convert(["interchange", str(run), str(tmp_path / "hf")])
+    assert code == {"albert": 0, "electra": 2}[project]
+    if project == "albert":
+        assert (tmp_path / "hf" / "spiece.model").exists()
+        np.testing.assert_allclose(
+            Embedder(str(tmp_path / "hf"))(["w1 w2"]), Embedder(str(run))(["w1 w2"]), atol=1e-5
+        )

@@ -1,0 +1,301 @@
+"""Tagging from its command line: whole runs, on both runtimes, and what they leave behind."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tiny_run import (
+    bert_config,
+    reports_of,
+    steps_of,
+    tagging_flags,
+    variables_of,
+    words,
+    write_tagged,
+)
+
+import run_classifier
+from bert_estimator.serving import predictor as predictor_module
+from bert_estimator.serving.predictor import Predictor
+from bert_estimator.tokenization import SPECIAL_TOKENS, entities, train_sentencepiece, write_vocab
+from input_pipelines.tasks import tag_files
+
+COLUMNS = tag_files.Columns()
+TAGS = ("O", "B-LOW", "I-LOW")
+
+
+def main(flags):
+    """Runs the script in this process."""
+    return run_classifier.main(["run_classifier.py", *flags])
+
+
+def write_data(path):
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
+    config = bert_config(30, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    (path / "bert_config.json").write_text(json.dumps({**config, "initializer_range": 0.1}))
+    for name, number, seed in (("train", 64, 1), ("dev", 21, 2), ("test", 13, 3)):
+        write_tagged(path / f"{name}.conll", number, seed)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    write_data(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """Makes a run that trains until it tags well, evaluates on the way, predicts and exports."""
+    output_dir = tmp_path_factory.mktemp("tagging") / "run"
+    flags = tagging_flags(
+        data, output_dir, num_train_epochs=2, predict_file=data / "test.conll",
+        save_checkpoints_steps=16,
+    )  # fmt: skip
+    flags += ["--do_train", "--do_eval", "--do_predict", "--do_export", "--keep_best_checkpoint"]
+    assert main(flags) == 0
+    return output_dir
+
+
+def tags_of(path, number=None):
+    """Returns the tags in a column of a CoNLL file, sentence by sentence."""
+    sentences = tag_files.read_sentences(str(path), tag_files.Columns(tags=number), TAGS)
+    return [[TAGS[tag] for tag in sentence.tags] for sentence in sentences]
+
+
+def test_predictions_are_in_the_inputs_format(data, trained):
+    """Sentences have up to 19 words, windows up to 8."""
+    given = (data / "test.conll").read_text().splitlines()
+    found = (trained / "test_results.conll").read_text().splitlines()
+    assert [line.rpartition(" ")[0] if line else "" for line in found] == given
+    score = entities.scores(
+        tags_of(data / "test.conll"), tags_of(trained / "test_results.conll", 3)
+    )
+    assert score[2] > 0.6  # easy enough to tell a right order of the windows from a wrong order
+    results = dict(
+        line.split(" = ") for line in (trained / "eval_results.txt").read_text().splitlines()
+    )
+    names = {"entity_f1", "entity_precision", "entity_recall", "accuracy", "mean_loss"}
+    assert set(results) == {*names, "loss", "global_step"}
+    assert float(results["entity_f1"]) > 0.6 < float(results["accuracy"])
+
+
+def test_the_best_checkpoint_is_the_one_with_the_best_entities(trained):
+    best = json.loads((trained / "best" / "best.json").read_text())
+    values = {each["step"]: each["value"] for each in best["evaluations"]}
+    assert len(values) > 1
+    step = int(max(values, key=values.get))
+    found = next((trained / "best").glob("*.index")).name
+    assert found == f"model.ckpt-{step}.index"
+
+
+def test_the_predictor_tags_as_the_run_did(data, trained):
+    sentences = [
+        list(s.words) for s in tag_files.read_sentences(str(data / "test.conll"), COLUMNS, None)
+    ]
+    expected = tags_of(trained / "test_results.conll", 3)
+    for batch_size in (1, 32):
+        predictor = Predictor(str(trained), batch_size)
+        answers = predictor([" ".join(sentence) for sentence in sentences])
+        assert [answer["tags"] for answer in answers] == expected
+        assert [answer["words"] for answer in answers] == sentences
+        assert answers == predictor(sentences)
+    for answer in answers:
+        assert all(1 / 3 < p <= 1 for p in answer["probabilities"])
+        assert [
+            (e["type"], e["first"], e["first"] + len(e["words"])) for e in answer["entities"]
+        ] == entities.entities(answer["tags"])
+    assert predictor([]) == []
+    (nothing,) = predictor([""])
+    assert nothing == {"words": [], "tags": [], "probabilities": [], "entities": []}
+    found = predictor.predict([["w1", "w2"]])
+    assert found["logits"][0].shape == found["probabilities"][0].shape == (2, 3)
+    for wrong in (7, ["a", 7], ["a", ""], [["a"]]):
+        with pytest.raises(
+            ValueError, match=r"^texts\[0\] is .*; it must be a string or a list of"
+        ):
+            predictor([wrong])
+
+
+def test_the_exported_model_takes_strings_and_gives_words_with_tags(data, trained):
+    """The model needs TensorFlow alone, and ids go in by another signature."""
+    files = tag_files.read_sentences(str(data / "test.conll"), COLUMNS, None)
+    texts = [" ".join(sentence.words) for sentence in files]
+    texts += ["", "  w1\u3000W2,w3\tÄ\n", "\x01 w4 \u200b", "w5 " * 40, "w1w2w3w4w5w6w7w8w9 w1"]
+    predictor = Predictor(str(trained))
+    expected = predictor(texts)
+    signatures = tf.saved_model.load_v2(predictor.export_dir).signatures
+    assert sorted(signatures) == ["ids:windows", "serving_default", "windows"]
+    for part in (slice(None), slice(3, 4), slice(len(files), len(files) + 1)):
+        found = signatures["serving_default"](text_a=tf.constant(texts[part]))
+        found = {name: value.numpy() for name, value in found.items()}
+        most = max(len(answer["words"]) for answer in expected[part])
+        assert found["tags"].shape == found["words"].shape == (len(texts[part]), most)
+        assert found["probabilities"].shape == (*found["tags"].shape, 3)
+        assert [tuple(map(bytes.decode, row)) for row in found["labels"]] == [
+            TAGS for _ in texts[part]
+        ]
+        for row, answer in enumerate(expected[part]):
+            count = len(answer["words"])
+            for name in ("words", "tags"):
+                strings = [string.decode() for string in found[name][row]]
+                assert strings == answer[name] + [""] * (most - count)
+            probabilities = found["probabilities"][row].max(axis=-1)
+            np.testing.assert_allclose(probabilities[:count], answer["probabilities"], atol=1e-5)
+            assert not probabilities[count:].any()
+
+
+def test_training_and_evaluation_share_charts(trained):
+    tags = [
+        {
+            value.tag
+            for path in folder.glob("events.*")
+            for event in tf.train.summary_iterator(str(path))
+            for value in event.summary.value
+        }
+        for folder in (trained, trained / "eval")
+    ]
+    assert tags[0] & tags[1] == {"loss", "accuracy"}
+    assert {"learning_rate", "gradient_norm"} <= tags[0]
+    assert {"entity_f1", "mean_loss"} <= tags[1]
+
+
+def test_each_evaluation_shows_what_words_were_taken_for(trained):
+    """There is one at each checkpoint, and the best checkpoint's once more."""
+    best = json.loads((trained / "best" / "best.json").read_text())
+    found = reports_of(trained / "eval")
+    steps = [each["step"] for each in best["evaluations"]]
+    assert [step for step, _ in found[:-1]] == steps and found[-1][0] in steps
+    table = (trained / "eval_report.tsv").read_text().split("\n\n")[1]
+    cells = [line.split("\t")[1:] for line in table.split("\n")[1:]]
+    _, last = found[-1]
+    assert last["report/confusion"][1:, 1:].astype(str).tolist() == cells
+    matrix = np.array(cells, float)
+    results = (trained / "eval_results.txt").read_text()
+    accuracy = re.search(r"^accuracy = (.*)$", results, re.MULTILINE)[1]
+    assert np.trace(matrix) / matrix.sum() == pytest.approx(float(accuracy), abs=1e-6)
+    number = {last[f"precision_recall/{tag}"][:2, 0].sum() for tag in TAGS}
+    assert number == {matrix.sum()}
+
+
+def test_the_command_tags_lines(trained, tmp_path, capsys):
+    (tmp_path / "texts").write_text("w1 w2 w20\n\nw9\tw9\n")
+    assert predictor_module.main(["predictor", str(trained), str(tmp_path / "texts")]) == 1
+    first, empty, wrong = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["words"] == ["w1", "w2", "w20"] and len(first["tags"]) == 3
+    assert empty["words"] == []
+    assert wrong["error"].startswith("line 3: has 1 tabs")
+
+
+def test_a_resumed_run_is_the_whole_run(data, trained, tmp_path):
+    """What a killed process leaves is a whole run's directory with fewer checkpoints."""
+    before, end = steps_of(trained)[-2:]
+    assert 0 < before < end
+    parts = shutil.copytree(trained, tmp_path / "parts")
+    for path in parts.glob(f"model.ckpt-{end}.*"):
+        path.unlink()
+    (parts / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{before}"\n')
+    flags = {"eval_file": None, "num_train_epochs": 2, "save_checkpoints_steps": 16}
+    assert main(tagging_flags(data, parts, do_train=True, **flags)) == 0
+    assert steps_of(parts) == steps_of(trained)
+    expected, found = variables_of(trained, end), variables_of(parts, end)
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_two_cores_do_what_one_does(data, tmp_path, capsys):
+    found = {}
+    for name, cores in (("one", {}), ("two", {"tpu_name": "rehearse:2"})):
+        flags = tagging_flags(
+            data, tmp_path / name, num_train_epochs=0.6, predict_file=data / "test.conll", **cores
+        )
+        assert (
+            main([*flags, "--do_train", "--do_eval", "--do_predict", "--predict_batch_size=4"]) == 0
+        )
+        out = capsys.readouterr().out
+        scores = re.search(r"Evaluation at step (\d+): .*mean_loss ([\d.]+)", out)
+        found[name] = (
+            scores[1],
+            float(scores[2]),
+            (tmp_path / name / "test_results.conll").read_text(),
+        )
+    assert found["one"][0] == found["two"][0]
+    assert found["one"][1] == pytest.approx(found["two"][1], abs=2e-4)
+    assert found["one"][2] == found["two"][2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "casing"),
+    [
+        ("sentencepiece", "cased"),
+        pytest.param("sentencepiece", "uncased", marks=pytest.mark.slow),
+        pytest.param("wordpiece", "cased", marks=pytest.mark.slow),
+        pytest.param("wordpiece", "uncased", marks=pytest.mark.slow),
+    ],
+)
+def test_every_tokenizer_and_casing(tmp_path, kind, casing):
+    """JSONL comes in and goes out; these classes of words are not entities."""
+    vocabulary = [*words(20), *(word.upper() for word in words(20))]
+    rows = [
+        {"tokens": [w, "!", w.upper()], "ner_tags": ["NOUN", "PUNCT", "NAME"], "id": number}
+        for number, w in enumerate(words(16))
+    ]
+    for name in ("train", "dev", "test"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    vocab_file = tmp_path / ("vocab.txt" if kind == "wordpiece" else "vocab.model")
+    size = 60
+    if kind == "wordpiece":
+        pieces = vocabulary if casing == "cased" else words(20)
+        write_vocab([*SPECIAL_TOKENS, *pieces, "!"], str(vocab_file))
+    else:
+        texts = [" ".join(row["tokens"]) for row in rows] * 5
+        train_sentencepiece(texts, str(vocab_file), 22, do_lower_case=casing == "uncased")
+    (tmp_path / "bert_config.json").write_text(json.dumps({**bert_config(0), "vocab_size": size}))
+    flags = tagging_flags(
+        tmp_path, tmp_path / "run", num_train_epochs=0.5, vocab_file=vocab_file,
+        do_lower_case=casing == "uncased",
+        **{f"{key}_file": tmp_path / f"{name}.jsonl"
+           for key, name in (("train", "train"), ("eval", "dev"), ("predict", "test"))},
+    )  # fmt: skip
+    assert main([*flags, "--do_train", "--do_eval", "--do_predict", "--do_export"]) == 0
+    lines = (tmp_path / "run" / "test_results.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    predicted = [row.pop("predicted_tags") for row in found]
+    assert found == rows
+    answers = Predictor(str(tmp_path / "run"))([row["tokens"] for row in rows])
+    assert [answer["tags"] for answer in answers] == predicted
+    assert "entities" not in answers[0]
+    results = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert "macro_f1 = " in results and "entity_f1" not in results
+
+
+def test_weights_of_other_tags_are_refused(data, trained, tmp_path, capsys):
+    """The files have as many tags as the network, with other names."""
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    for path in other.glob("*.conll"):
+        path.write_text(path.read_text().replace("LOW", "ZED"))
+    changes = {"predict_file": other / "test.conll", "init_checkpoint": trained / "model.ckpt-16"}
+    flags = tagging_flags(other, tmp_path / "run", **changes)
+    assert main([*flags, "--do_predict", "--do_export"]) == 2
+    error = capsys.readouterr().err
+    assert f'{other}/train.conll: has the labels ["O", "B-ZED", "I-ZED"], but ' in error
+    assert ' has learned ["O", "B-LOW", "I-LOW"]. ' in error
+    assert not (tmp_path / "run" / "task.json").exists()
+
+
+def test_a_file_of_words_alone_is_tagged(data, trained, tmp_path):
+    """Although --label_column is the column of the other files."""
+    words_alone = tmp_path / "words.conll"
+    lines = (data / "test.conll").read_text().splitlines()
+    words_alone.write_text("".join(line.partition(" ")[0] + "\n" for line in lines))
+    changes = {"predict_file": words_alone, "init_checkpoint": trained / "model.ckpt-16"}
+    flags = tagging_flags(data, tmp_path / "run", label_column=3, **changes)
+    assert main([*flags, "--do_predict"]) == 0
+    tags = tags_of(tmp_path / "run" / "test_results.conll", 1)
+    assert [len(sentence) for sentence in tags] == [len(s) for s in tags_of(data / "test.conll")]

@@ -1,0 +1,115 @@
+"""Tests that a model_fn of a TF1 script can use layers and losses of the tf_keras package."""
+
+import importlib.util
+import os
+import sys
+
+import forked
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+
+def model_fn(features, labels, mode, params):
+    hidden = tf.keras.layers.Dense(4, activation=tf.keras.activations.tanh, name="hidden")
+    drop = tf.keras.layers.Dropout(0.5)
+    output = tf.layers.Dense(1, name="output")
+    x = drop(hidden(features), training=mode == tf.estimator.ModeKeys.TRAIN)
+    loss = tf.losses.mean_squared_error(labels, output(x))
+    optimizer = tf.contrib.tpu.CrossShardOptimizer(tf.train.AdamOptimizer(0.05))
+    return tf.contrib.tpu.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss, tf.train.get_global_step()))
+
+def input_fn(params):
+    features = tf.constant([[1.0, 2.0], [3.0, 4.0], [0.5, 0.0], [1.0, 1.0]])
+    data = tf.data.Dataset.from_tensors((features, tf.reduce_sum(features, 1, keepdims=True)))
+    return data.repeat()
+
+estimator = tf.contrib.tpu.TPUEstimator(
+    model_fn,
+    config=tf.contrib.tpu.RunConfig(model_dir=sys.argv[1], tf_random_seed=1),
+    use_tpu=False, train_batch_size=4, eval_batch_size=4)
+estimator.train(input_fn, steps=1)
+before = estimator.evaluate(input_fn, steps=1)["loss"]
+estimator.train(input_fn, steps=100)
+assert estimator.evaluate(input_fn, steps=1)["loss"] < 0.5 * before
+print(sorted(name for name in estimator.get_variable_names() if "Adam" not in name))
+"""
+
+
+def run(tmp_path, text, *runner):
+    """Runs a script by the legacy runner, or by other arguments of Python that start the runner."""
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    runner = runner or ("-m", "bert_estimator.legacy")
+    return forked.run(
+        [sys.executable, *runner, str(script), str(tmp_path / "model")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+def test_keras_layers_train_under_their_names_of_tensorflow_1(tmp_path):
+    done = run(tmp_path, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    names = "['beta1_power', 'beta2_power', 'global_step', 'hidden/bias', 'hidden/kernel', "
+    assert done.stdout.splitlines()[-1] == names + "'output/bias', 'output/kernel']"
+
+
+SEEDS = """
+import tensorflow as tf
+
+model = tf.keras.Sequential([tf.keras.layers.Dropout(0.2, seed=4, input_shape=(8,))])
+model(tf.ones([2, 8]), training=True)
+graph = tf.get_default_graph()
+print([op.get_attr("seed2") for op in graph.get_operations() if op.type == "RandomUniform"])
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="needs tf_keras")
+def test_a_layer_with_a_seed_has_it_in_every_call(tmp_path):
+    done = run(tmp_path, SEEDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[4, 4]"
+
+
+WITHOUT = """
+import tensorflow as tf
+from tensorflow.python.layers import base, normalization
+
+x = tf.layers.dense(tf.zeros([2, 3]), 4)
+x = tf.layers.batch_normalization(x, training=True)
+x, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(3), x[:, None], dtype=tf.float32)
+tf.contrib.slim.conv2d(x[:, :, None], 2, 1, normalizer_fn=tf.contrib.slim.batch_norm)
+print([v.op.name for v in tf.trainable_variables()])
+assert isinstance(tf.layers.Dense(2), base.Layer) and tf.layers.Layer is base.Layer
+assert normalization.BatchNormalization is tf.layers.BatchNormalization
+try:
+    tf.keras.layers
+except ImportError as error:
+    print(error)
+"""
+
+WITHOUT_TF_KERAS = """
+import runpy, sys
+assert 'tf_keras' not in sys.modules
+sys.modules['tf_keras'] = None  # with this entry Python does not find the package
+runpy.run_module('bert_estimator.legacy', run_name='__main__', alter_sys=True)
+"""
+
+
+def test_without_tf_keras_layers_remain_and_the_error_says_what_to_install(tmp_path):
+    done = run(tmp_path, WITHOUT, "-c", WITHOUT_TF_KERAS)
+    assert done.returncode == 0, done.stderr
+    names, error = done.stdout.splitlines()
+    assert names == (
+        "['dense/kernel', 'dense/bias', 'batch_normalization/gamma', 'batch_normalization/beta', "
+        "'rnn/gru_cell/gates/kernel', 'rnn/gru_cell/gates/bias', 'rnn/gru_cell/candidate/kernel', "
+        "'rnn/gru_cell/candidate/bias', 'Conv/weights', 'Conv/BatchNorm/beta']"
+    )
+    assert "needs the tf_keras package: pip install 'bert-estimator[legacy]'" in error

@@ -1,0 +1,257 @@
+"""The fine-tuning model_fn: losses, normalisation, class weights, precision; against numpy."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.bert_config import BertConfig
+from bert_estimator.model_fns import classification, fine_tuning, update
+from bert_estimator.tpu.replicas.replica import Replica
+
+B, F = 4, 6
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=1,  # building the graph takes most of the time
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=F,
+    hidden_act="relu",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.3,
+)
+GENERATOR = np.random.default_rng(1)
+LABELS = {
+    "classification": np.array([0, 2, 1, 2], np.int32),
+    "multi_label": np.array([[0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 1]], np.int32),
+    "regression": np.array([0.5, -2.0, 3.0, 1.0], np.float32),
+}
+METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1",),
+    "regression": ("pearson",),
+}
+REAL = np.array([1, 1, 1, 0], np.int32)
+
+
+def make_features(kind, rows=slice(None)):
+    ids = np.random.default_rng(2).integers(1, 20, [B, F]).astype(np.int32)
+    return {
+        "input_ids": ids[rows],
+        "input_mask": np.ones([B, F], np.int32)[rows],
+        "segment_ids": (np.arange(F) > 2).astype(np.int32) * np.ones([B, 1], np.int32)[rows],
+        "is_real_example": REAL[rows],
+        "label_ids": LABELS[kind][rows],
+    }
+
+
+def head_of(kind, **options):
+    num_labels = 1 if kind == "regression" else 3
+    return classification.Head(kind, num_labels, METRICS[kind], **options)
+
+
+def build(kind, mode, rule=None, head=None, rows=slice(None), **options):
+    """Builds the model in the current graph; returns (spec, features)."""
+    tf.set_random_seed(3)
+    features = {n: tf.constant(v) for n, v in make_features(kind, rows).items()}
+    network = fine_tuning.Network(CONFIG, **options)
+    model_fn = classification.model_fn_builder(network, head or head_of(kind), rule)
+    return model_fn(features, None, mode, {}), features
+
+
+def numpy_losses(kind, logits, labels):
+    logits = logits.astype(np.float64)
+    if kind == "classification":
+        log_sums = np.log(np.exp(logits).sum(axis=1))
+        return log_sums - logits[np.arange(len(labels)), labels]
+    if kind == "multi_label":
+        signs = 2 * labels - 1
+        return np.log1p(np.exp(-signs * logits)).mean(axis=1)
+    return (logits[:, 0] - labels) ** 2
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_evaluation(kind):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        metric_fn, tensors = spec.eval_metrics
+        metrics = metric_fn(**tensors)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
+        found = session.run({name: metric[0] for name, metric in metrics.items()})
+    losses = numpy_losses(kind, values["logits"], LABELS[kind])
+    np.testing.assert_allclose(values["losses"], losses, rtol=1e-5)
+    assert loss == pytest.approx(losses[:3].mean(), rel=1e-5)
+    assert found["mean_loss"] == pytest.approx(losses[:3].mean(), rel=1e-5)
+    assert set(found) == {*METRICS[kind], "mean_loss"}
+    if kind == "classification":
+        predictions = values["logits"][:3].argmax(axis=1)
+        assert found["accuracy"] == pytest.approx(np.mean(predictions == LABELS[kind][:3]))
+
+
+def test_an_evaluation_keeps_the_confusion_matrix_once():
+    head = classification.Head("classification", 3, METRICS["classification"], reports=True)
+    with tf.Graph().as_default():
+        tensors = tf.zeros([4, 3]), tf.zeros([4], tf.int32), tf.zeros([4]), tf.ones([4])
+        found = head._metric_fn(*tensors)
+        assert {"accuracy", "confusion"} <= set(found)
+        assert [v.shape.as_list() for v in tf.local_variables()].count([3, 3]) == 1
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_predictions(kind):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.PREDICT)
+        session.run(tf.global_variables_initializer())
+        found = session.run(spec.predictions)
+    logits = found["logits"].astype(np.float64)
+    if kind == "classification":
+        expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-5)
+    elif kind == "multi_label":
+        np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits)), rtol=1e-5)
+    else:
+        assert set(found) == {"logits"} and logits.shape == (B, 1)
+
+
+def train_once(kind, **options):
+    """Runs one training step; returns (loss, report, weights after it). Equal runs run once."""
+    if not options:
+        return _trained(kind, classification._DROPOUT)
+    return _train_once(kind, **options)
+
+
+@functools.cache
+def _trained(kind, head_dropout):
+    return _train_once(kind)
+
+
+def _train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
+    rule = update.UpdateRule(
+        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        if replica is not None:
+            with replica.entered():
+                spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        else:
+            spec, _ = build(kind, tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        session.run(tf.global_variables_initializer())
+        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
+        weights = session.run({v.op.name: v for v in tf.trainable_variables()})
+    return loss, report, weights
+
+
+@pytest.fixture
+def no_head_dropout(monkeypatch):
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_training_reports_the_loss_of_evaluation_and_lowers_it(kind, no_head_dropout):
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build(kind, tpu.ModeKeys.EVAL)
+        session.run(tf.global_variables_initializer())
+        expected = session.run(spec.loss)
+        loss, report, weights = train_once(kind)
+        assert loss == pytest.approx(expected, rel=1e-5)
+        for variable in tf.trainable_variables():
+            variable.load(weights[variable.op.name], session)
+        assert session.run(spec.loss) < expected
+    assert ("accuracy" in report) == (kind == "classification")
+    assert {"output_weights", "output_bias"} <= set(weights)
+    assert weights["output_weights"].shape == (1 if kind == "regression" else 3, 8)
+
+
+@pytest.mark.parametrize("option", ["recompute", "use_one_hot_embeddings"])
+def test_what_saves_memory_or_time_changes_no_number(option):
+    loss, report, weights = train_once("classification")
+    other_loss, other_report, other_weights = train_once("classification", **{option: True})
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-5)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_micro_batches_equal_the_batch(kind):
+    loss, report, weights = train_once(kind)
+    other_loss, other_report, other_weights = train_once(kind, micro_batch_size=2)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_normaliser_counts_the_global_batch(no_head_dropout):
+    """There are two cores with two rows each; a row of the second core only pads the batch."""
+    # What the other core adds to the number of examples is 1, to the losses a known number.
+    _, _, other = train_once("classification")
+    assert other
+    sums = iter([1.0])
+
+    def cross_replica_sum(tensor):
+        return tensor + tf.constant(next(sums, 0.0), tensor.dtype)
+
+    halved, _, _ = train_once(
+        "classification", rows=slice(0, 2), replica=Replica(2, 0, cross_replica_sum)
+    )
+    alone, _, _ = train_once("classification", rows=slice(0, 2))
+    assert halved == pytest.approx(alone * 2 / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("factors", [(1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])
+def test_class_weights_are_those_of_a_weighted_mean(no_head_dropout, factors):
+    head = head_of("classification", class_weights=factors)
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head)
+        session.run(tf.global_variables_initializer())
+        loss, values = session.run([spec.loss, spec.eval_metrics[1]])
+    weights = np.array(factors)[LABELS["classification"]] * REAL
+    losses = numpy_losses("classification", values["logits"], LABELS["classification"])
+    expected = (losses * weights).sum() / weights.sum()
+    assert loss == pytest.approx(expected, rel=1e-5)
+    trained, _, _ = train_once("classification", head=head)
+    assert trained == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_whose_labels_have_no_weight_has_no_loss():
+    head = head_of("classification", class_weights=(1.0, 0.0, 0.0))
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec, _ = build("classification", tpu.ModeKeys.EVAL, head=head, rows=slice(1, 2))
+        session.run(tf.global_variables_initializer())
+        assert session.run(spec.loss) == 0.0
+    loss, report, weights = train_once("classification", head=head, rows=slice(1, 2))
+    assert loss == report["gradient_norm"] == 0.0
+    assert all(np.isfinite(value).all() for value in weights.values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_border_of_precision(precision):
+    rule = update.UpdateRule("lamb", 0.01, 10, 0)
+    with tf.Graph().as_default() as graph:
+        spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision=precision)
+        assert spec.loss.dtype == tf.float32
+        assert {v.dtype.base_dtype for v in tf.trainable_variables()} == {tf.float32}
+        products = [op for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")]
+        found = {op.outputs[0].dtype.name for op in products}
+        assert found == {precision}
+
+
+def test_dropout_is_on_in_training_alone():
+    with_seed_0, _, _ = train_once("classification")
+    losses = [train_once("classification", random_seed=1)[0] for _ in range(2)]
+    assert losses[0] == losses[1] != with_seed_0
+
+
+def test_layerwise_decay_is_electras():
+    scale = fine_tuning.layerwise_rate_scale(0.5, 2)
+    assert scale("bert/embeddings/word_embeddings") == 0.5**4
+    assert scale("bert/encoder/layer_0/output/dense/kernel") == 0.5**3
+    assert scale("bert/encoder/layer_1/attention/self/query/bias") == 0.5**2
+    assert scale("bert/pooler/dense/kernel") == scale("output_weights") == 1.0
+    assert fine_tuning.layerwise_rate_scale(1.0, 2) is None

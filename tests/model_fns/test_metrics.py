@@ -1,0 +1,113 @@
+"""Compares streaming metrics, in batches with padding, with scikit-learn and scipy."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.model_fns import metrics
+
+BATCH = 7
+GENERATOR = np.random.default_rng(5)
+
+
+def streamed(name, label_ids, logits):
+    """Streams examples through a metric in batches; weights of 0 pad the last batch."""
+    num_examples = len(label_ids)
+    padding = -num_examples % BATCH
+    label_ids, logits = (
+        np.concatenate([x, np.ones((padding, *x.shape[1:]), x.dtype)]) for x in (label_ids, logits)
+    )
+    weights = np.arange(num_examples + padding) < num_examples
+    with tf.Graph().as_default(), tf.Session() as session:
+        holders = [
+            tf.placeholder(tf.as_dtype(label_ids.dtype), [BATCH, *label_ids.shape[1:]]),
+            tf.placeholder(tf.float32, [BATCH, *logits.shape[1:]]),
+            tf.placeholder(tf.float32, [BATCH]),
+        ]
+        value, update = metrics.METRICS[name](metrics.Examples(*holders))
+        session.run(tf.local_variables_initializer())
+        for first in range(0, num_examples + padding, BATCH):
+            rows = slice(first, first + BATCH)
+            batch = label_ids[rows], logits[rows], weights[rows]
+            session.run(update, dict(zip(holders, batch, strict=True)))
+        return session.run(value)
+
+
+def examples(num_labels, number=100):
+    """Returns labels, and logits that are correlated with them."""
+    label_ids = GENERATOR.integers(num_labels, size=number).astype(np.int32)
+    logits = GENERATOR.normal(size=(number, num_labels)) + np.eye(num_labels)[label_ids]
+    return label_ids, logits.astype(np.float32)
+
+
+ORACLES = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    "f1": sklearn.metrics.f1_score,
+    "macro_f1": lambda y, p: sklearn.metrics.f1_score(y, p, average="macro"),
+    "matthews": sklearn.metrics.matthews_corrcoef,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "num_labels"), [*((name, 2) for name in ORACLES), ("macro_f1", 4), ("matthews", 4)]
+)
+def test_classification(name, num_labels):
+    label_ids, logits = examples(num_labels)
+    expected = ORACLES[name](label_ids, logits.argmax(axis=1))
+    assert streamed(name, label_ids, logits) == pytest.approx(expected, abs=1e-6)
+    assert 0.1 < expected < 0.9
+
+
+@pytest.mark.parametrize("name", ["f1", "macro_f1", "matthews"])
+def test_what_is_undefined_is_zero(name):
+    label_ids = np.zeros(10, np.int32)
+    expected = {"macro_f1": 1.0}.get(name, 0.0)  # of the one label that occurs
+    assert streamed(name, label_ids, np.tile(np.float32([1, 0]), (10, 1))) == expected
+
+
+def test_labels_that_neither_occur_nor_are_predicted_do_not_count():
+    label_ids = np.array([0, 1, 3, 3], np.int32)
+    logits = np.eye(5, dtype=np.float32)[[0, 2, 3, 0]]
+    expected = ORACLES["macro_f1"](label_ids, logits.argmax(axis=1))
+    assert streamed("macro_f1", label_ids, logits) == pytest.approx(expected, abs=1e-6)
+    assert expected == pytest.approx((2 / 3 + 0 + 0 + 2 / 3) / 4)
+
+
+def test_multi_label():
+    label_ids = GENERATOR.integers(2, size=(50, 3)).astype(np.int32)
+    logits = (GENERATOR.normal(size=(50, 3)) + 2 * label_ids - 1).astype(np.float32)
+    predictions = (logits > 0).astype(np.int32)
+    found = streamed("micro_f1", label_ids, logits)
+    expected = sklearn.metrics.f1_score(label_ids, predictions, average="micro")
+    assert found == pytest.approx(expected, abs=1e-6)
+    found = streamed("exact_match", label_ids, logits)
+    expected = sklearn.metrics.accuracy_score(label_ids, predictions)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("with_ties", [False, True])
+def test_correlations(with_ties):
+    labels = GENERATOR.uniform(0, 5, size=60).astype(np.float32)
+    logits = (labels + GENERATOR.normal(size=60)).astype(np.float32)[:, np.newaxis]
+    if with_ties:
+        labels, logits = np.round(labels), np.round(logits)
+    for name, oracle in (("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)):
+        expected = oracle(labels, logits[:, 0]).statistic
+        assert streamed(name, labels, logits) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_correlation_with_a_constant_is_not_a_number():
+    labels = np.arange(10, dtype=np.float32)
+    for name in ("pearson", "spearman"):
+        assert np.isnan(streamed(name, labels, np.ones((10, 1), np.float32)))
+
+
+def test_a_million_examples_are_counted_exactly():
+    """The total is float64; float32 counts would stop at 2^24."""
+    with tf.Graph().as_default():
+        examples = metrics.Examples(tf.constant([1]), tf.constant([[0.0, 1.0]]), tf.constant([1.0]))
+        metrics.accuracy(examples)
+        (variable,) = tf.local_variables()
+        assert variable.dtype.base_dtype == tf.float64

@@ -1,0 +1,179 @@
+"""The head that labels words: loss, normalisation, weights, and entities joined over windows."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import tpu
+from bert_estimator.model_fns import classification, fine_tuning, tagging, update
+from bert_estimator.tokenization import entities
+from bert_estimator.tpu.replicas.replica import Replica
+from tests.model_fns.test_classification import CONFIG, B, F
+
+LABELS = ("O", "B-X", "I-X")
+GENERATOR = np.random.default_rng(5)
+FEATURES = {
+    "input_ids": GENERATOR.integers(1, 20, [B, F]).astype(np.int32),
+    "input_mask": np.ones([B, F], np.int32),
+    "segment_ids": np.zeros([B, F], np.int32),
+    "label_mask": np.array([[0, 1, 1, 0, 1, 0]] * 3 + [[0, 1, 1, 1, 1, 0]], np.int32),
+    "label_ids": np.array([[0, 1, 2, 0, 2, 0]] * 2 + [[0, 2, 0, 0, 1, 0]] * 2, np.int32),
+    "continues_sentence": np.array([0, 1, 0, 0], np.int32),
+    "is_real_example": np.array([1, 1, 1, 0], np.int32),
+}
+WEIGHTS = (FEATURES["label_mask"] * FEATURES["is_real_example"][:, None]).astype(np.float64)
+
+
+def head_of(metrics=(*tagging.ENTITY_METRICS, "accuracy", "macro_f1"), **options):
+    return tagging.TaggingHead("tagging", 3, metrics, labels=LABELS, **options)
+
+
+def build(mode, rule=None, head=None, rows=slice(None), **options):
+    tf.set_random_seed(3)
+    features = {name: tf.constant(value[rows]) for name, value in FEATURES.items()}
+    network = fine_tuning.Network(CONFIG, **options)
+    model_fn = classification.model_fn_builder(network, head or head_of(), rule)
+    return model_fn(features, None, mode, {})
+
+
+def evaluate(head=None):
+    """Returns (loss of the spec, the tensors of the metrics, the metrics)."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec = build(tpu.ModeKeys.EVAL, head=head)
+        metric_fn, tensors = spec.eval_metrics
+        metrics = metric_fn(**tensors)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        loss, values, _ = session.run([spec.loss, tensors, [m[1] for m in metrics.values()]])
+        return loss, values, session.run({name: metric[0] for name, metric in metrics.items()})
+
+
+def numpy_losses(logits):
+    logits = logits.astype(np.float64)
+    chosen = np.take_along_axis(logits, FEATURES["label_ids"][..., None], -1)[..., 0]
+    return np.log(np.exp(logits).sum(axis=-1)) - chosen
+
+
+def test_evaluation():
+    loss, values, found = evaluate()
+    losses = numpy_losses(values["logits"])
+    assert values["logits"].shape == (B, F, 3)
+    mean = (losses * WEIGHTS).sum() / WEIGHTS.sum()
+    assert loss == pytest.approx(mean, rel=1e-5)
+    assert found["mean_loss"] == pytest.approx(mean, rel=1e-5)
+    guesses = values["logits"].argmax(axis=-1)
+    right = guesses == FEATURES["label_ids"]
+    assert found["accuracy"] == pytest.approx((right * WEIGHTS).sum() / WEIGHTS.sum())
+    assert list(found) == [*tagging.ENTITY_METRICS, "accuracy", "macro_f1", "mean_loss"]
+    # Rows 0 and 1 are one sentence, and row 3 only pads.
+    sentences = [
+        [
+            [LABELS[label] for row in rows for label in tags[row][FEATURES["label_mask"][row] > 0]]
+            for rows in ((0, 1), (2,))
+        ]
+        for tags in (FEATURES["label_ids"], guesses)
+    ]
+    precision, recall, f1 = entities.scores(*sentences)
+    names = ("entity_f1", "entity_precision", "entity_recall")
+    assert [found[name] for name in names] == pytest.approx([f1, precision, recall])
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8])
+def test_scores_do_not_depend_on_the_batch(batch):
+    """A sentence of 7 words has windows of 3; its entity of words 2 to 4 spans two windows."""
+    labels = np.array([[0, 1, 2], [2, 0, 1], [1, 9, 9], [1, 2, 9], [0, 0, 0]], np.int32)
+    guesses = np.array([[0, 1, 2], [2, 0, 0], [1, 9, 9], [1, 1, 9], [0, 1, 2]], np.int32)
+    mask = np.float32(labels < 9)
+    columns = [labels % 9, guesses % 9, mask, np.array([0, 1, 1, 0, 0], np.int32)]
+    # Labelled are [1, 4), [5, 6), [6, 7) of the first sentence and [0, 2) of the second.
+    expected = {"entity_precision": 2 / 5, "entity_recall": 2 / 4, "entity_f1": 4 / 9}
+    with tf.Graph().as_default(), tf.Session() as session:
+        feeds = [tf.placeholder(tf.as_dtype(c.dtype), [None, *c.shape[1:]]) for c in columns]
+        metrics = tagging.entity_metrics(LABELS, *feeds)
+        session.run(tf.local_variables_initializer())
+        for first in range(0, 5, batch):
+            rows = {p: c[first : first + batch] for p, c in zip(feeds, columns, strict=True)}
+            session.run({update_op for _, update_op in metrics.values()}.pop(), rows)
+        found = session.run({name: value for name, (value, _) in metrics.items()})
+    assert found == pytest.approx(expected)
+
+
+def test_metrics_of_nothing_are_0():
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.zeros([2, 3], tf.int32)
+        metrics = tagging.entity_metrics(
+            LABELS, ids, ids, tf.zeros([2, 3]), tf.zeros([2], tf.int32)
+        )
+        session.run(tf.local_variables_initializer())
+        session.run([update_op for _, update_op in metrics.values()])
+        assert set(session.run([value for value, _ in metrics.values()])) == {0.0}
+
+
+def test_predictions():
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec = build(tpu.ModeKeys.PREDICT)
+        session.run(tf.global_variables_initializer())
+        found = session.run(spec.predictions)
+    assert found["logits"].shape == (B, F, 3)
+    exponentials = np.exp(found["logits"].astype(np.float64))
+    expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-5)
+
+
+def train_once(rows=slice(None), replica=None, micro_batch_size=None, **options):
+    """Runs one training step; returns (loss, report, weights before it, weights after it)."""
+    rule = update.UpdateRule(
+        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        if replica is not None:
+            with replica.entered():
+                spec = build(tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        else:
+            spec = build(tpu.ModeKeys.TRAIN, rule, rows=rows, **options)
+        session.run(tf.global_variables_initializer())
+        variables = {v.op.name: v for v in tf.trainable_variables()}
+        before = session.run(variables)
+        loss, report, _ = session.run([spec.loss, spec.host_call[1], spec.train_op])
+        return loss, report, before, session.run(variables)
+
+
+@pytest.fixture
+def no_head_dropout(monkeypatch):
+    monkeypatch.setattr(classification, "_DROPOUT", 0.0)
+
+
+@pytest.mark.parametrize("factors", [None, (1.0, 2.0, 5.0), (0.1, 0.05, 0.2)])
+def test_training_reports_the_loss_of_evaluation(no_head_dropout, factors):
+    head = head_of(class_weights=factors)
+    expected, values, _ = evaluate(head)
+    weights = WEIGHTS * np.array(factors or (1.0,) * 3)[FEATURES["label_ids"]]
+    by_hand = (numpy_losses(values["logits"]) * weights).sum() / weights.sum()
+    assert expected == pytest.approx(by_hand, rel=1e-5)
+    loss, report, before, after = train_once(head=head)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert 0 <= report["accuracy"][0] <= 1
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    # The pooler is not used, and nothing decays it; the rest is trained.
+    assert set(before) - changed == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
+
+
+def test_micro_batches_equal_the_batch():
+    loss, report, _, weights = train_once()
+    other_loss, other_report, _, other_weights = train_once(micro_batch_size=2)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    assert other_report["gradient_norm"] == pytest.approx(report["gradient_norm"], rel=1e-4)
+    for name, value in weights.items():
+        np.testing.assert_allclose(other_weights[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_normaliser_counts_the_words_of_the_global_batch(no_head_dropout):
+    """Two cores have two rows each; the second core has 3 words, and this core has 6."""
+    sums = iter([3.0])
+
+    def cross_replica_sum(tensor):
+        return tensor + tf.constant(next(sums, 0.0), tensor.dtype)
+
+    rows = slice(0, 2)
+    shared, _, _, _ = train_once(rows, Replica(2, 0, cross_replica_sum))
+    alone, _, _, _ = train_once(rows)
+    assert shared == pytest.approx(alone * 6 / 9, rel=1e-5)

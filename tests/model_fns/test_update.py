@@ -1,0 +1,125 @@
+"""Compares updates with numpy: sums over cores, the report, rates by variable."""
+
+import json
+
+import numpy as np
+import optimizer_steps
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.model_fns import update
+from bert_estimator.tpu.replicas.replica import Replica
+
+FEATURES = np.array([[1.0], [2.0], [4.0]], np.float32)
+
+
+def make_loss_fn(_):
+    def loss_fn(features, first_row):
+        del first_row
+        with tf.variable_scope("net", use_resource=True):
+            a = tf.get_variable("a", [1], tf.float32, initializer=tf.zeros_initializer())
+            b = tf.get_variable("b", [1], tf.float32, initializer=tf.zeros_initializer())
+            tf.get_variable("unused", [1], tf.float32, initializer=tf.ones_initializer())
+        loss = tf.reduce_sum(features["x"] * 0.01 * (a + b)) / 3.0
+        return loss, {"rows": tf.reduce_sum(tf.ones_like(features["x"]))}
+
+    return loss_fn
+
+
+def run_update(steps=2, **options):
+    """Returns (variables by name, the report of the last step)."""
+    rule = update.UpdateRule(
+        "adamw", 0.1, 10, 0, optimizer_options={"weight_decay_rate": 0.0}, summary_dir="x",
+        **options,
+    )  # fmt: skip
+    with tf.Graph().as_default(), tf.Session() as session:
+        spec = rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
+        report = spec.host_call[1]
+        session.run(tf.global_variables_initializer())
+        for _ in range(steps):
+            reported, _ = session.run([report, spec.train_op])
+        names = [v.op.name for v in tf.trainable_variables()]
+        values = session.run(tf.trainable_variables())
+    return dict(zip(names, values, strict=True)), reported
+
+
+def test_a_report_is_of_its_own_step():
+    values, report = run_update()
+    assert report["global_step"] == [2]
+    np.testing.assert_allclose(report["learning_rate"], [0.1 * 9 / 10])
+    np.testing.assert_allclose(report["gradient_norm"], [np.sqrt(2) * 0.07 / 3], rtol=1e-6)
+    np.testing.assert_array_equal(report["rows"], [3])
+    assert values["net/unused"] == [1.0]
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 1])
+def test_what_is_reported_is_computed_before_the_update(micro_batch_size):
+    rule = update.UpdateRule("lamb", 0.1, 10, 0, micro_batch_size=micro_batch_size, summary_dir="x")
+    with tf.Graph().as_default() as graph:
+        spec = rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
+        report = spec.host_call[1]
+        reported = {report[name].op.inputs[0].op.name for name in ("loss", "rows")}
+        assigns = [
+            operation
+            for operation in graph.get_operations()
+            if operation.type.startswith("Assign") and operation.name.startswith("LAMBOptimizer")
+        ]
+        assert len(assigns) == 7  # two variables with two slots each, and the global step
+        for assign in assigns:
+            assert reported <= optimizer_steps.ancestors(assign)
+
+
+def test_micro_batches_and_one_batch_are_the_same():
+    whole, whole_report = run_update()
+    parts, report = run_update(micro_batch_size=1)
+    for name, value in whole.items():
+        np.testing.assert_allclose(parts[name], value, rtol=1e-6)
+    for name, value in whole_report.items():
+        np.testing.assert_allclose(report[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_a_variable_may_have_a_rate_of_its_own():
+    scaled, _ = run_update(rate_scale=lambda name: 0.5 if name == "net/a" else 1.0)
+    plain, _ = run_update()
+    np.testing.assert_allclose(scaled["net/a"], 0.5 * plain["net/a"], rtol=1e-6)
+    np.testing.assert_array_equal(scaled["net/b"], plain["net/b"])
+
+
+def test_a_schedule_that_cannot_be_is_refused_before_the_graph():
+    with pytest.raises(ValueError, match=r"^num_warmup_steps=10: must be at least 0 and below"):
+        update.UpdateRule("adamw", 0.1, num_train_steps=10, num_warmup_steps=10)
+
+
+def test_means_are_over_the_global_batch():
+    replica = Replica(2, 0, lambda tensor: tensor + tf.constant(5.0))
+    with tf.Graph().as_default(), tf.Session() as session, replica.entered():
+        weights = tf.constant([1.0, 0.0])
+        mean = update.global_mean(tf.constant([3.0, 7.0]), weights)
+        nothing = update.global_sum(tf.constant([-5.0]))
+        mean, nothing = session.run([mean, nothing])
+    assert mean == np.float32((3.0 + 5.0) / (1.0 + 5.0))
+    assert nothing == 1.0
+
+
+def test_example_weights_are_one_unless_the_batch_says_otherwise():
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = {"input_ids": tf.ones([3, 4], tf.int32)}
+        padded = {**features, "is_real_example": tf.constant([1, 1, 0])}
+        weights = session.run([update.example_weights(f) for f in (features, padded)])
+    np.testing.assert_array_equal(weights, [[1, 1, 1], [1, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (dict(num_warmup_steps=0), {1: 0.5}),
+        (dict(num_warmup_steps=1), {1: 0.0, 2: 0.5}),
+        (dict(num_warmup_steps=5), {1: 0.0, 5: 0.4, 6: 0.5}),
+        # The decay runs from step 0 there: 0.5 * (20 - 5) / 20 after 5 updates.
+        (dict(num_warmup_steps=5, legacy_schedule_jump=True), {1: 0.0, 5: 0.4, 6: 0.375}),
+    ],
+)
+def test_corners_of_the_learning_rate(rule, expected):
+    corners = update.UpdateRule("adamw", 0.5, 20, **rule).corners()
+    assert {c["step"]: c["learning_rate"] for c in corners} == pytest.approx(expected)
+    json.dumps(corners)

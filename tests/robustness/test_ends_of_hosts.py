@@ -1,0 +1,205 @@
+"""Two hosts, one of which ends in a way of its own: the other one ends, too, and says why."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import forked
+import pytest
+from scripts import PRETRAINING, examples_of_step
+from tiny_run import copy_records
+
+LONG_SECS = 240  # Nothing here takes so long.
+ENDED = "it has ended with exit code {code}, and its own output says why."
+LEFT = "it has ended with exit code {code} before the work of all hosts was done."
+GONE = "its process or its machine has ended."
+
+
+def run_two(command):
+    """Runs a command on two hosts.
+
+    Returns:
+      (exit code, stderr, seconds from the first host's end to its own) of the chief, and the same
+      of the worker.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    processes, ends = [], [None, None]
+    try:
+        for task in ("chief", "worker"):
+            config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+            environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": json.dumps(config)}
+            process = forked.start(
+                [sys.executable, *command],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+            )
+            processes.append(process)
+        end = time.monotonic() + LONG_SECS
+        while None in ends and time.monotonic() < end:
+            for number, process in enumerate(processes):
+                if ends[number] is None and process.poll() is not None:
+                    ends[number] = time.monotonic()
+            time.sleep(0.05)
+    finally:
+        for process in processes:
+            process.kill()
+    errors = [process.communicate(timeout=LONG_SECS)[1] for process in processes]
+    assert None not in ends, errors
+    return [
+        (process.returncode, error, ended - min(ends))
+        for process, error, ended in zip(processes, errors, ends, strict=True)
+    ]
+
+
+def check_lost(host, code, why, number):
+    """Checks that a host ended soon with a code and a sentence that names another host."""
+    found, error, secs = host
+    sentences = [line for line in error.splitlines() if ": error: " in line]
+    assert found == code, error
+    assert len(sentences) == 1, error
+    assert f"error: host {number} of TF_CONFIG (localhost:" in sentences[0]
+    assert f") is lost: {why}" in sentences[0]
+    assert "Traceback" not in error and "***" not in error
+    assert secs < 60  # docs/when_things_break.md promises 30 on a machine that is not busy
+
+
+# The worker does what its argument says. A loop has three steps.
+PROGRAM = """
+import os, signal, sys, time
+import numpy as np
+import tensorflow.compat.v1 as tf
+import toy
+from bert_estimator.tpu.program import devices
+
+folder, does = sys.argv[1], sys.argv[2] if '"type": "worker"' in os.environ["TF_CONFIG"] else ""
+
+def batch(number):
+    if does == "raises" and number == 5:
+        raise ValueError("bad data")
+    return np.full([toy.BATCH_SIZE], number, np.float32)
+
+class Ends(tf.train.SessionRunHook):
+    def after_run(self, context, values):
+        if does.isdigit():
+            raise SystemExit(int(does))
+
+estimator = toy.make_estimator(
+    folder, master="rehearse:2", iterations_per_loop=3, train_batch_size=2 * toy.BATCH_SIZE
+)
+devices.find("rehearse:2")
+if does.startswith("SIG"):
+    os.kill(os.getpid(), getattr(signal, does))
+    time.sleep(1)
+estimator.train(
+    toy.ending_at(5) if does == "short" else toy.py_input_fn(batch), steps=100, hooks=[Ends()]
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "chief_s_code", "why"),
+    [
+        ("raises", 1, 1, ENDED),
+        pytest.param("short", 1, 1, ENDED, marks=pytest.mark.slow),
+        ("5", 5, 5, ENDED),
+        pytest.param("0", 1, 1, LEFT.format(code=0), marks=pytest.mark.slow),
+        pytest.param("143", 143, 143, LEFT, marks=pytest.mark.slow),
+        ("SIGTERM", -signal.SIGTERM, 1, GONE),
+        pytest.param("SIGINT", 130, 130, LEFT, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.usefixtures("xla_runtime")
+def test_how_a_worker_ends(tmp_path, does, code, chief_s_code, why):
+    chief, worker = run_two(["-c", PROGRAM, str(tmp_path), does])
+    check_lost(chief, chief_s_code, why.format(code=chief_s_code), 1)
+    found, error, _ = worker
+    assert found == code, error
+    assert ("bad data" in error) == (does == "raises")
+    assert ("input_fn's data ended at step " in error) == (does == "short")
+
+
+# In run_pretraining.py, a signal comes to the worker when a function has returned.
+SCRIPT = """
+import os, signal, sys
+import run_pretraining
+from bert_estimator.command_line import console
+from {module} import {function} as function
+import {module} as module
+
+def signalled(*args, **kwargs):
+    result = function(*args, **kwargs)
+    if '"type": "worker"' in os.environ["TF_CONFIG"]:
+        os.kill(os.getpid(), signal.{signal})
+    return result
+
+module.{function} = signalled
+console.leave(run_pretraining.main(["run_pretraining.py", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    PRETRAINING.write_data(path)
+    return path
+
+
+def flags(data, output_dir, **changes):
+    changes = {"tpu_name": "rehearse:2", "do_train": True, "iterations_per_loop": 4, **changes}
+    return PRETRAINING.flags(data, output_dir, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_sigterm_to_one_host_between_training_and_evaluation(data, tmp_path):
+    module = "bert_estimator.tpu.verbs.training"
+    program = SCRIPT.format(module=module, function="train", signal="SIGTERM")
+    given = flags(data, tmp_path, do_eval=True)
+    for code, error, secs in run_two(["-c", program, *given]):
+        assert code == 143, error
+        assert "SIGTERM: finishing the current step, then saving" in error
+        assert "Traceback" not in error and "is lost" not in error
+        assert secs < 60
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_ctrl_c_on_one_host_while_records_are_opened(data, tmp_path):
+    module = "bert_estimator.jobs.pretraining.data"
+    program = SCRIPT.format(module=module, function="find", signal="SIGINT")
+    chief, worker = run_two(["-c", program, *flags(data, tmp_path)])
+    assert worker[0] == 130, worker[1]
+    check_lost(chief, 130, LEFT.format(code=130), 1)
+
+
+def damage(path, number):
+    """Changes the first byte of a record in a TFRecord file."""
+    content, place = bytearray(path.read_bytes()), 0
+    for _ in range(number):
+        place += 12 + int.from_bytes(content[place : place + 8], "little") + 4
+    content[place + 12] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("xla_runtime")
+def test_a_damaged_record_of_one_host_s_in_the_middle_of_a_loop(data, tmp_path):
+    path = data / "damaged.tfrecord"
+    copy_records(data / "train.tfrecord", path, {})
+    number = int(examples_of_step(7, 79)[6])
+    damage(path, number)
+    hosts = run_two([PRETRAINING.module.__file__, *flags(data, tmp_path, input_file=path)])
+    (failed,) = (host for host in hosts if f"record {number} (byte" in host[1])
+    (other,) = (host for host in hosts if host is not failed)
+    assert failed[0] == 1
+    assert failed[1].splitlines()[-1].endswith(" Create the file again.")
+    check_lost(other, 1, ENDED.format(code=1), hosts.index(failed))

@@ -1,0 +1,225 @@
+"""Exported models that take text: features, signatures, and answers without this project."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from served import answers_of
+from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
+
+import run_classifier
+from bert_estimator.command_line.flags import FlagError
+from bert_estimator.jobs.fine_tuning import classification_export
+from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, text_model
+from bert_estimator.serving.predictor import Predictor
+from bert_estimator.tokenization import (
+    SPECIAL_TOKENS,
+    FullTokenizer,
+    SentencePieceTokenizer,
+    train_sentencepiece,
+    write_vocab,
+)
+from input_pipelines.tasks.examples import Example
+from input_pipelines.tasks.features import Features
+from tests.serving.graph.test_graph_sentencepiece import needs_fast
+from tests.serving.graph.test_graph_wordpiece import NASTY
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    vocab_file = str(tmp_path_factory.mktemp("vocabulary") / "vocab.txt")
+    write_vocab(NASTY["vocab"], vocab_file)
+    return FullTokenizer(vocab_file)
+
+
+@pytest.mark.parametrize(
+    ("is_pair", "length"),
+    [
+        (True, 6),
+        (False, 7),
+        (True, 13),
+        *(pytest.param(True, length, marks=pytest.mark.slow) for length in (5, 7, 8, 40)),
+        *(pytest.param(False, length, marks=pytest.mark.slow) for length in (5, 40)),
+    ],
+)
+def test_features_are_those_of_training(tokenizer, is_pair, length):
+    strings = NASTY["strings"]
+    others = [strings[(7 * i + 3) % len(strings)] if is_pair else None for i in range(len(strings))]
+    examples = [Example(*texts, None) for texts in zip(strings, others, strict=True)]
+    expected = Features(examples, tokenizer, length).batch(np.arange(len(examples)))
+    columns = [strings, others] if is_pair else [strings]
+    with tf.Graph().as_default(), tf.Session() as session:
+        in_graph = graph_tokenizer.of(tokenizer)
+        texts = [tf.constant([text.encode() for text in column]) for column in columns]
+        found = session.run(text_model.features_of(in_graph, texts, tokenizer, length))
+    assert set(found) == {"input_ids", "input_mask", "segment_ids"}
+    longest = expected["input_mask"].sum(axis=1).max()
+    for name, value in found.items():
+        assert value.dtype == np.int32
+        np.testing.assert_array_equal(value, expected[name][:, :longest], err_msg=name)
+
+
+def test_a_text_whose_tokens_differ_is_shown(tokenizer, monkeypatch):
+    texts = [f"text {number}" for number in range(300)]
+    assert text_model.check_texts(tokenizer, texts) == 300
+    assert text_model.check_texts(tokenizer, []) == 0
+    monkeypatch.setattr(tokenizer, "encode", lambda text: [7] if text == "text 299" else None)
+    monkeypatch.setattr(text_model, "_BATCH", 299)
+    with pytest.raises(
+        text_model.TextDifferenceError, match=r"^the graph .* the text 'text 0' into"
+    ):
+        text_model.check_texts(tokenizer, texts)
+
+
+# Exported by the script
+
+
+def write_data(path):
+    write_vocab([*SPECIAL_TOKENS, *words(30)], str(path / "vocab.txt"))
+    config = {**bert_config(30), "initializer_range": 0.3}
+    (path / "bert_config.json").write_text(json.dumps(config))
+    for name, number, seed in (("train", 16, 1), ("dev", 7, 2)):
+        write_pairs(path / f"{name}.tsv", pairs(number, seed))
+
+
+def use_sentencepiece(path, kind="unigram"):
+    """Writes a SentencePiece model of the data, and a network that fits it."""
+    texts = [part for a, b, _ in pairs(16, 1) for part in (a, b)]
+    train_sentencepiece(texts, str(path / "spm.model"), 30, kind)
+    config = json.loads((path / "bert_config.json").read_text())
+    size = SentencePieceTokenizer(str(path / "spm.model")).vocab_size
+    (path / "bert_config.json").write_text(json.dumps({**config, "vocab_size": size}))
+
+
+def exported(path, capsys, **changes):
+    """Trains and exports; returns (the directory of the SavedModel, what was printed)."""
+    flags = classifier_flags(path, path / "run", do_train=True, do_export=True, **changes)
+    assert run_classifier.main(["run_classifier.py", *flags]) == 0
+    out = capsys.readouterr().out
+    return re.search("SavedModel: (.*)", out)[1], out
+
+
+def test_pairs(tmp_path, capsys):
+    write_data(tmp_path)
+    model, out = exported(tmp_path, capsys)
+    assert "The SavedModel takes text, and splits all 46 texts of the task as training does." in out
+    texts = [(a, b) for a, b, _ in pairs(9, 5)]
+    texts += [("W1 w2,w3", "Ω w4 " * 30), ("", "")]
+    first, second = zip(*texts, strict=True)
+    found = answers_of(tmp_path, model, {"text_a": first, "text_b": second})
+    predictor = Predictor(str(tmp_path / "run"))
+    expected = predictor.predict(texts)
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    assert found["label"] == [answer["label"] for answer in predictor(texts)]
+    assert found["labels"] == [["high", "low"]] * len(texts)
+    assert found["classify classes"] == found["labels"]
+    assert found["classify scores"] == found["probabilities"]
+    check_signatures(model, {"classify": ("inputs", {"classes", "scores"})})
+    assert len(np.unique(np.round(expected["logits"], 4), axis=0)) > 5
+
+
+def check_signatures(model, of_examples):
+    """Checks an exported model's signatures against the conventions of TensorFlow Serving.
+
+    Args:
+      model: its directory.
+      of_examples: name of a signature that takes `tf.Example`s -> (its input, its outputs).
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        signatures = tf.saved_model.load(session, ["serve"], model).signature_def
+    assert set(signatures) - {"__saved_model_init_op"} == {
+        "serving_default",
+        "ids:serving_default",
+        *of_examples,
+    }
+    for name, (fed, outputs) in of_examples.items():
+        signature = signatures[name]
+        assert signature.method_name == f"tensorflow/serving/{name}"
+        assert list(signature.inputs) == [fed] and set(signature.outputs) == outputs
+        assert tf.as_dtype(signature.inputs[fed].dtype) == tf.string
+        assert tf.saved_model.is_valid_signature(signature)
+        for output in signature.outputs.values():  # as the server checks
+            sizes = [dim.size for dim in output.tensor_shape.dim]
+            assert sizes[0] == -1 and len(sizes) == (2 if name == "classify" else 1)
+    assert signatures["serving_default"].method_name == "tensorflow/serving/predict"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "vocabulary", ["wordpiece", pytest.param("unigram", marks=needs_fast), "bpe"]
+)
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
+def test_single_texts(tmp_path, capsys, kind, vocabulary):
+    write_data(tmp_path)
+    options = ()
+    if vocabulary != "wordpiece":
+        pytest.importorskip("tensorflow_text")
+        options = ("with tensorflow_text",)
+        use_sentencepiece(tmp_path, vocabulary)
+    label = {
+        "classification": lambda text: text[:2],
+        "multi_label": lambda text: text.split()[:2],
+        "regression": len,
+    }[kind]
+    texts = [f"{a} {b}" for a, b, _ in pairs(16, 5)]
+    rows = [{"text": text, "label": label(text)} for text in texts]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {f"{f}_file": tmp_path / f"{n}.jsonl" for f, n in (("train", "train"), ("eval", "dev"))}
+    if vocabulary != "wordpiece":
+        files["vocab_file"] = tmp_path / "spm.model"
+    model, out = exported(tmp_path, capsys, task_kind=kind, **files)
+    assert "The SavedModel takes text" in out
+    found = answers_of(tmp_path, model, {"text_a": texts}, *options)
+    predictor = Predictor(str(tmp_path / "run"))
+    expected = predictor.predict(texts)
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    if kind == "regression":
+        np.testing.assert_allclose(found["number"], expected["logits"][:, 0], atol=1e-5)
+        assert found["regress outputs"] == found["number"]
+        check_signatures(model, {"regress": ("inputs", {"outputs"})})
+    else:
+        assert found["classify classes"] == found["labels"]
+        assert found["classify scores"] == found["probabilities"]
+        check_signatures(model, {"classify": ("inputs", {"classes", "scores"})})
+        np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+        assert found["labels"][0] == list(predictor.labels)
+    assert ("label" in found) == (kind == "classification")
+
+
+@dataclasses.dataclass
+class _Config:
+    export_inputs: str | None
+
+
+@dataclasses.dataclass
+class _Task:
+    vocab_file: str
+    kind: str = "classification"
+    casing: tuple = (True, None)
+
+    def texts(self):
+        return ["a b"]
+
+
+def test_what_cannot_take_text_takes_ids(tmp_path, capsys, monkeypatch):
+    vocab_file = str(tmp_path / "vocab.txt")
+    write_vocab([*SPECIAL_TOKENS, "a", "b"], vocab_file)
+    why = "the graph of a SentencePiece vocabulary needs tensorflow-text"
+    monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: why)
+    task = _Task("vocab.model")
+    with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
+        classification_export.takes_text(_Config("text"), task)
+    assert not classification_export.takes_text(_Config(None), task)
+    assert capsys.readouterr().out == f"The SavedModel takes ids: {why}.\n"
+    assert not classification_export.takes_text(_Config("ids"), task)
+    assert capsys.readouterr().out == "The SavedModel takes ids.\n"  # why it must does not matter
+    assert classification_export.takes_text(_Config(None), _Task(vocab_file))
+    assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
+    assert classification_export.takes_text(_Config("text"), _Task(vocab_file, "tagging"))
+    assert "splits all 1 words of the task as training does" in capsys.readouterr().out
+    assert not classification_export.takes_text(_Config("ids"), _Task(vocab_file))

@@ -1,0 +1,68 @@
+"""Tests the sentences for full, missing and broken disks."""
+
+import errno
+import os
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator.system import disk_errors
+
+NEXT = "then run the same command again."
+FULL = "run/model.ckpt-4_temp/part-0.tempstate1; No space left on device\n\t [[{{node save}}]]"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "x", "a/b"), "a/b: No space left on device. Free space there; "),
+        (OSError(errno.ENOSPC, "x"), "A file: No space left on device. Free space there; "),
+        (OSError(errno.EDQUOT, "x", "a"), "a: Disk quota exceeded. Free space there, or have the "),
+        (OSError(errno.EROFS, "x", "a"), "a: Read-only file system. Mount the file system for wr"),
+        (OSError(errno.EFBIG, "x", "a"), "a: File too large. Raise the limit of the size of fil"),
+        (PermissionError(errno.EACCES, "x", "a"), "a: Permission denied. Give this user access"),
+        (
+            tf.errors.ResourceExhaustedError(None, None, FULL),
+            "run/model.ckpt-4_temp/part-0.tempstate1: No space left on device. Free space there; ",
+        ),
+        (IndexError("run/events.x; File too large\n"), "run/events.x: File too large. Raise "),
+        (
+            tf.errors.ResourceExhaustedError(None, None, f"Save failed: my {FULL}"),
+            "my run/model.ckpt-4_temp/part-0.tempstate1: No space left on device. Free space ",
+        ),
+        (
+            tf.errors.UnknownError(None, None, "a/b; Input/output error"),
+            "a/b: Input/output error. Have a look at the disk (dmesg); ",
+        ),
+    ],
+)
+def test_sentences(error, sentence):
+    found = disk_errors.explanation(error, NEXT)
+    assert found.startswith(sentence)
+    assert found.endswith("; " + NEXT)
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda path: FileNotFoundError(errno.ENOENT, "x", path),
+        lambda path: tf.errors.NotFoundError(None, None, f"{path}; No such file or directory"),
+        lambda path: ValueError(f"Parent directory of {path} doesn't exist, can't save."),
+    ],
+)
+def test_a_directory_that_has_vanished(tmp_path, error):
+    path = f"{tmp_path}/gone away/run/model.ckpt"
+    gone = f"{tmp_path}/gone away"
+    assert disk_errors.explanation(error(path), NEXT) == (
+        f"{path} cannot be reached: the directory {gone} is gone. Bring it back; {NEXT}"
+    )
+    os.makedirs(os.path.dirname(path))
+    assert disk_errors.explanation(error(path), NEXT) is None  # only the file is missing
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), OSError("x"), KeyError("No space left on device"), ConnectionError()]
+)
+def test_other_errors(error):
+    assert disk_errors.explanation(error, NEXT) is None

@@ -1,0 +1,116 @@
+"""Archives from strangers: what is refused before it is unpacked, and damages."""
+
+import os
+import random
+import shutil
+import stat
+import zipfile
+
+import pytest
+from fixtures import DATA
+
+from bert_estimator.interchange import open_source
+from bert_estimator.interchange.google import archive
+from bert_estimator.system import zip_files
+
+
+def zipped(path, members, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as writer:
+        for name, content in members.items():
+            writer.writestr(name, content)
+    return str(path)
+
+
+def model(folder="", **others):
+    """Returns the members of a model's archive: name -> bytes."""
+    names = os.listdir(DATA / "tf1")
+    return {**{folder + name: (DATA / "tf1" / name).read_bytes() for name in names}, **others}
+
+
+@pytest.mark.parametrize("folder", ["", "uncased/", "a/b/"])
+def test_a_model_is_opened(tmp_path, folder):
+    assert open_source(zipped(tmp_path / "a.zip", model(folder))).config.hidden_size == 8
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/x/bert_model.ckpt.index", "../bert_model.ckpt.index", "a/../../vocab.txt", "..\\a.json",
+     "C:/vocab.txt", "//a.txt"],
+)  # fmt: skip
+def test_names_that_lead_out_are_refused(tmp_path, name):
+    path = zipped(tmp_path / "a.zip", model(**{name: b"x"}))
+    with pytest.raises(ValueError, match=f"^{path}: holds .* a name that leads out of the"):
+        open_source(path)
+
+
+def test_another_model_of_this_machine_is_not_read(tmp_path):
+    """The archive's directory is `/...`, the place of another model."""
+    shutil.copytree(DATA / "tf1", tmp_path / "other")
+    path = zipped(tmp_path / "a.zip", model(f"{tmp_path}/other/"))
+    with pytest.raises(ValueError, match="a name that leads out of the directory"):
+        open_source(path)
+
+
+def test_links_and_names_that_occur_twice_are_refused(tmp_path):
+    path = zipped(tmp_path / "a.zip", model())
+    with zipfile.ZipFile(path, "a") as writer:
+        link = zipfile.ZipInfo("task.json")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        writer.writestr(link, "/etc/passwd")
+    with pytest.raises(ValueError, match=r"'task\.json' is a symbolic link, not a file"):
+        open_source(path)
+    path = zipped(tmp_path / "b.zip", model())
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as writer:
+        writer.writestr("vocab.txt", "other")
+    with pytest.raises(ValueError, match=r"b\.zip: holds 'vocab.txt' twice"):
+        open_source(path)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(zip_files, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+    path = zipped(tmp_path / "a.zip", model(**{"b.json": b" " * (64 << 20)}))
+    made = []
+    monkeypatch.setattr(archive.remote, "temporary_folder", lambda: made.append(1))
+    with pytest.raises(ValueError, match=r"unpacks to \d+ bytes, more than 100 times its size"):
+        open_source(path)
+    assert not made
+
+
+def test_what_the_disk_has_no_room_for_is_not_unpacked(tmp_path, monkeypatch):
+    path = zipped(tmp_path / "a.zip", model())
+    usage = shutil.disk_usage(tmp_path)._replace(free=9999)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(ValueError, match=r"has 9999 bytes of free space; make space, or set TMPDI"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_damaged_archives(tmp_path, monkeypatch, compression):
+    """Each is a model, or an error that names the file; nothing is left of what was unpacked."""
+    zipped(tmp_path / "whole.zip", model(), compression)
+    content = (tmp_path / "whole.zip").read_bytes()
+    generator = random.Random(1)
+    folder = tmp_path / "unpacked"
+    monkeypatch.setattr(archive.tempfile, "tempdir", str(folder))
+    errors = 0
+    for number in range(100):
+        damaged = bytearray(content)
+        if number % 4 == 0:
+            del damaged[generator.randrange(len(damaged)) :]
+        for _ in range(generator.randrange(1, 9)):
+            if damaged:
+                # The places of the names and sizes, at the end, are hit as often as the others.
+                start = max(0, len(damaged) - 700) if number % 2 else 0
+                damaged[generator.randrange(start, len(damaged))] = generator.randrange(256)
+        path = tmp_path / f"{number}.zip"
+        path.write_bytes(damaged)
+        folder.mkdir()
+        try:
+            open_source(str(path))
+        except ValueError as error:
+            assert str(error).startswith(str(path)) or str(folder) in str(error)
+            errors += 1
+        shutil.rmtree(folder)
+    assert errors > 60

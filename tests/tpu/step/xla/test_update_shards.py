@@ -1,0 +1,369 @@
+"""Tests that cores which share an update of the weights do the work of one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import forked
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bert_estimator import optimization, tpu
+from bert_estimator.model_fns import update
+from bert_estimator.tpu.program import devices, exported_program, run_program
+from bert_estimator.tpu.step.xla.step_graph import StepGraph
+
+pytestmark = pytest.mark.usefixtures("xla_runtime")
+
+WIDTH, OTHER, ROWS = 64, 65, 8
+
+
+def model_fn(features, mode, params):
+    """Two matrices, one of which can only be split by its rows, and a bias, which is too small."""
+    normal = tf.random_normal_initializer
+    first = tf.get_variable("net/first/kernel", [WIDTH, WIDTH], initializer=normal(0.1, seed=3))
+    second = tf.get_variable("net/second/kernel", [WIDTH, OTHER], initializer=normal(0.1, seed=4))
+    bias = tf.get_variable("net/second/bias", [OTHER], initializer=tf.zeros_initializer())
+    values = tpu.num_replicas() * params["batch_size"] * OTHER
+    step = tf.identity(tf.train.get_or_create_global_step())
+
+    def make_loss_fn(step):
+        def loss_fn(micro_features, first_row):
+            hidden = tf.tanh(tf.matmul(micro_features["x"], first))
+            return tf.nn.l2_loss(tf.matmul(hidden, second) + bias - 1.0) / values, {}
+
+        return loss_fn
+
+    def new_spec(**changes):
+        rule = update.UpdateRule(**{**params["rule"], **changes})
+        return rule.train_spec(make_loss_fn, {"x": tf.identity(features["x"])})
+
+    return THEN[params["then"]](new_spec, step, first, second)
+
+
+def averaged(first):
+    """Assigns a moving average of a weight; returns the operation."""
+    zeros = tf.zeros_initializer()
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+        average = tf.get_variable("average", [WIDTH, WIDTH], None, zeros, trainable=False)
+    return average.assign(0.5 * average.read_value() + 0.5 * first.read_value())
+
+
+def one_step(step, operation):
+    """Returns the spec of a step whose updates are an operation."""
+    with tf.control_dependencies([operation]):
+        train_op = tf.train.get_global_step().assign(step + 1)
+    return tpu.TPUEstimatorSpec(tpu.ModeKeys.TRAIN, loss=tf.zeros([]), train_op=train_op)
+
+
+def then_averaged(new_spec, step, first, second):
+    """Reads the whole weight after the update."""
+    spec = new_spec()
+    with tf.control_dependencies([spec.train_op]):
+        return spec._replace(train_op=averaged(first))
+
+
+def then_clipped(new_spec, step, first, second):
+    """Writes to weights after the update."""
+    spec = new_spec()
+    with tf.control_dependencies([spec.train_op]):
+        clipped = first.assign(tf.clip_by_value(first.read_value(), -0.1, 0.1))
+    with tf.control_dependencies([clipped]):
+        return spec._replace(train_op=second.assign_add(tf.ones_like(second)))
+
+
+def then_written_by_another_name(new_spec, step, first, second):
+    spec = new_spec()
+    with tf.control_dependencies([spec.train_op]):
+        handle = tf.identity(first.handle)
+        written = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones_like(first))
+    return spec._replace(train_op=written)
+
+
+def doubled_before(new_spec, step, first, second):
+    with tf.control_dependencies([first.assign(2.0 * first)]):
+        return new_spec()
+
+
+def updated_twice(new_spec, step, first, second):
+    with tf.control_dependencies([new_spec().train_op]):
+        again = new_spec(optimizer="lamb").train_op
+    return one_step(step, again)
+
+
+def updated_in_a_loop(new_spec, step, first, second):
+    def body(number):
+        with tf.control_dependencies([new_spec().train_op]):
+            return number + 1
+
+    return one_step(step, tf.while_loop(lambda number: number < 3, body, [tf.constant(0)]))
+
+
+def updated_in_a_branch(new_spec, step, first, second):
+    averaged(first)
+
+    def branch():
+        with tf.control_dependencies([new_spec().train_op]):
+            return tf.group(averaged(first))
+
+    return one_step(step, tf.cond(tf.equal(step % 2, 0), branch, tf.no_op))
+
+
+def not_updated(new_spec, step, first, second):
+    new_spec()
+    return one_step(step, first.assign_add(tf.ones_like(first)))
+
+
+THEN = {
+    None: lambda new_spec, *_: new_spec(),
+    **{
+        function.__name__: function
+        for function in (
+            then_averaged,
+            then_clipped,
+            then_written_by_another_name,
+            doubled_before,
+            updated_twice,
+            updated_in_a_loop,
+            updated_in_a_branch,
+            not_updated,
+        )
+    },
+}
+
+
+def input_fn(params):
+    rows = np.random.RandomState(0).randn(ROWS, WIDTH).astype(np.float32)
+    rows = tf.data.Dataset.from_tensor_slices({"x": rows}).repeat()
+    batches, context = rows.batch(params["batch_size"], drop_remainder=True), params["context"]
+    return batches.shard(context.num_hosts, context.current_host)
+
+
+class SlotAtEachStep(tf.train.SessionRunHook):
+    """Fetches a slot after each step."""
+
+    def __init__(self):
+        self.values = []
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs("net/first/kernel/adam_m/Read/ReadVariableOp:0")
+
+    def after_run(self, run_context, run_values):
+        self.values.append(run_values.results)
+
+
+def make_estimator(directory, master, rule, loop_length=2, then=None):
+    return tpu.TPUEstimator(
+        model_fn,
+        config=tpu.RunConfig(
+            model_dir=str(directory), master=master, tpu_config=tpu.TPUConfig(loop_length)
+        ),
+        use_tpu=bool(master),
+        train_batch_size=ROWS,
+        params={"rule": {"learning_rate": 0.01, "num_train_steps": 20, **rule}, "then": then},
+    )
+
+
+def train(directory, master, rule, steps=(2, 5), hooks=(), loop_length=2, then=None):
+    """Trains up to each number of steps in turn; returns the checkpoint's variables by name."""
+    for step in steps:
+        estimator = make_estimator(directory, master, rule, loop_length, then)
+        estimator.train(input_fn, max_steps=step, hooks=hooks)
+    reader = tf.train.load_checkpoint(str(directory))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_equal(found, expected, rtol=1e-3, atol=2e-5):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        value, own = np.float64(value), np.float64(found[name])
+        np.testing.assert_allclose(own, value, rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("cores", "optimizer", "options"),
+    [
+        (2, "lamb", {}),
+        pytest.param(4, "lamb", {"micro_batch_size": 1}, marks=pytest.mark.slow),
+        pytest.param(2, "adamw", {"rate_scale": lambda name: 0.5}, marks=pytest.mark.slow),
+        pytest.param(2, "lars", {}, marks=pytest.mark.slow),
+        pytest.param(2, "adafactor", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimizer, options):
+    """The training on cores is ended and resumed, so the parts become whole and parts again."""
+    rule = {"optimizer": optimizer, "num_warmup_steps": 2, **options}
+    expected = train(tmp_path / "session", "", rule, steps=[5])
+    assert_equal(train(tmp_path / "cores", f"rehearse:{cores}", rule), expected)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        name if name == "then_clipped" else pytest.param(name, marks=pytest.mark.slow)
+        for name in THEN
+        if name
+    ],
+)
+def test_other_uses_of_a_weight_that_is_shared(tmp_path, then):
+    """One core has the same order of reads and updates; a session does not in loops."""
+    rule = {"optimizer": "lars", "num_warmup_steps": 0}
+    expected = train(tmp_path / "one", "rehearse:1", rule, steps=[4], then=then)
+    assert_equal(train(tmp_path / "two", "rehearse:2", rule, [2, 4], then=then), expected)
+    if then == "then_clipped":
+        assert np.abs(expected["net/first/kernel"]).max() == np.float32(0.1)
+
+
+@pytest.mark.slow
+def test_first_moments_in_bfloat16(tmp_path):
+    rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+    rule["optimizer_options"] = {"bfloat16_first_moments": True}
+    expected = train(tmp_path / "session", "", rule, steps=[5])
+    found = train(tmp_path / "cores", "rehearse:2", rule)
+    assert found["net/first/kernel/adam_m"].dtype == expected["net/first/kernel/adam_m"].dtype
+    assert_equal(found, expected, rtol=1e-2, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_hooks_see_whole_slots_and_a_run_goes_on_with_another_number_of_cores(tmp_path):
+    rule = {"optimizer": "adamw", "num_warmup_steps": 0}
+    seen, expected = SlotAtEachStep(), SlotAtEachStep()
+    train(tmp_path / "one", "rehearse:1", rule, [4], [expected], 1)
+    train(tmp_path / "cores", "rehearse:2", rule, [2], [seen], 1)
+    train(tmp_path / "cores", "rehearse:4", rule, [3], [seen], 1)
+    train(tmp_path / "cores", "rehearse:1", rule, [4], [seen], 1)
+    np.testing.assert_allclose(seen.values, expected.values, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_shards"),
+    [(2, 2), pytest.param(1, 1, marks=pytest.mark.slow)],
+)
+def test_an_exported_program(tmp_path, cores, num_shards):
+    """Programs of earlier versions do not say that no core shares its update."""
+    rule, losses = {"optimizer": "lamb", "num_warmup_steps": 2}, []
+    master, directory = f"rehearse:{cores}", tmp_path / "program"
+    train(tmp_path / "run", master, rule, steps=[2])
+    estimator = make_estimator(tmp_path / "run", master, rule, loop_length=1)
+    estimator.export_training_program(input_fn, str(directory))
+    if cores == 1:
+        described = json.loads((directory / "program.json").read_text())
+        assert described.pop("num_shards") == 1
+        for variable in described["state"]:
+            assert variable.pop("split_axis") is None
+        (directory / "program.json").write_text(json.dumps(described))
+    program = exported_program.load(str(directory))
+    assert program.lowered.num_shards == num_shards
+    found, *_ = run_program.run(program, devices.find(master), 3)
+    listener = tpu.LogListener(lambda record: losses.append(record["loss"]))
+    estimator.train(input_fn, steps=3, hooks=[listener])
+    np.testing.assert_allclose(found[-1:], losses, rtol=1e-6)
+
+
+# This trains on a host of TF_CONFIG.
+PROGRAM = """
+import sys
+from tests.tpu.step.xla import test_update_shards
+from bert_estimator.tpu.program.lowered_step import LoweredStep
+init = LoweredStep.__init__
+def noted(self, *values, **named):
+    init(self, *values, **named)
+    print("its shards:", self.num_shards)
+LoweredStep.__init__ = noted
+rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+test_update_shards.train(sys.argv[1], "rehearse:4", rule, [3, 5])
+"""
+
+
+def hosts_of_two_cores(folder):
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    cluster = {"chief": [f"localhost:{port}"], "worker": ["localhost:1"]}
+    for task in cluster:
+        config = json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
+        yield forked.start(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": config},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_each_host_has_all_parts(tmp_path):
+    for host in [*hosts_of_two_cores(tmp_path / "hosts")]:
+        out, err = host.communicate(timeout=240)
+        assert host.returncode == 0, err
+        assert {line for line in out.splitlines() if "its" in line} == {"its shards: 2"}
+    rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+    expected = train(tmp_path / "alone", "", rule, [5])
+    reader = tf.train.load_checkpoint(str(tmp_path / "hosts" / "model.ckpt-5"))
+    names = reader.get_variable_to_shape_map()
+    assert_equal({name: reader.get_tensor(name) for name in names}, expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "axes"),
+    [
+        (
+            {"optimizer": "lamb", "micro_batch_size": 1},
+            {"first/kernel": 0, "first/kernel/adam_m": 0, "second/bias/adam_m": None},
+        ),
+        ({"optimizer": "adafactor"}, {"first/kernel": None, "first/kernel/adafactor_row": None}),
+    ],
+)
+def test_what_a_core_holds(tmp_path, rule, axes):
+    rule |= {"learning_rate": 0.01, "num_train_steps": 20, "num_warmup_steps": 2}
+    estimator = tpu.TPUEstimator(
+        model_fn,
+        str(tmp_path),
+        tpu.RunConfig(),
+        train_batch_size=ROWS,
+        params={"rule": rule, "then": None},
+    )
+    lowered = estimator.lower(input_fn, num_cores=8, num_hosts=2)
+    assert lowered.num_shards == 4
+    found = {variable.name: variable for variable in lowered.state}
+    assert {name: found[f"net/{name}"].split_axis for name in axes} == axes
+    assert found["net/first/kernel"].shape == (WIDTH, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ([1024, 1024], 0),
+        ([30522, 1024], 1),  # the rows cannot be split evenly
+        ([24, 1024], 1),  # 6 rows do not fill a tile, 256 columns fill two
+        ([24, 1000], 0),  # neither makes whole tiles
+        ([1001, 1001], None),
+        ([1024], None),  # too small
+        ([8192], 0),
+        ([], None),
+    ],
+)
+def test_the_axis_of_parts(shape, axis):
+    with tf.Graph().as_default():
+        step = StepGraph(4, num_shards=4)
+        with step.building():
+            assert tpu.update_shards().axis_of(tf.get_variable("variable", shape)) == axis
+
+
+def test_a_piece_that_sums_over_elements_by_itself_gets_whole_gradients():
+    optimizer = optimization.ChainOptimizer([optimization.Piece()], 1.0, name="Own")
+    assert not optimizer.takes_parts
+    assert optimization.create_optimizer("lamb", 0.1).takes_parts
+    assert not optimization.create_optimizer("adafactor", 0.1).takes_parts
+    with tf.Graph().as_default():
+        part = optimization.Part(tf.zeros([2]), 0, None)
+        with pytest.raises(ValueError, match=r"^Own: its pieces do not take parts"):
+            optimizer.apply_gradients([(part, tf.get_variable("w", [4]))])
+
+
+def test_one_replica_and_split_models_do_not_share():
+    assert tpu.update_shards() is None
+    with tf.Graph().as_default():
+        assert StepGraph(1)._shards is None
+        assert StepGraph(2, cores_per_replica=2)._shards is None
