@@ -253,7 +253,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if _is_below(fullname, "tensorflow_core"):  # where TensorFlow 1.15 had its code
             member = importlib.import_module(fullname.replace("_core", "", 1))
             return importlib.machinery.ModuleSpec(fullname, self, loader_state=member)
-        spec = wheel.spec_of(fullname, path)
+        spec = wheel.spec_of(fullname)
         if spec is not None:
             return spec
         if fullname.startswith(_OLD_WHEEL) and wheel.folder() is not None:

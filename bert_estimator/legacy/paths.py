@@ -60,6 +60,10 @@ PATHS = {
     "tensorflow.contrib.estimator.python.estimator.early_stopping": "tensorflow.contrib.estimator",
     "tensorflow_estimator.python.estimator.early_stopping": "tensorflow.estimator.experimental",
     **{
+        f"{package}.hooks.hooks": "tensorflow.estimator.experimental"
+        for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
+    },
+    **{
         f"{package}.export.{module}": "tensorflow.estimator.export"
         for package in ("tensorflow.python.estimator", "tensorflow_estimator.python.estimator")
         for module in ("export", "export_lib", "export_output")

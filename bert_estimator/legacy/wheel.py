@@ -11,8 +11,8 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import types
-from collections.abc import Sequence
 from typing import Any
 
 PACKAGE = "tensorflow_estimator.python.estimator"
@@ -45,17 +45,17 @@ def member(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
 
 
-def spec_of(name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-    """Returns how to import a module of the package; None if the package does not have it.
+def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Returns how to import a module of the package by its full name; None if it does not have it.
 
-    Args:
-      name: a module's full name.
-      path: the search path of the package that contains it.
+    Its TPUEstimator is not given: it needs TensorFlow's own TPU runtime.
     """
     if not name.startswith(PACKAGE + ".") or folder() is None:
         return None
-    places = [folder()] if name.count(".") == PACKAGE.count(".") + 1 else path
-    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    packages = name.removeprefix(PACKAGE + ".").split(".")[:-1]
+    if packages[:1] == ["tpu"]:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder(), *packages)])
     if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         spec.loader = _Loader(spec.loader.name, spec.loader.path)
     return spec

@@ -3,7 +3,21 @@
 from bert_estimator.tpu import config
 
 
-class RunConfig(config.RunConfig):
+class _OfAllEstimators(type(config.RunConfig)):
+    """Counts every configuration of this project as a `tf.estimator.RunConfig`, as TensorFlow did.
+
+    There TPUEstimator's class was a subclass of it; here it is the base class. An estimator that
+    was not given a configuration has one of the base class.
+    """
+
+    def __subclasscheck__(cls, subclass):
+        return type.__subclasscheck__(config.RunConfig if cls is RunConfig else cls, subclass)
+
+    def __instancecheck__(cls, instance):
+        return cls.__subclasscheck__(type(instance))
+
+
+class RunConfig(config.RunConfig, metaclass=_OfAllEstimators):
     """Is `bert_estimator.tpu.RunConfig` for scripts that give its arguments by position.
 
     Args:

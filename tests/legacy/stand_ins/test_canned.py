@@ -24,7 +24,11 @@ from bert_estimator.legacy import removed
 from tensorflow.python.estimator.canned import head as old_head
 from tensorflow_estimator.python.estimator import estimator as estimator_lib
 from tensorflow_estimator.python.estimator.canned import dnn, head, metric_keys, prediction_keys
+from tensorflow_estimator.python.estimator.export import function
 from tensorflow_estimator.python.estimator.head import base_head
+from tensorflow_estimator.python.estimator.hooks import basic_session_run_hooks, hooks
+from tensorflow.python.estimator.hooks import hooks as old_hooks
+from tensorflow_estimator.python.estimator.inputs.queues import feeding_functions
 from tensorflow_estimator.python.estimator.inputs import numpy_io
 from tensorflow_estimator.python.estimator.mode_keys import ModeKeys
 
@@ -45,6 +49,14 @@ for name in dir(tf.estimator):
         assert issubclass(kind, tpu.Estimator) and kind.train is tpu.Estimator.train, name
 assert old_head is head and estimator_lib.Estimator is tpu.Estimator
 assert issubclass(tf.estimator.MultiClassHead, base_head.Head)
+assert hooks.InMemoryEvaluatorHook is tpu.InMemoryEvaluatorHook is old_hooks.InMemoryEvaluatorHook
+assert hooks.make_stop_at_checkpoint_step_hook.__module__.startswith("bert_estimator.")
+assert function.ModelFunction and feeding_functions
+assert basic_session_run_hooks.StopAtStepHook is tf.train.StopAtStepHook
+try:
+    from tensorflow_estimator.python.estimator.tpu import error_handling
+except ImportError as error:
+    assert "error_handling is not supported" in str(error), error
 assert metric_keys.MetricKeys.LOSS == "loss" and ModeKeys is tf.estimator.ModeKeys
 assert numpy_io.numpy_input_fn is tf.estimator.inputs.numpy_input_fn
 # The package sees TensorFlow 2's names, with Keras 2, while a script sees TensorFlow 1's.

@@ -22,6 +22,20 @@ def test_more_than_the_first_four_need_names():
         RunConfig("folder", 3, 50, 7, 600)
 
 
+class Ours(RunConfig):
+    """Is a configuration of a script's own."""
+
+
+def test_every_configuration_is_a_run_config_of_tf_estimator():
+    """In TensorFlow, `isinstance(estimator.config, tf.estimator.RunConfig)` always holds."""
+    estimator = tpu.Estimator(lambda features, mode: None)
+    for config in (estimator.config, tpu.RunConfig(), RunConfig(), Ours(), Ours().replace()):
+        assert isinstance(config, RunConfig) and issubclass(type(config), RunConfig)
+    assert not isinstance(tpu.TPUConfig(), RunConfig) and not issubclass(int, RunConfig)
+    assert isinstance(Ours(), Ours) and issubclass(Ours, tpu.RunConfig)
+    assert not isinstance(RunConfig(), Ours) and not isinstance(tpu.RunConfig(), Ours)
+
+
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 MASTERS = {"session_master": "grpc://x:1", "eval_session_master": "grpc://y:1"}
 
