@@ -23,7 +23,7 @@ def test_more_than_the_first_four_need_names():
 
 
 class Ours(RunConfig):
-    """Is a configuration of a script's own."""
+    """This class is a script's own configuration."""
 
 
 def test_every_configuration_is_a_run_config_of_tf_estimator():
