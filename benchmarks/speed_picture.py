@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from benchmarks import main_job, training_speed
-from bert_estimator.command_line.chart import BLUE, GREY, ORANGE, WIDTH, text_width
+from bert_estimator.command_line.charts import BLUE, GREY, ORANGE, WIDTH, text_width
 from bert_estimator.command_line.choices import PRECISIONS
 
 PICTURE = os.path.join(main_job.ROOT, "docs", "training_speed.svg")

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from bert_estimator.command_line import axes, chart
+from bert_estimator.command_line import charts
 
 _BESIDE = 0.07  # between the dots of two curves at the same x, as a share of the distance of two x
 
@@ -27,10 +27,10 @@ def write(
       levels: pairs of (name, value), which are drawn as dashed lines.
     """
     places = sorted({x for curve in curves.values() for x in curve})
-    across = axes.of_names([str(x) for x in places])
-    drawn = chart.levels(levels, across)
+    across = charts.names_axis([str(x) for x in places])
+    drawn = charts.levels(levels, across)
     for number, (name, curve) in enumerate(curves.items()):
-        colour = chart.COLOURS[number % len(chart.COLOURS)]
+        colour = charts.COLOURS[number % len(charts.COLOURS)]
         beside = _BESIDE * (number - (len(curves) - 1) / 2)
         dots, medians = [], []
         for x in sorted(curve):
@@ -38,9 +38,9 @@ def write(
             place = places.index(x) + beside
             dots += [(place, value) for value in kept]
             medians += [(place, statistics.median(kept))] if kept else []
-        drawn.append(chart.Curve(name, medians, colour))
-        drawn.append(chart.Curve("", dots, colour, has_line=False, has_dots=True))
+        drawn.append(charts.Curve(name, medians, colour))
+        drawn.append(charts.Curve("", dots, colour, has_line=False, has_dots=True))
     values = [value for curve in drawn for _, value in curve.points]
-    panel = chart.Panel(title, axes.of_values(values, most=8), drawn, height=320)
+    panel = charts.Panel(title, charts.values_axis(values, most=8), drawn, height=320)
     with open(path, "w", encoding="utf-8") as writer:
-        writer.write(chart.svg([panel], across, x_label))
+        writer.write(charts.draw([panel], across, x_label))

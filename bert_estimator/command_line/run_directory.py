@@ -5,10 +5,14 @@ line for each logged step of training and for each evaluation. curves.svg draws 
 bert_config.json and vocab.txt (vocab.model for SentencePiece) lie beside the checkpoints, as in
 google-research/bert's archives, and so does task.json, which says what the network was trained on:
 a reader of the checkpoints needs no other files.
+
+best/best.json lists the checkpoints that have been evaluated, in the order of their evaluations,
+each with its metric. Which is the best follows from the list and from what lies beside it.
 """
 
 import contextlib
 import json
+import math
 import os
 import platform
 import re
@@ -17,15 +21,97 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from bert_estimator.command_line import curves, evaluated_steps
+from bert_estimator.command_line import charts
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source
 from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, disk_errors, json_files
 
-_CONFIG = "config.json"
+CHECKPOINT_PREFIX = "model.ckpt-"
+BEST_DIRECTORY = "best"
 # The files that `RunDirectory.write_network` makes.
 NETWORK_FILES = ("bert_config.json", "task.json", "vocab.txt", "vocab.model")
+
+_CONFIG, _BEST_FILE = "config.json", "best.json"
+
+
+def read_evaluations(directory: str, of: str | None = None) -> dict[int, float]:
+    """Returns what best.json in a directory lists.
+
+    Args:
+      directory: the directory.
+      of: a digest of what is evaluated. If the file has another one, its metrics cannot be compared
+        with new ones. None takes them whatever they are of.
+
+    Returns:
+      A dict of step -> metric, a float (larger is better; -inf for NaN), in the order of the
+      evaluations; empty if there is no file, or it has another digest.
+
+    Raises:
+      FlagError: the file cannot be read.
+    """
+    path = os.path.join(directory, _BEST_FILE)
+    if not os.path.exists(path):
+        return {}
+    try:
+        content = json_files.read(path)
+        recorded = json_files.field(content, "of", str, path, default=None)
+        if None not in (of, recorded) and of != recorded:
+            return {}
+        evaluations = json_files.field(content, "evaluations", list, path)
+        return {
+            json_files.field(entry, "step", int, path): json_files.field(
+                entry, "value", float, path, default=-math.inf
+            )
+            for entry in json_files.items(evaluations, dict, f"{path}: evaluations")
+        }
+    except (ValueError, OSError) as error:
+        raise FlagError(
+            f"--output_dir: {path} cannot be read ({error}). Remove {directory}: the best "
+            "checkpoint is then chosen from the checkpoints that follow"
+        ) from None
+
+
+def write_evaluations(directory: str, values: Mapping[int, float], of: str | None = None) -> None:
+    """Writes best.json, all of it or nothing; for `values` and `of` see `read_evaluations`."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, _BEST_FILE)
+    evaluations = [
+        {"step": step, "value": None if value == -math.inf else value}
+        for step, value in values.items()
+    ]
+    with atomic_file.writer(path) as writer:
+        json.dump({"of": of, "evaluations": evaluations}, writer, indent=1)
+
+
+def best_step(values: Mapping[int, float]) -> int | None:
+    """Returns the first step of the largest metric, or None if there is no step.
+
+    If no metric is a number, it returns the last step, which has been trained most.
+    """
+    if values and max(values.values()) == -math.inf:
+        return list(values)[-1]
+    return max(values, key=values.get, default=None)
+
+
+def best_kept_step(directory: str, values: Mapping[int, float]) -> int | None:
+    """Returns the best of the evaluated steps whose checkpoint is in the directory, or None."""
+    names = set(os.listdir(directory)) if os.path.isdir(directory) else ()
+    return best_step(
+        {step: v for step, v in values.items() if f"{CHECKPOINT_PREFIX}{step}.index" in names}
+    )
+
+
+def path_of_best(output_dir: str) -> str | None:
+    """Returns the path prefix of the best checkpoint of a run's directory, or None if none was
+    kept.
+
+    Raises:
+      FlagError: the file cannot be read.
+    """
+    directory = os.path.join(output_dir, BEST_DIRECTORY)
+    best = best_kept_step(directory, read_evaluations(directory))
+    return best and os.path.join(directory, f"{CHECKPOINT_PREFIX}{best}")
 
 
 class RunDirectory:
@@ -81,7 +167,7 @@ class RunDirectory:
         if not re.fullmatch(r"model\.ckpt-\d+", os.path.basename(path)):
             return False  # such as a network that training started from
         folder = self._checkpoints_in
-        own = [folder, os.path.join(folder, evaluated_steps.DIRECTORY)]
+        own = [folder, os.path.join(folder, BEST_DIRECTORY)]
         return os.path.realpath(os.path.dirname(path)) in map(os.path.realpath, own)
 
     def check_config(
@@ -290,7 +376,7 @@ class RunDirectory:
         path = os.path.join(self.path, "curves.svg")
         training = [r for r in self.metrics() if "loss" in r]
         corners = _recorded(self.path).get("learning_rates", [])
-        _write(path, curves.svg(training, self.evaluations(), corners))
+        _write(path, charts.of_run(training, self.evaluations(), corners))
         return path
 
 
@@ -330,7 +416,7 @@ def delivered_best(path: str) -> str | None:
     Raises:
       FlagError: config.json cannot be read.
     """
-    best = evaluated_steps.path_of_best(path)
+    best = path_of_best(path)
     settings = recorded_settings(path) if best else {}
     is_kept = settings.get("keep_best_checkpoint") or settings.get("early_stopping_patience")
     return best if is_kept else None

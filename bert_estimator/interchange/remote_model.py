@@ -4,11 +4,11 @@ import functools
 import os
 import re
 
-from bert_estimator.command_line import evaluated_steps, run_directory
+from bert_estimator.command_line import run_directory
 from bert_estimator.storage import remote
 
 _NOT_READ = re.compile(r"(.*/)?(events\.out\.tfevents[^/]*|graph\.pbtxt|[^/]*\.meta)|.*/.*")
-_BEST = re.compile(rf"{evaluated_steps.DIRECTORY}/[^/]*(?<!\.meta)")
+_BEST = re.compile(rf"{run_directory.BEST_DIRECTORY}/[^/]*(?<!\.meta)")
 _DATA = re.compile(r".*\.data-\d+-of-\d+")
 _STEP = re.compile(r"(.*model\.ckpt-)(\d+)\.index")
 
@@ -72,7 +72,7 @@ def _prefix(folder, choice):
     """
     best = None
     if choice == "best":
-        best = evaluated_steps.path_of_best(folder)
+        best = run_directory.path_of_best(folder)
     elif choice is None:
         best = run_directory.delivered_best(folder)
     if best is not None:

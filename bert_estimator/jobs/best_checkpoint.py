@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import NETWORK_FILES
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.system import atomic_file
@@ -50,15 +50,15 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         evaluate: Callable[[], tuple[float, str]],
         of: str | None = None,
     ):
-        self._directory = os.path.join(config.output_dir, evaluated_steps.DIRECTORY)
+        self._directory = os.path.join(config.output_dir, run_directory.BEST_DIRECTORY)
         self._evaluate = evaluate
         self._last_step = num_train_steps
         self._every = config.eval_steps or 1
         self._keeps_best = config.keeps_best()
         self._patience = config.early_stopping_patience
         self._of = of
-        self._values = evaluated_steps.read(self._directory, of)
-        if not self._values and evaluated_steps.read(self._directory):
+        self._values = run_directory.read_evaluations(self._directory, of)
+        if not self._values and run_directory.read_evaluations(self._directory):
             tf.logging.warning(
                 "Other data or settings are evaluated than until now: the best checkpoint is "
                 "chosen from the newest one and later ones."
@@ -86,7 +86,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
         if values != self._values:
             values.pop(step, None)
             self._values = values
-            evaluated_steps.write(self._directory, self._values, self._of)
+            run_directory.write_evaluations(self._directory, self._values, self._of)
         self._remove_others()
         self.after_save(None, step)
 
@@ -109,14 +109,14 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
             value = -math.inf
         values = {**self._values, step: value}
         # Training may have gone back to a checkpoint, and the best one until then may be gone.
-        kept = evaluated_steps.best_kept(self._directory, self._values)
+        kept = run_directory.best_kept_step(self._directory, self._values)
         is_best = (
-            kept is None or evaluated_steps.best_of({kept: self._values[kept], step: value}) == step
+            kept is None or run_directory.best_step({kept: self._values[kept], step: value}) == step
         )
         if self._keeps_best and is_best:
             self._copy(checkpoint)
         self._values = values
-        evaluated_steps.write(self._directory, self._values, self._of)
+        run_directory.write_evaluations(self._directory, self._values, self._of)
         self._remove_others()
         if self.exhausted and max(values.values()) == -math.inf:
             tf.logging.info("Ending at step %d: no evaluation had a number as its metric.", step)
@@ -125,7 +125,7 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
                 "Ending at step %d: the last %d evaluations were not better than step %d's.",
                 step,
                 self._patience,
-                evaluated_steps.best_of(values),
+                run_directory.best_step(values),
             )
         return self.exhausted
 
@@ -147,8 +147,8 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
 
     def _remove_others(self):
         """Removes the files of all checkpoints but the best one."""
-        best = evaluated_steps.best_kept(self._directory, self._values)
-        prefix = evaluated_steps.PREFIX
+        best = run_directory.best_kept_step(self._directory, self._values)
+        prefix = run_directory.CHECKPOINT_PREFIX
         for name in os.listdir(self._directory) if os.path.isdir(self._directory) else ():
             if name.startswith(prefix) and not name.startswith(f"{prefix}{best}."):
                 os.remove(os.path.join(self._directory, name))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bert_estimator.command_line import config_file, flags, provenance
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.storage import remote
@@ -30,7 +30,7 @@ def read_command_line(
     if path := values["config"].value:
         # Of a flag that is given twice the last value counts: the command line's, not the file's.
         values = flags.define(config_class)
-        given = flags.parse(values, [argv[0], *config_file.arguments(path), *argv[1:]])
+        given = flags.parse(values, [argv[0], *provenance.file_arguments(path), *argv[1:]])
     settings = {name: values[name].value for name in values}
     sources = {name: provenance.FLAG if name in given else provenance.DEFAULT for name in settings}
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch

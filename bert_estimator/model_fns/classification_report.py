@@ -1,11 +1,15 @@
 """What an evaluation says of each label: precision, recall, confusions, calibration.
 
 `counts` are metrics of an evaluation, summed batch by batch; `lines` is the report made of them.
-`report_summaries` shows it in TensorBoard.
+`summaries` show it in TensorBoard, which is not needed to write them: the tables are summaries of
+the text plugin, `report/labels`, `report/confusion` and `report/calibration`, and
+`precision_recall/<label>` is a curve of the plugin pr_curves, for each label against all others.
 
 Letters: N examples (words, for tagging), L labels, K bins of probability, T thresholds.
 """
 
+import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -20,6 +24,8 @@ NUM_THRESHOLDS = 201  # from 0 to 1, at equal distances, as in TensorBoard's own
 CONFUSION, CALIBRATION, THRESHOLDS = NAMES = ("confusion", "calibration", "thresholds")
 # Kinds of heads whose labels have probabilities.
 KINDS = ("classification", "multi_label", "tagging")
+_TABLES = ("labels", "confusion", "calibration")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>])")
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
@@ -157,10 +163,82 @@ def calibration_error(calibration: np.ndarray) -> float:
     return float(np.abs(calibration[:, 1] - calibration[:, 2]).sum() / total) if total else 0.0
 
 
-def _share(a, b):
-    return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
+def _share(part, whole):
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
 
 
 def _row(name, values):
     *shares, number = values
     return "\t".join([name, *(f"{share:.4f}" for share in shares), f"{number:.0f}"])
+
+
+def summaries(
+    kind: str, labels: Sequence[str], counted: Mapping[str, np.ndarray]
+) -> list[tf.Summary.Value]:
+    """Returns the summaries of an evaluation; none if there are no "thresholds" among the counts.
+
+    Args:
+      kind: one of KINDS.
+      labels: the labels' names.
+      counted: the values of `counts`.
+    """
+    if THRESHOLDS not in counted:
+        return []
+    tables = "\n".join(lines(kind, labels, counted)).split("\n\n")
+    values = [_table(f"report/{name}", table) for name, table in zip(_TABLES, tables, strict=True)]
+    for place, label in enumerate(labels):
+        name = f"precision_recall/{cell(label)}"
+        values.append(_curve_summary(name, *counted[THRESHOLDS][:, place].T))
+    return values
+
+
+def _table(tag, lines):
+    """Returns a table of lines, whose cells have tabs between them."""
+    rows = [[_as_markdown(cell) for cell in line.split("\t")] for line in lines.split("\n")]
+    width = max(map(len, rows))
+    cells = np.array([row + [""] * (width - len(row)) for row in rows], object)
+    return _value(tag, tf.make_tensor_proto(cells, tf.string), "text")
+
+
+def _as_markdown(text):
+    """Returns what TensorBoard, which reads Markdown and HTML, shows as this text."""
+    return _MARKDOWN.sub(r"\\\1", html.escape(text, quote=False))
+
+
+def _curve_summary(tag, without, with_label):
+    """Returns the curve of a label.
+
+    Args:
+      tag: its tag.
+      without, with_label: float64 [T], the numbers of examples by the last threshold that the
+        label's probability reaches.
+    """
+    false_positives, true_positives = (np.cumsum(n[::-1])[::-1] for n in (without, with_label))
+    rows = [
+        true_positives,
+        false_positives,
+        false_positives[0] - false_positives,
+        true_positives[0] - true_positives,
+        _share(true_positives, true_positives + false_positives),
+        _share(true_positives, true_positives[0]),
+    ]
+    tensor = tf.make_tensor_proto(np.stack(rows), tf.float32)
+    return _value(tag, tensor, "pr_curves", _curve_data(len(without)))
+
+
+def _curve_data(num_thresholds):
+    """Returns what the plugin wants to know: a message whose field 2 is the number of thresholds.
+
+    A whole number in a message has seven bits in a byte, the lowest first.
+    """
+    data, rest = bytes([2 << 3]), num_thresholds
+    while rest > 127:
+        data, rest = data + bytes([128 | rest & 127]), rest >> 7
+    return data + bytes([rest])
+
+
+def _value(tag, tensor, plugin, content=b""):
+    value = tf.Summary.Value(tag=tag, tensor=tensor)
+    value.metadata.plugin_data.plugin_name = plugin
+    value.metadata.plugin_data.content = content
+    return value

@@ -1,9 +1,16 @@
-"""Sources of values, as text and back."""
+"""Tests where the values of flags come from, and the file of --config."""
+
+import json
 
 import pytest
 
 from bert_estimator.command_line import provenance
+from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.jobs.config import JobConfig
+from bert_estimator.storage import remote
 
 TEXTS = {
     "flag": provenance.FLAG,
@@ -37,3 +44,105 @@ def test_a_value_scaled_from_many_digits_keeps_six():
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="does not say where a value came from"):
         Source.parse(text)
+
+
+def write(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return str(path)
+
+
+def test_a_file_gives_flags_and_the_command_line_comes_first(tmp_path):
+    values = {"learning_rate": 0.5, "use_tpu": True, "tpu_name": None, "optimizer": "lars"}
+    path = write(tmp_path / "run.json", values)
+    settings, sources = read_command_line(
+        JobConfig, ["script", "--optimizer=lamb", f"--config={path}"]
+    )
+    assert (settings["learning_rate"], settings["use_tpu"]) == (0.5, True)
+    assert (settings["optimizer"], settings["tpu_name"]) == ("lamb", None)
+    given = {name for name, source in sources.items() if source == provenance.FLAG}
+    assert given == {"learning_rate", "use_tpu", "optimizer", "config"}
+
+
+def test_the_config_of_a_run_repeats_its_command_line(tmp_path):
+    line = ["script", "--learning_rate=0.25", "--nodo_eval", f"--output_dir={tmp_path / 'first'}"]
+    settings, sources = read_command_line(JobConfig, line)
+    recorded = JobConfig(**settings).settings()
+    RunDirectory(str(tmp_path / "first")).write_config(recorded, sources, "digest")
+    path = str(tmp_path / "first" / "config.json")
+    again, sources = read_command_line(
+        JobConfig, ["script", f"--config={path}", "--output_dir=second"]
+    )
+    assert again == {**settings, "config": path, "output_dir": "second"}
+    assert sources["precision"] == provenance.DEFAULT
+    assert provenance.file_arguments(path) == ["--do_eval=false", "--learning_rate=0.25"]
+
+
+def test_the_config_of_a_run_from_scratch_says_so(tmp_path):
+    """The empty flag is not left out: it overrides the checkpoint of a recipe or a task."""
+    settings, sources = read_command_line(JobConfig, ["script", "--init_checkpoint="])
+    recorded = JobConfig(**settings).settings()
+    RunDirectory(str(tmp_path)).write_config(recorded, sources, "digest")
+    assert provenance.file_arguments(str(tmp_path / "config.json")) == ["--init_checkpoint="]
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.yaml"])
+def test_a_remote_file(tmp_path, name):
+    pytest.importorskip("yaml")
+    url = f"ram:/{tmp_path}/{name}"
+    remote.write(b'{"use_tpu": true}', url)
+    assert provenance.file_arguments(url) == ["--use_tpu=true"]
+    with pytest.raises((FlagError, remote.StorageError), match=r"ram:/.*missing_run"):
+        provenance.file_arguments(f"ram:/{tmp_path}/missing_{name}")
+
+
+def test_yaml(tmp_path):
+    pytest.importorskip("yaml")
+    path = write(tmp_path / "run.yaml", "learning_rate: 1.0e-3\nuse_tpu: true\ntpu_name:\n")
+    assert provenance.file_arguments(path) == ["--learning_rate=0.001", "--use_tpu=true"]
+    for text, message in (
+        ("[", "is not YAML"), ("- a", "must be an object"), ("a: [1]", "a: must be a string"),
+        ("a: 1\nb: 2\na: 3", "is not YAML: the key a occurs twice"),
+        ("a: {{b}}", "is not YAML"),
+    ):  # fmt: skip
+        with pytest.raises(FlagError, match=f"^--config: .*run.yaml: {message}"):
+            provenance.file_arguments(write(tmp_path / "run.yaml", text))
+
+
+def test_yaml_needs_a_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    with pytest.raises(FlagError, match=r"YAML needs a package: pip install pyyaml"):
+        provenance.file_arguments(str(tmp_path / "run.yml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "run.json: is not JSON"),
+        ([1], "run.json: must be an object, not "),
+        ({"learning_rate": [1]}, "run.json: learning_rate: must be a string, a number, true or"),
+        ({"flags": [1]}, "run.json: flags: must be an object"),
+        ({"flags": {"learning_rate": 1}}, "run.json: flags: learning_rate: must be an object"),
+        ({"learning_rat": 1}, "--learning_rat: no such flag; did you mean --learning_rate"),
+        ({"learning_rate": "fast"}, "--learning_rate=fast: must be a number"),
+        ({"config": "other.json"}, None),
+        (None, "run.json: No such file or directory"),
+    ],
+)
+def test_what_a_file_cannot_say(tmp_path, content, message):
+    path = tmp_path / "run.json"
+    if content is not None:
+        write(path, content)
+    line = ["script", f"--config={path}"]
+    if message is None:  # The command line's own --config counts.
+        assert read_command_line(JobConfig, line)[0]["config"] == str(path)
+        return
+    with pytest.raises(FlagError) as caught:
+        read_command_line(JobConfig, line)
+    assert message in str(caught.value)
+
+
+def test_yaml_that_is_nested_beyond_all_sense(tmp_path):
+    pytest.importorskip("yaml")
+    (tmp_path / "run.yaml").write_text("[" * 100_000)
+    with pytest.raises(FlagError, match=r"--config: .*run\.yaml: is not YAML: "):
+        provenance.file_arguments(str(tmp_path / "run.yaml"))

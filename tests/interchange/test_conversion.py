@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line import run_directory
 from bert_estimator.interchange import __main__ as command
 from bert_estimator.interchange import conversion, network_variables, open_source
 from bert_estimator.interchange.hugging_face import config_json, weight_files
@@ -255,7 +255,7 @@ def make_best(run, vocabulary):
     """The best checkpoint of that run: of step 3."""
     make_run(run / "best", vocabulary, step=3)
     (run / "best" / "config.json").unlink()
-    evaluated_steps.write(str(run / "best"), {3: 0.5, 7: 0.4})
+    run_directory.write_evaluations(str(run / "best"), {3: 0.5, 7: 0.4})
 
 
 def step_of(converted):

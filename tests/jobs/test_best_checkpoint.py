@@ -11,8 +11,8 @@ import pytest
 from kills import Killed
 from number_features import features_of
 
-from bert_estimator.command_line.evaluated_steps import path_of_best
 from bert_estimator.command_line.flags import FlagError
+from bert_estimator.command_line.run_directory import path_of_best
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig

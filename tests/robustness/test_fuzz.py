@@ -19,7 +19,7 @@ from tiny_run import words, write_records
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import cluster_task
-from bert_estimator.command_line import evaluated_steps, flags, run_directory
+from bert_estimator.command_line import flags, run_directory
 from bert_estimator.interchange import network_files, open_source
 from bert_estimator.interchange.hugging_face import config_json, tokenizer_files
 from bert_estimator.jobs.command_line import read_command_line
@@ -236,7 +236,9 @@ def test_a_run(tmp_path, data):
         lambda: run.check_config({"learning_rate": 1.0}, "a"),
         lambda: sorted(record["step"] for record in run.metrics()),
         run.evaluations,
-        lambda: evaluated_steps.best_kept(str(tmp_path), evaluated_steps.read(str(tmp_path))),
+        lambda: run_directory.best_kept_step(
+            str(tmp_path), run_directory.read_evaluations(str(tmp_path))
+        ),
     ):
         try:
             read()

@@ -11,7 +11,7 @@ from hypothesis import configuration
 from hypothesis import strategies as st
 from tiny_run import words
 
-from bert_estimator.command_line import config_file, flags
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning import question_answering_config
 from bert_estimator.jobs.rollbacks import Rollbacks
@@ -192,7 +192,7 @@ def test_a_file_of_flags(tmp_path, data):
             read_command_line(
                 question_answering_config.QuestionAnsweringConfig, ["script", f"--config={path}"]
             )
-            for argument in config_file.arguments(str(path)):
+            for argument in provenance.file_arguments(str(path)):
                 assert argument.startswith("--")
         except flags.FlagError as error:
             assert str(error)

@@ -14,7 +14,7 @@ from kills import copy_at
 from scripts import CLASSIFIER, write_data
 from tiny_run import metrics_of, variables_of, without_timing
 
-from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.tpu import TPUEstimator
@@ -91,8 +91,12 @@ PLACES = {
     "after the checkpoint of step 4": (BestCheckpoint, "after_save", lambda _, s, step: step == 4),
     "in the evaluation of step 8, the last": (RunDirectory, "add_evaluation", of_results_at(8)),
     "before the best checkpoint is copied": (BestCheckpoint, "_copy", at(4)),
-    "before best.json says so": (evaluated_steps, "write", whose_list_ends_at(4)),
-    "before best.json says so of the last": (evaluated_steps, "write", whose_list_ends_at(8)),
+    "before best.json says so": (run_directory, "write_evaluations", whose_list_ends_at(4)),
+    "before best.json says so of the last": (
+        run_directory,
+        "write_evaluations",
+        whose_list_ends_at(8),
+    ),
     "before the final evaluation": (TPUEstimator, "predict", lambda *args, **kwargs: True),
 }
 

@@ -1,10 +1,10 @@
-"""Reads SVG files that `bert_estimator.command_line.chart` drew, and checks where things are."""
+"""Reads SVG files that `bert_estimator.command_line.charts` drew, and checks where things are."""
 
 import itertools
 import xml.etree.ElementTree
 from typing import NamedTuple
 
-from bert_estimator.command_line import chart
+from bert_estimator.command_line import charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -93,7 +93,7 @@ def line_of(element: xml.etree.ElementTree.Element) -> list[tuple[float, float]]
 
 def _text_box(element):
     size = float(element.get("font-size", 12))
-    width = chart.text_width(element.text, size, element.get("font-weight") == "bold")
+    width = charts.text_width(element.text, size, element.get("font-weight") == "bold")
     x, y = float(element.get("x")), float(element.get("y"))
     left = x - width * {"start": 0, "middle": 0.5, "end": 1}[element.get("text-anchor", "start")]
     return Box(left, y - 0.8 * size, left + width, y + 0.25 * size, element.text)

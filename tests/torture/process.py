@@ -40,7 +40,7 @@ PLACES = {
     "evaluating": "bert_estimator.tpu.base_estimator:Estimator.evaluate",
     "copying the best checkpoint": f"{_JOBS}.best_checkpoint:BestCheckpoint._copy",
     "removing other best checkpoints": f"{_JOBS}.best_checkpoint:BestCheckpoint._remove_others",
-    "writing best.json": "bert_estimator.command_line.evaluated_steps:write",
+    "writing best.json": "bert_estimator.command_line.run_directory:write_evaluations",
     "a line of metrics": "bert_estimator.command_line.run_directory:RunDirectory.add_metrics",
     "an evaluation's line": "bert_estimator.command_line.run_directory:RunDirectory.add_evaluation",
     "predicting labels": f"{_JOBS}.classification_job:Classification.predict",

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 import zipfile
 
-from bert_estimator.command_line import evaluated_steps
+from bert_estimator.command_line import run_directory
 from bert_estimator.storage import remote
 from bert_estimator.system import zip_files
 
@@ -73,5 +73,5 @@ def _extracted(path, *_):
 
 def _is_part(folder, run):
     """Returns whether a directory is the best checkpoint or an exported model of a run."""
-    is_best = folder == os.path.join(run, evaluated_steps.DIRECTORY)
+    is_best = folder == os.path.join(run, run_directory.BEST_DIRECTORY)
     return is_best or folder.startswith(os.path.join(run, "export", ""))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.command_line import evaluated_steps, run_directory
+from bert_estimator.command_line import run_directory
 from bert_estimator.interchange import architectures, layer_groups, network_files
 from bert_estimator.interchange.source import TF1, Source
 from bert_estimator.system import paths
@@ -46,7 +46,7 @@ def find(folder: str, choice: str | None = None) -> str | None:
     """
     _check_no_pattern(folder)
     if choice == BEST:
-        best = evaluated_steps.path_of_best(folder)
+        best = run_directory.path_of_best(folder)
         if best is None:
             raise ValueError(
                 f"{folder}: does not hold a best checkpoint (best/best.json). run_classifier.py "

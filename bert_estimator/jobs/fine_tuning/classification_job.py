@@ -21,7 +21,6 @@ from bert_estimator.model_fns import (
     classification,
     classification_report,
     fine_tuning,
-    report_summaries,
     tagging,
     update,
 )
@@ -137,7 +136,7 @@ class Classification(FineTuning):
     def _write_summaries(self, name, step, counted):
         """Writes the report of an evaluation beside its other events."""
         task = self._data.task
-        values = report_summaries.summaries(task.kind, task.labels, counted)
+        values = classification_report.summaries(task.kind, task.labels, counted)
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
             writer = tf.summary.FileWriterCache.get(self._run.estimator.eval_dir(name))
         writer.add_summary(tf.Summary(value=values), step)

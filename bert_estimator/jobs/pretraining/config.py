@@ -8,8 +8,8 @@ import os
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, provenance, run_directory
-from bert_estimator.command_line.evaluated_steps import PREFIX
 from bert_estimator.command_line.provenance import Origin, Source
+from bert_estimator.command_line.run_directory import CHECKPOINT_PREFIX
 from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.recipes import embedded, plans, scale
@@ -351,7 +351,7 @@ def _resolve_stages(settings, sources):
             recorded = run_directory.recorded_settings(own["output_dir"])
             num_train_steps = recorded.get("num_train_steps", stage["num_train_steps"].value)
         if is_chained:
-            before = os.path.join(own["output_dir"], f"{PREFIX}{num_train_steps}")
+            before = os.path.join(own["output_dir"], f"{CHECKPOINT_PREFIX}{num_train_steps}")
     first = configs[0]
     starts = first.do_train and not run_directory.RunDirectory(first.output_dir).holds_checkpoint()
     if starts and first.sources["init_checkpoint"].origin is Origin.STAGE:
