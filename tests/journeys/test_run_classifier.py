@@ -36,7 +36,7 @@ from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.jobs.fine_tuning import classification_config, seeds
-from bert_estimator.recipes import embedded_classifier
+from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
@@ -204,7 +204,7 @@ def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, mon
 
     config = resolve()
     assert (config.embedded, config.init_checkpoint, config.vocab_file) == (True, None, None)
-    assert {n: getattr(config, n) for n in embedded_classifier.FLAGS} == embedded_classifier.FLAGS
+    assert {n: getattr(config, n) for n in embedded.CLASSIFIER_FLAGS} == embedded.CLASSIFIER_FLAGS
     (tmp_path / "runs/pretraining/data").mkdir(parents=True)
     (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
     (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')

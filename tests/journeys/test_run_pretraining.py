@@ -179,7 +179,7 @@ def test_defaults_of_do_train_and_do_eval(tmp_path, flags, expected):
 def test_without_data_the_embedded_plan_is_the_default(tmp_path):
     config = resolve(tmp_path, "--learning_rate=0.5")
     assert config.embedded
-    expected = {**embedded.FLAGS, "learning_rate": 0.5}
+    expected = {**embedded.PRETRAINING_FLAGS, "learning_rate": 0.5}
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.optimizer == "lamb"
     assert config.precision == "float32"

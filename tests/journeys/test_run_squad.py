@@ -13,7 +13,7 @@ from tiny_run import bert_config, metrics_of, questions, squad_flags, write_ques
 import run_squad
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.jobs.fine_tuning import question_answering_config, question_answering_data
-from bert_estimator.recipes.answer_plans import RECIPES
+from bert_estimator.recipes.plans import SQUAD_RECIPES
 from input_pipelines.tasks import squad_files, squad_metrics
 
 
@@ -107,7 +107,7 @@ def test_a_recipe_gives_values_with_their_sources(tmp_path):
     assert config.sources["learning_rate"] == provenance.FLAG
     assert str(config.sources["num_train_epochs"]) == "squad_v2: BERT paper"
     assert str(config.sources["doc_stride"]) == "squad_v2: google-research/bert"
-    for recipe in RECIPES.values():
+    for recipe in SQUAD_RECIPES.values():
         for given in recipe.values():
             source = provenance.Source(given.source.origin, "squad")
             assert provenance.Source.parse(str(source)) == source

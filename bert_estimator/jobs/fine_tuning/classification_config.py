@@ -24,7 +24,7 @@ from bert_estimator.jobs.fine_tuning.config import (
     start_of_main_job,
     with_plan,
 )
-from bert_estimator.recipes import embedded_classifier
+from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from input_pipelines.tasks.task_table import TASK_NAMES
 
@@ -197,9 +197,8 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
         has_data_flags or _exports_own_network(settings, sources)
     )
     if is_embedded:
-        plan = embedded_classifier.FLAGS
-        if settings["task_name"] in EMBEDDED_TAGGING_TASKS:
-            plan = plan | embedded_classifier.TAGGING_FLAGS
+        is_tagging = settings["task_name"] in EMBEDDED_TAGGING_TASKS
+        plan = embedded.TAGGING_FLAGS if is_tagging else embedded.CLASSIFIER_FLAGS
         with_plan(settings, sources, plan | start_of_main_job(settings, sources))
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = ClassificationConfig(**settings, embedded=is_embedded, sources=sources)

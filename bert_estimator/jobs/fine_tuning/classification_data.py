@@ -11,7 +11,7 @@ from bert_estimator.command_line.choices import EMBEDDED_TAGGING_TASKS
 from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning import model_labels
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.recipes import embedded_classifier
+from bert_estimator.recipes import embedded
 from input_pipelines.embedded import embedded_tags, embedded_task
 from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
 from input_pipelines.tasks.features_input import Batches
@@ -202,8 +202,8 @@ def _flag_at_fault(config, error):
 
 
 def _load_embedded(config):
-    vocab_size = embedded_classifier.VOCAB_SIZE
-    bert_config = BertConfig(vocab_size=vocab_size, **embedded_classifier.BERT_CONFIG)
+    vocab_size = embedded.VOCAB_SIZE
+    bert_config = BertConfig(vocab_size=vocab_size, **embedded.BERT_CONFIG)
     estimator.check_sizes(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import EXPORT_INPUTS
 from bert_estimator.jobs.config import JobConfig
-from bert_estimator.recipes import embedded_classifier
+from bert_estimator.recipes import embedded
 from bert_estimator.system.errors import GREATEST
 
 _MOST_SEEDS = 1000
@@ -173,7 +173,7 @@ def start_of_main_job(
     """
     if sources["vocab_file"] == provenance.FLAG:
         return {}
-    checkpoint, vocab_file = embedded_classifier.main_job_checkpoint()
+    checkpoint, vocab_file = embedded.main_job_checkpoint()
     if sources["init_checkpoint"] != provenance.FLAG:
         return {"vocab_file": vocab_file, "init_checkpoint": checkpoint}
     if settings["init_checkpoint"]:

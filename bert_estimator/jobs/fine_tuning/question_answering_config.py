@@ -14,8 +14,8 @@ from bert_estimator.jobs.fine_tuning.config import (
     start_of_main_job,
     with_plan,
 )
-from bert_estimator.recipes import embedded_answers
-from bert_estimator.recipes.answer_plans import RECIPES
+from bert_estimator.recipes import embedded
+from bert_estimator.recipes.plans import SQUAD_RECIPES as RECIPES
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 
@@ -127,7 +127,7 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     )
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
-        with_plan(settings, sources, embedded_answers.FLAGS | start_of_main_job(settings, sources))
+        with_plan(settings, sources, embedded.ANSWER_FLAGS | start_of_main_job(settings, sources))
     _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     config = QuestionAnsweringConfig(**settings, embedded=is_embedded, sources=sources)

@@ -8,7 +8,7 @@ from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.recipes import embedded_answers
+from bert_estimator.recipes import embedded
 from input_pipelines.embedded import embedded_questions
 from input_pipelines.tasks import squad_files, squad_metrics
 from input_pipelines.tasks.answers import Search
@@ -101,7 +101,7 @@ def _load_files(config):
 
 
 def _load_embedded(config):
-    bert_config = BertConfig(vocab_size=embedded_answers.VOCAB_SIZE, **embedded_answers.BERT_CONFIG)
+    bert_config = BertConfig(vocab_size=embedded.VOCAB_SIZE, **embedded.BERT_CONFIG)
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)

@@ -286,11 +286,11 @@ def _resolve_run(settings, sources):
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
     if use_embedded:
         network = {"vocab_size": embedded.DATA["vocab_size"], **embedded.BERT_CONFIG}
-        for name, value in {**embedded.FLAGS, "bert_config": network}.items():
+        for name, value in {**embedded.PRETRAINING_FLAGS, "bert_config": network}.items():
             if sources[name] != provenance.FLAG:
                 settings[name], sources[name] = value, provenance.EMBEDDED
     settings["optimizer"] = settings["optimizer"] or "adamw"
-    _fit_warmup(settings, sources, embedded.FLAGS if use_embedded else _DEFAULTS)
+    _fit_warmup(settings, sources, embedded.PRETRAINING_FLAGS if use_embedded else _DEFAULTS)
     config = PretrainingConfig(**settings, embedded=use_embedded, sources=sources)
     config.check()
     return config
