@@ -8,25 +8,78 @@ With --task_name and --data_dir it is google-research/bert's run_classifier.py, 
 XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, CSV or JSONL files.
 """
 
+import contextlib
 import sys
 
 from bert_estimator.command_line import console
-from bert_estimator.jobs.fine_tuning import classification_config
+from bert_estimator.jobs.config import open_directories
+from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig, resolve
 from bert_estimator.system import tensorflow_import
+
+# What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
+
+
+def fine_tune_all(argv):
+    """Fine-tunes once, or once for each seed of --num_seeds."""
+    configs = [config.with_vocabulary() for config in resolve(argv)]
+    open_directories(configs)
+    console.load_tensorflow()
+    from bert_estimator.jobs.fine_tuning import job
+
+    job.run_seeds(configs, fine_tune, compile_step)
+
+
+def fine_tune(config):
+    """Trains, evaluates, predicts and exports with one seed, as the flags say.
+
+    Returns:
+      What evaluation found, as a dict of metric -> float; empty without --do_eval.
+    """
+    classification = prepare(config)
+    config, run = classification.config, classification.run
+    with contextlib.closing(run):
+        if config.do_train:
+            classification.train()
+        results = classification.evaluate() if config.do_eval else {}
+        if config.do_predict:
+            classification.predict()
+        if config.do_export:
+            classification.export()
+        print(run.summary())
+    return results
+
+
+def prepare(config):
+    """Returns the `Classification` of a configuration: its cores, task, network and estimator.
+
+    All that can go wrong before step 0 is checked here.
+    """
+    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs.fine_tuning import classification_data
+    from bert_estimator.jobs.fine_tuning.classification_job import Classification
+
+    directory = config.open_directory()
+    config, master = estimator.find_cores(config)
+    data = classification_data.load(config)  # features and labels, and the network that fits them
+    classification = Classification(config, data, directory, master)
+    classification.check()
+    return classification
+
+
+def compile_step(config):
+    """Compiles the training step for a TPU that need not be there; returns whether it fits.
+
+    The data is read for what the network depends on, and for the number of its examples.
+    """
+    from bert_estimator.jobs.fine_tuning import classification_data
+    from bert_estimator.jobs.fine_tuning.classification_job import Classification
+
+    return Classification(config, classification_data.load(config)).compile_step()
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.main`."""
-
-    def job():
-        configs = classification_config.resolve(argv)
-        console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs.fine_tuning import classification_job
-
-        classification_job.run(configs)
-
-    config_class = classification_config.ClassificationConfig
-    return console.main("run_classifier.py", argv, __doc__, config_class, job)
+    return console.main("run_classifier.py", argv, __doc__, ClassificationConfig, fine_tune_all)
 
 
 def command():

@@ -7,25 +7,120 @@ two cores, and evaluates it on held-out text. With --input_file and --bert_confi
 google-research/bert's run_pretraining.py, flags and records included.
 """
 
+import contextlib
 import sys
 
 from bert_estimator.command_line import console
-from bert_estimator.jobs.pretraining import config
+from bert_estimator.jobs.config import open_directories
+from bert_estimator.jobs.pretraining.config import PretrainingConfig, resolve
 from bert_estimator.system import tensorflow_import
+
+# What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
+
+
+def pretrain(argv):
+    """Runs the stages of a recipe, or one run, each from the last weights of the stage before it.
+
+    Flags and files of all stages are checked before the first stage trains.
+    """
+    stages = resolve(argv)
+    open_directories(stages)
+    console.load_tensorflow()
+    from bert_estimator.jobs import compile_only
+    from bert_estimator.jobs.pretraining import data
+    from bert_estimator.jobs.run import locked
+
+    with locked(stages):
+        if stages[0].plan.compile_only:
+            for stage in stages:
+                stage.announce()
+                if not compile_step(stage):
+                    raise SystemExit(1)
+            if len(stages) > 1:
+                compile_only.print_total(stages)
+            return
+        pretrainings = [prepare(stage) for stage in stages]
+        data.check_stages([(pretraining.config, pretraining.data) for pretraining in pretrainings])
+        for pretraining in pretrainings:
+            pretraining.config.announce()
+            train_and_evaluate(pretraining)
+
+
+def prepare(config):
+    """Returns the `Pretraining` of a configuration: its network, cores, records and estimator.
+
+    All that can go wrong before step 0 is checked here.
+    """
+    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs.pretraining import data, job
+    from bert_estimator.jobs.run import Run
+
+    directory = config.open_directory()
+    network = job.read_network(config)
+    estimator.check_network(directory, network, config.do_train)
+    config, master = estimator.find_cores(config)
+    is_new = not directory.holds_checkpoint()
+    records = data.prepare(config, network.vocab_size, may_replace=is_new)
+    run = Run(config, directory, make_estimator(config, network, master))
+    pretraining = job.Pretraining(config, network, records, run)
+    pretraining.check()
+    return pretraining
+
+
+def make_estimator(config, network, master=""):
+    """Returns the `TPUEstimator` of a network, whose weights are updated by the schedule."""
+    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs.pretraining import job
+    from bert_estimator.model_fns import pretraining
+
+    model_fn = pretraining.model_fn_builder(
+        network,
+        job.update_rule(config.training, config.output_dir),
+        random_seed=config.training.random_seed,
+        **config.network.options(),
+    )
+    return estimator.make(config, model_fn, master, config.training.num_train_steps)
+
+
+def train_and_evaluate(pretraining):
+    """Does what the flags ask for; prints the results, and where the files are."""
+    config, run = pretraining.config, pretraining.run
+    with contextlib.closing(run):
+        pretraining.write_config()
+        if config.export_program:
+            input_fn = pretraining.input_fn(is_training=True)
+            run.estimator.export_training_program(input_fn, config.export_program)
+            print(f"Run it: python -m bert_estimator.tpu.run_program {config.export_program}")
+            return
+        if config.do_eval:
+            print(pretraining.data.evaluated(), flush=True)
+        if config.do_train:
+            pretraining.train()
+        if config.do_eval:
+            pretraining.evaluate()
+        print(run.summary())
+
+
+def compile_step(config):
+    """Compiles the training step for a TPU that need not be there; returns whether it fits."""
+    from bert_estimator.jobs import compile_only
+    from bert_estimator.jobs.pretraining import job
+    from input_pipelines.records import pretraining_input
+
+    network = job.read_network(config)
+
+    def lower(changed, cores, hosts):
+        lengths = changed.data.max_seq_length, changed.data.max_predictions_per_seq
+        zeros = pretraining_input.shapes_input_fn(*lengths, changed.network.precision)
+        return make_estimator(changed, network).lower(zeros, cores, hosts)
+
+    input_secs = pretraining_input.core_secs(config.data.max_seq_length)
+    return compile_only.run(config, lower, config.training.num_train_steps, input_secs)
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.main`."""
-
-    def job():
-        configs = config.resolve(argv)
-        console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs.pretraining import job as pretraining_job
-
-        pretraining_job.run(configs)
-
-    config_class = config.PretrainingConfig
-    return console.main("run_pretraining.py", argv, __doc__, config_class, job)
+    return console.main("run_pretraining.py", argv, __doc__, PretrainingConfig, pretrain)
 
 
 def command():

@@ -8,25 +8,81 @@ baselines. With --train_file and --predict_file it is google-research/bert's run
 in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file is scored, too.
 """
 
+import contextlib
 import sys
 
 from bert_estimator.command_line import console
-from bert_estimator.jobs.fine_tuning import question_answering_config
+from bert_estimator.jobs.config import open_directories
+from bert_estimator.jobs.fine_tuning.question_answering_config import (
+    QuestionAnsweringConfig,
+    resolve,
+)
 from bert_estimator.system import tensorflow_import
+
+# What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
+
+
+def fine_tune_all(argv):
+    """Fine-tunes once, or once for each seed of --num_seeds."""
+    configs = [config.with_vocabulary() for config in resolve(argv)]
+    open_directories(configs)
+    console.load_tensorflow()
+    from bert_estimator.jobs.fine_tuning import job
+
+    job.run_seeds(configs, fine_tune, compile_step)
+
+
+def fine_tune(config):
+    """Trains, evaluates, answers and exports with one seed, as the flags say.
+
+    Returns:
+      What evaluation found, as a dict of metric -> float; empty without --do_eval.
+    """
+    answering = prepare(config)
+    config, run = answering.config, answering.run
+    with contextlib.closing(run):
+        if config.do_train:
+            answering.train()
+        results = answering.evaluate() if config.do_eval else {}
+        if config.do_predict:
+            answering.predict()
+        if config.do_export:
+            answering.export()
+        print(run.summary())
+    return results
+
+
+def prepare(config):
+    """Returns the `QuestionAnswering` of a configuration: its cores, windows, network, estimator.
+
+    All that can go wrong before step 0 is checked here.
+    """
+    from bert_estimator.jobs import estimator
+    from bert_estimator.jobs.fine_tuning import question_answering_data
+    from bert_estimator.jobs.fine_tuning.question_answering_job import QuestionAnswering
+
+    directory = config.open_directory()
+    config, master = estimator.find_cores(config)
+    data = question_answering_data.load(config)  # windows, and the network that fits them
+    answering = QuestionAnswering(config, data, directory, master)
+    answering.check()
+    return answering
+
+
+def compile_step(config):
+    """Compiles the training step for a TPU that need not be there; returns whether it fits.
+
+    The data is read for what the network depends on, and for the number of its examples.
+    """
+    from bert_estimator.jobs.fine_tuning import question_answering_data
+    from bert_estimator.jobs.fine_tuning.question_answering_job import QuestionAnswering
+
+    return QuestionAnswering(config, question_answering_data.load(config)).compile_step()
 
 
 def main(argv):
     """Runs the script; returns the exit code of `console.main`."""
-
-    def job():
-        configs = question_answering_config.resolve(argv)
-        console.load_tensorflow()  # only now, since it takes seconds: the flags have been checked
-        from bert_estimator.jobs.fine_tuning import question_answering_job
-
-        question_answering_job.run(configs)
-
-    config_class = question_answering_config.QuestionAnsweringConfig
-    return console.main("run_squad.py", argv, __doc__, config_class, job)
+    return console.main("run_squad.py", argv, __doc__, QuestionAnsweringConfig, fine_tune_all)
 
 
 def command():

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-# If positive values differ by more than this factor, an axis may be logarithmic.
+# An axis may be logarithmic if positive values differ by more than this factor.
 _LARGE_RATIO = 50.0
 _DIGITS = (1, 2, 5)
 
@@ -40,16 +40,13 @@ class Axis:
 
 
 def steps_axis(last: int, most: int = 8) -> Axis:
-    """Returns an axis from step 0 to the last step (at least 1), with ticks at whole numbers.
+    """Returns an axis from step 0 to the last step (at least 1), with at most `most` ticks above 0.
 
-    Args:
-      last: the last step.
-      most: there is at most this number of ticks, not counting the tick at 0.
+    The ticks are whole numbers.
     """
     last = max(last, 1)
-    digit, exponent = next(
-        s for s in _tick_steps(last / most) if s[1] >= 0 and last / _size(s) <= most
-    )
+    steps = _tick_steps(last / most)
+    digit, exponent = next(s for s in steps if s[1] >= 0 and last / _size(s) <= most)
     values = range(0, last + 1, digit * 10**exponent)
     return Axis(
         0, last, tuple((n, f"{n:,}" if last < 10**7 else _tick_text(n, exponent)) for n in values)
@@ -192,12 +189,7 @@ class Panel:
 
 
 def levels(values: Iterable[tuple[str, float]], axis: Axis) -> list[Curve]:
-    """Returns a dashed line for each (name, value), from one end of the axis to the other.
-
-    Args:
-      values: the names and values.
-      axis: the horizontal axis.
-    """
+    """Returns a dashed line for each (name, value), as long as the horizontal axis."""
     dashes = itertools.cycle(("6 4", "2 3", "9 3 2 3"))
     return [
         Curve(name, [(axis.low, value), (axis.high, value)], GREY, dashes=next(dashes))
@@ -426,10 +418,9 @@ def _losses(training, evaluations, steps):
 
 def _scores(training, evaluations, steps):
     """Returns the panel of all held-out metrics that are not losses; None without such metrics."""
-    found = dict.fromkeys(name for record in evaluations for name in record)
     names = [
         name.removeprefix("eval_")
-        for name in found
+        for name in dict.fromkeys(itertools.chain(*evaluations))
         if name.startswith("eval_") and not name.endswith(("loss", "_baseline"))
     ]
     by_name = {name: _points(evaluations, f"eval_{name}") for name in names}
@@ -495,8 +486,8 @@ def _baselines(evaluations, steps, of_loss):
 
 def _points(records, name):
     """Returns the (step, value) of the records that have a finite value of that name, by step."""
-    found = {r["step"]: r[name] for r in records if name in r and abs(r[name]) < _LARGEST}
-    return sorted(found.items())
+    values = {r["step"]: r[name] for r in records if name in r and abs(r[name]) < _LARGEST}
+    return sorted(values.items())
 
 
 def _values(curves):
@@ -505,8 +496,5 @@ def _values(curves):
 
 def _words(name):
     """Returns the name of a metric in words."""
-    return (
-        name.replace("masked_lm", "masked-LM")
-        .replace("next_sentence", "next-sentence")
-        .replace("_", " ")
-    )
+    words = name.replace("_", " ")
+    return words.replace("masked lm", "masked-LM").replace("next sentence", "next-sentence")

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from bert_estimator import __version__
 from bert_estimator.cluster import hosts
-from bert_estimator.command_line import flag_help, flags
+from bert_estimator.command_line import flags, help_page
 from bert_estimator.storage import remote
 from bert_estimator.system import disk_errors, ticker
 from bert_estimator.system.errors import ArgumentError
@@ -44,7 +44,11 @@ _LOCKED_OUT = "InUseError"
 
 
 def main(
-    script: str, argv: list[str], description: str, config_class: type, job: Callable[[], None]
+    script: str,
+    argv: list[str],
+    description: str,
+    config_class: type,
+    job: Callable[[list[str]], None],
 ) -> int:
     """Runs a script, or prints its help or its version.
 
@@ -53,7 +57,7 @@ def main(
       argv: the command line.
       description: the text before the flags in the help.
       config_class: the dataclass whose fields are the flags; `flags.field` makes them.
-      job: function without arguments that does what the command line asks for.
+      job: function of the command line that does what it asks for.
 
     Returns:
       The exit code that `exit_code` returns.
@@ -62,9 +66,9 @@ def main(
         print(f"bert-estimator {__version__}")
         return 0
     if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
-        print(flag_help.text(config_class, description))
+        print(help_page.of_config(config_class, description))
         return 0
-    return exit_code(script, job)
+    return exit_code(script, lambda: job(argv))
 
 
 def load_tensorflow() -> None:

@@ -1,5 +1,8 @@
 """Makes flags of the fields of a configuration, parses them, and checks their values.
 
+A configuration is a frozen dataclass of fields that are flags (`field`) and of groups of them
+(`group`), which are such dataclasses, too. Flags are flat: their names do not say the group.
+
 This module does not import TensorFlow, which takes seconds, so wrong flags are reported at once.
 """
 
@@ -7,11 +10,12 @@ import contextlib
 import dataclasses
 import difflib
 import glob
+import itertools
 import os
 import re
 import typing
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from absl import flags
 
@@ -26,6 +30,21 @@ _DEFINERS = {
 }
 
 
+# The headings of --help, in their order.
+HEADINGS = COMMON, TASKS, DATA, TRAINING, CHECKPOINTS, CORES, LOG = (
+    "Common flags",
+    "What to do",
+    "Data",
+    "Training",
+    "Checkpoints, evaluation and predictions",
+    "Cores, hosts and memory",
+    "Log",
+)
+
+Check = Callable[[str, Any], None]  # of a flag's name and value; raises FlagError
+Config = TypeVar("Config")  # a configuration, or a group of one
+
+
 class FlagError(ValueError):
     """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
@@ -33,6 +52,9 @@ class FlagError(ValueError):
 def field(
     default: Any,
     text: str,
+    heading: str | None = None,
+    *checks: Check,
+    below: str | None = None,
     is_setting: bool = True,
     may_differ: bool = False,
     eval_may_differ: bool = False,
@@ -42,6 +64,9 @@ def field(
     Args:
       default: value of the flag if it is not given.
       text: the flag's help.
+      heading: one of HEADINGS, below which --help has the flag, in the order of the fields.
+      checks: checks of the value, which `check_values` calls.
+      below: in the place of `heading`, the flag right below which --help has this one.
       is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
         something else than a run, such as --compile_only, is not a setting.
       may_differ: whether a run may be resumed with another value: the flag changes how long the run
@@ -51,6 +76,9 @@ def field(
     """
     metadata = {
         "help": text,
+        "heading": heading,
+        "below": below,
+        "checks": checks,
         "is_setting": is_setting,
         "may_differ": may_differ,
         "eval_may_differ": eval_may_differ,
@@ -58,17 +86,92 @@ def field(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def group(group_class: type) -> Any:
+    """Returns a dataclass field that is a group of flags."""
+    return dataclasses.field(default_factory=group_class, metadata={"group": group_class})
+
+
 def of(config_class: type) -> list[dataclasses.Field]:
-    """Returns the fields of a configuration, a dataclass, that are flags."""
-    return [each for each in dataclasses.fields(config_class) if "help" in each.metadata]
+    """Returns the fields of a configuration and of its groups that are flags."""
+    own = []
+    for field_or_group in dataclasses.fields(config_class):
+        if "group" in field_or_group.metadata:
+            own += of(field_or_group.metadata["group"])
+        elif "help" in field_or_group.metadata:
+            own.append(field_or_group)
+    return own
+
+
+def by_heading(config_class: type) -> dict[str, list[dataclasses.Field]]:
+    """Returns the flags of a configuration below the headings of --help, in its order."""
+    fields, lower = of(config_class), {}
+    for flag in fields:
+        lower.setdefault(flag.metadata["below"], []).append(flag)
+
+    def with_lower(flag):
+        return [flag, *itertools.chain(*map(with_lower, lower.get(flag.name, ())))]
+
+    headings = {heading: [] for heading in HEADINGS}
+    for flag in lower[None]:
+        headings[flag.metadata["heading"]] += with_lower(flag)
+    return headings
+
+
+def build(config_class: type[Config], values: Mapping[str, Any], **others: Any) -> Config:
+    """Returns a configuration.
+
+    Args:
+      config_class: its class.
+      values: flag name -> value; flags that are left out have their defaults.
+      others: its fields that are not flags.
+    """
+    for member in dataclasses.fields(config_class):
+        if "group" in member.metadata:
+            others[member.name] = build(member.metadata["group"], values)
+        elif member.name in values:
+            others[member.name] = values[member.name]
+    return config_class(**others)
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """Returns flag name -> value of a configuration and its groups."""
+    values = {}
+    for member in dataclasses.fields(config):
+        if "group" in member.metadata:
+            values |= values_of(getattr(config, member.name))
+        elif "help" in member.metadata:
+            values[member.name] = getattr(config, member.name)
+    return values
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """Returns a configuration with other values of some flags, or of fields that are not flags."""
+    values = values_of(config)
+    others = {m.name: getattr(config, m.name) for m in dataclasses.fields(config) if not m.metadata}
+    if unknown := changes.keys() - values.keys() - others.keys():
+        raise TypeError(f"{type(config).__name__} does not have {', '.join(sorted(unknown))}")
+    others |= {name: changes[name] for name in others.keys() & changes.keys()}
+    return build(type(config), values | changes, **others)
+
+
+def check_values(config: Any) -> None:
+    """Calls the checks of all fields of a configuration and of its groups.
+
+    Raises:
+      FlagError: a value is not allowed.
+    """
+    values = values_of(config)
+    for member in of(type(config)):
+        for check_value in member.metadata["checks"]:
+            check_value(member.name, values[member.name])
 
 
 def define(config_class: type) -> flags.FlagValues:
     """Returns the flags of a configuration as an `absl.flags.FlagValues`, unparsed."""
     values = flags.FlagValues()
-    for each in of(config_class):
-        define_one = _DEFINERS[kind_of(each)]
-        define_one(each.name, each.default, each.metadata["help"], flag_values=values)
+    for flag in of(config_class):
+        define_one = _DEFINERS[kind_of(flag)]
+        define_one(flag.name, flag.default, flag.metadata["help"], flag_values=values)
     return values
 
 
@@ -134,9 +237,22 @@ def check(ok: Any, name: str, value: Any, rule: Any) -> None:
         raise FlagError(f"{given}: {rule}")
 
 
-def check_positive(name: str, value: float | None) -> None:
-    """Raises FlagError unless the value is None or above 0."""
-    check(value is None or value > 0, name, value, "must be positive")
+def rule(is_allowed: Callable[[Any], Any], text: str) -> Check:
+    """Returns a check that allows None, and the values that a function says are allowed."""
+    return lambda name, value: check(value is None or is_allowed(value), name, value, text)
+
+
+positive = rule(lambda value: value > 0, "must be positive")
+not_negative = rule(lambda value: value >= 0, "must not be negative")
+
+
+def at_most(greatest: float) -> Check:
+    return rule(lambda value: value <= greatest, f"must be at most {greatest}")
+
+
+def one_of(choices: Sequence[str]) -> Check:
+    """Returns a check that allows None and the choices; it suggests the nearest choice."""
+    return lambda name, value: value is None or check_choice(name, value, choices)
 
 
 @contextlib.contextmanager
@@ -167,7 +283,7 @@ def find_hosts() -> Any:
 
     try:
         task = cluster_task.of_tf_config().type
-        found = hosts.find()
+        all_hosts = hosts.find()
     except (TypeError, ValueError) as error:
         raise FlagError(str(error)) from None
     if task == "evaluator":
@@ -175,7 +291,7 @@ def find_hosts() -> Any:
             "TF_CONFIG: the task type of this process is evaluator, but the scripts evaluate by "
             "themselves. Leave the evaluator out of the cluster, and do not start it"
         )
-    return found
+    return all_hosts
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -200,8 +316,13 @@ def check_readable(name: str, *paths_to_read: str) -> None:
         check(why is None, name, path, why)
 
 
-def check_checkpoint(name: str, path: str) -> None:
-    """Raises FlagError unless the path is a checkpoint's, or a directory or file, and readable."""
+def check_checkpoint(name: str, path: str | None) -> None:
+    """Raises FlagError unless the path is a checkpoint's, or a directory or file, and readable.
+
+    Without a path, and for a remote one, nothing is checked.
+    """
+    if not path or remote_paths.is_remote(path):
+        return
     files = [path] if os.path.exists(path) else glob.glob(f"{glob.escape(path)}.*")
     check(
         os.path.exists(path) or os.path.exists(f"{path}.index"),
@@ -221,14 +342,18 @@ def check_patterns(name: str, patterns: str | None) -> None:
     for weighted in patterns.split(",") if patterns is not None else ():
         with named(name):
             pattern, _ = paths.split_weight(weighted)
-        found = remote_paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
-        check(found, name, patterns, f"no file matches {pattern!r}; give record files or patterns")
+        is_there = (
+            remote_paths.is_remote(pattern) or os.path.isdir(pattern) or paths.matches(pattern)
+        )
+        check(
+            is_there, name, patterns, f"no file matches {pattern!r}; give record files or patterns"
+        )
         if not remote_paths.is_remote(pattern):
             check_readable(name, *paths.matches(pattern))
 
 
-def check_writable_directory(name: str, path: str) -> None:
-    """Makes the directory, and raises FlagError if it cannot be written."""
+def make_directory(name: str, path: str) -> None:
+    """Makes the directory that a flag names; raises FlagError if it cannot be written."""
     rule = "must be a directory of this machine; a bucket can be mounted as one (gcsfuse)"
     check(not remote_paths.is_remote(path), name, path, rule)
     try:

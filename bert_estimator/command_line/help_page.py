@@ -1,9 +1,31 @@
-"""What --help prints: flags below headings, each with its help at its right."""
+"""What --help prints: flags below headings, each with its default and its help at its right."""
 
 import textwrap
 from collections.abc import Iterable, Mapping
 
+from bert_estimator.command_line import flags
+
 _INDENT = 28
+_OF_DEFAULTS = (
+    "A flag that is not given has the default shown here, unless a recipe or the built-in plan for "
+    "runs without data sets another value; config.json in --output_dir says which value came from "
+    "where."
+)
+_VALUES = {int: "N", float: "X", str: "TEXT"}
+
+
+def of_config(config_class: type, description: str) -> str:
+    """Returns the help of a script.
+
+    Args:
+      config_class: its configuration, a dataclass of `flags.field`s and `flags.group`s.
+      description: what the script does.
+    """
+    groups = {
+        heading: map(_entry, fields) for heading, fields in flags.by_heading(config_class).items()
+    }
+    wrapped = textwrap.wrap(_OF_DEFAULTS, 100)
+    return text("\n".join([description.strip(), "", *wrapped]), groups)
 
 
 def text(description: str, groups: Mapping[str, Iterable[tuple[str, str]]]) -> str:
@@ -25,6 +47,16 @@ def text(description: str, groups: Mapping[str, Iterable[tuple[str, str]]]) -> s
         for form, explained in entries:
             lines += _wrapped(form, explained)
     return "\n".join(lines)
+
+
+def _entry(field):
+    kind = flags.kind_of(field)
+    form = f"--[no]{field.name}" if kind is bool else f"--{field.name}={_VALUES[kind]}"
+    explained = field.metadata["help"]
+    if field.default not in (None, "") and not (kind is bool and not field.default):
+        default = str(field.default).lower() if kind is bool else field.default
+        explained += f" (default: {default})"
+    return form, explained
 
 
 def _wrapped(form, explained):

@@ -16,8 +16,10 @@ The file of --config holds flags, and may be the config.json of a run that is to
 import dataclasses
 import enum
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from bert_estimator.command_line import flags
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
@@ -89,8 +91,55 @@ DEFAULT = Source(Origin.DEFAULT)
 EMBEDDED = Source(Origin.EMBEDDED)
 
 
+def apply(
+    plan: Mapping[str, Any],
+    source: Source,
+    settings: dict[str, Any],
+    sources: dict[str, Source],
+) -> None:
+    """Puts the values of a plan into settings, except for flags that the command line gives."""
+    for name, value in plan.items():
+        if sources[name] != FLAG:
+            settings[name], sources[name] = value, source
+
+
 # Not taken from a run's config.json: the repeated run is a run of its own.
 _OF_ONE_RUN = ("output_dir",)
+
+
+def read_command_line(
+    config_class: type, argv: list[str]
+) -> tuple[dict[str, Any], dict[str, Source]]:
+    """Parses a command line, and the file of --config.
+
+    Args:
+      config_class: the configuration of the script, whose VERBS are the flags that say what to do.
+      argv: the arguments, the script's name included.
+
+    Returns:
+      (dict of flag name -> value, dict of flag name -> `Source`).
+
+    Raises:
+      FlagError: the command line cannot be parsed, see `flags.parse`.
+    """
+    values = flags.define(config_class)
+    given = flags.parse(values, argv)
+    if path := values["config"].value:
+        # Of a flag that is given twice the last value counts: the command line's, not the file's.
+        values = flags.define(config_class)
+        given = flags.parse(values, [argv[0], *file_arguments(path), *argv[1:]])
+    settings = {name: values[name].value for name in values}
+    sources = {name: FLAG if name in given else DEFAULT for name in settings}
+    settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
+    if settings["compile_only"] and sources["output_dir"] == DEFAULT:
+        settings["output_dir"] += "_plan"  # The default directory is for a run.
+    if not any(settings[name] for name in config_class.VERBS):
+        # `--nodo_train` alone asks for an evaluation only.
+        for name in ("do_train", "do_eval"):
+            settings[name] = settings[name] is None
+    for name in config_class.VERBS:
+        settings[name] = bool(settings[name])
+    return settings, sources
 
 
 def file_arguments(path: str) -> list[str]:

@@ -96,7 +96,7 @@ def best_step(values: Mapping[int, float]) -> int | None:
 
 def best_kept_step(directory: str, values: Mapping[int, float]) -> int | None:
     """Returns the best of the evaluated steps whose checkpoint is in the directory, or None."""
-    names = set(os.listdir(directory)) if os.path.isdir(directory) else ()
+    names = _names(directory)
     return best_step(
         {step: v for step, v in values.items() if f"{CHECKPOINT_PREFIX}{step}.index" in names}
     )
@@ -118,7 +118,7 @@ class RunDirectory:
     """The directory of a run.
 
     Args:
-      path: the directory, which is made if it does not exist.
+      path: the directory; without it, there is nothing to read, and nothing can be written.
       checkpoints_in: the directory of the checkpoints; by default `path`. Of several hosts, only
         the first writes checkpoints.
     """
@@ -126,15 +126,14 @@ class RunDirectory:
     def __init__(self, path: str, checkpoints_in: str | None = None):
         self.path = path
         self._checkpoints_in = checkpoints_in or path
-        os.makedirs(path, exist_ok=True)
         self.metrics_path = os.path.join(path, "metrics.jsonl")
         self._config_path = os.path.join(path, _CONFIG)
-        self._found = {*os.listdir(path), *os.listdir(self._checkpoints_in)}
+        self._names_before = {*_names(path), *_names(self._checkpoints_in)}
 
     def is_of_another_program(self) -> bool:
         """Returns whether there was a checkpoint that another program wrote, such as TensorFlow 1's
         scripts."""
-        return _CONFIG not in self._found and any(map(_is_index, self._found))
+        return _CONFIG not in self._names_before and any(map(_is_index, self._names_before))
 
     @contextlib.contextmanager
     def going_on_from_another_program(self) -> Iterator[None]:
@@ -147,18 +146,18 @@ class RunDirectory:
             yield
         finally:
             if self.is_of_another_program():
-                self._forget_what_is_not_true()
+                self._remove_descriptions()
 
-    def _forget_what_is_not_true(self):
+    def _remove_descriptions(self):
         with contextlib.suppress(OSError):  # the error that ended the training says more
-            if set(filter(_is_index, os.listdir(self._checkpoints_in))) <= self._found:
-                for name in {_CONFIG, *NETWORK_FILES}.intersection(os.listdir(self.path)):
-                    if name not in self._found:
+            if set(filter(_is_index, _names(self._checkpoints_in))) <= self._names_before:
+                for name in {_CONFIG, *NETWORK_FILES}.intersection(_names(self.path)):
+                    if name not in self._names_before:
                         os.remove(os.path.join(self.path, name))
 
     def holds_checkpoint(self) -> bool:
         """Returns whether there is a checkpoint, and therefore a run that can be resumed."""
-        return any(map(_is_index, os.listdir(self._checkpoints_in)))
+        return any(map(_is_index, _names(self._checkpoints_in)))
 
     def is_checkpoint(self, path: str | None) -> bool:
         """Returns whether a path, without .index, is a checkpoint of the run, or its best one."""
@@ -380,6 +379,11 @@ class RunDirectory:
         return path
 
 
+def _names(directory):
+    """Returns the names in a directory; none if there is no such directory."""
+    return os.listdir(directory) if os.path.isdir(directory) else []
+
+
 def _is_index(name):
     """Returns whether a file is the index of a checkpoint."""
     return re.fullmatch(r"model\.ckpt-\d+\.index", name)
@@ -463,13 +467,13 @@ def _metrics_of(line, place):
 
 def versions() -> dict[str, str | None]:
     """Returns the versions that the numbers of a run depend on: Python, packages, machine."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    numbers = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("bert-estimator", "tensorflow", "numpy", "tf-slim", "sentencepiece"):
         try:
-            found[package] = metadata.version(package)
+            numbers[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            numbers[package] = None
+    return numbers
 
 
 def _write(path, text):

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import run_directory
 from bert_estimator.command_line.run_directory import NETWORK_FILES
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.config import Evaluation
 from bert_estimator.system import atomic_file
 
 
@@ -29,10 +29,10 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
     together with the files that describe its network.
 
     Args:
-      config: the `JobConfig`. Its `eval_steps` says which checkpoints are evaluated, by default
-        all; the best one is copied if it `keeps_best`, and then the last one is evaluated in any
-        case; training ends after `early_stopping_patience` evaluations in a row without a better
-        metric.
+      output_dir: the directory of the run.
+      evaluation: its `eval_steps` says which checkpoints are evaluated, by default all; the best
+        one is copied if it `keeps_best`, and then the last one is evaluated in any case; training
+        ends after `early_stopping_patience` evaluations in a row without a better metric.
       num_train_steps: the step that training ends at.
       evaluate: function without arguments that evaluates the newest checkpoint and returns (its
         metric, its path). A larger metric is better; NaN is worse than every number.
@@ -45,17 +45,18 @@ class BestCheckpoint(tf.train.CheckpointSaverListener):
 
     def __init__(
         self,
-        config: JobConfig,
+        output_dir: str,
+        evaluation: Evaluation,
         num_train_steps: int,
         evaluate: Callable[[], tuple[float, str]],
         of: str | None = None,
     ):
-        self._directory = os.path.join(config.output_dir, run_directory.BEST_DIRECTORY)
+        self._directory = os.path.join(output_dir, run_directory.BEST_DIRECTORY)
         self._evaluate = evaluate
         self._last_step = num_train_steps
-        self._every = config.eval_steps or 1
-        self._keeps_best = config.keeps_best()
-        self._patience = config.early_stopping_patience
+        self._every = evaluation.eval_steps or 1
+        self._keeps_best = evaluation.keeps_best()
+        self._patience = evaluation.early_stopping_patience
         self._of = of
         self._values = run_directory.read_evaluations(self._directory, of)
         if not self._values and run_directory.read_evaluations(self._directory):

@@ -24,40 +24,62 @@ _SHARE_OF_PEAK_OF_THE_PAPER = 0.283
 _MOST_TIMES_THE_CORES = 8
 
 
-def check(config: Any) -> None:
-    """Checks --compile_only and the flags that go with it, before TensorFlow is loaded.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be compiled in the place of a run."""
 
-    Raises:
-      FlagError: a flag is missing, or has no effect.
-    """
-    if not config.compile_only:
-        for name in ("tpu_topology", "suggest", "price_per_chip_hour"):
-            value = getattr(config, name)
-            flags.check(not value, name, value, "goes with --compile_only; add it")
-        return
-    flags.check(
-        config.tpu_topology,
-        "compile_only",
-        True,
-        "needs --tpu_topology, what to compile for, such as --tpu_topology=v3:32x32",
+    compile_only: bool = flags.field(
+        False,
+        "Compile the training step for --tpu_topology, report what it needs, and end.",
+        flags.TASKS,
+        is_setting=False,
     )
-    flags.check(
-        config.use_tpu, "compile_only", True, "compiles for a TPU, but --use_tpu is not given"
+    suggest: bool = flags.field(
+        False,
+        "Compile, with --compile_only, what may fit if the step does not.",
+        flags.TASKS,
+        is_setting=False,
     )
-    flags.check(
-        not config.tpu_name,
-        "tpu_name",
-        config.tpu_name,
-        "names cores to run on; with --compile_only nothing runs, leave it out",
+    tpu_topology: str | None = flags.field(
+        None,
+        "Compile for this TPU, such as v3:32x32; it need not be there.",
+        below="num_cores_per_replica",
+        is_setting=False,
     )
-    price = config.price_per_chip_hour
-    flags.check(price is None or price >= 0, "price_per_chip_hour", price, "must not be negative")
-    flags.check(
-        not os.path.exists(os.path.join(config.output_dir, "config.json")),
-        "output_dir",
-        config.output_dir,
-        "has a run; give another directory for the report of --compile_only",
+    price_per_chip_hour: float | None = flags.field(
+        None,
+        "Print, with --compile_only, what the training costs at this price of a chip's hour.",
+        below="tpu_topology",
+        is_setting=False,
     )
+
+    def check(self, output_dir: str, use_tpu: bool, tpu_name: str | None) -> None:
+        """Checks --compile_only with the flags that go with it, before TensorFlow is loaded.
+
+        Raises:
+          FlagError: a flag is missing, or has no effect.
+        """
+        if not self.compile_only:
+            for name, value in flags.values_of(self).items():
+                flags.check(not value, name, value, "goes with --compile_only; add it")
+            return
+        flags.check(
+            self.tpu_topology,
+            "compile_only",
+            True,
+            "needs --tpu_topology, what to compile for, such as --tpu_topology=v3:32x32",
+        )
+        rule = "compiles for a TPU, but --use_tpu is not given"
+        flags.check(use_tpu, "compile_only", True, rule)
+        rule = "names cores to run on; with --compile_only nothing runs, leave it out"
+        flags.check(not tpu_name, "tpu_name", tpu_name, rule)
+        flags.not_negative("price_per_chip_hour", self.price_per_chip_hour)
+        flags.check(
+            not os.path.exists(os.path.join(output_dir, "config.json")),
+            "output_dir",
+            output_dir,
+            "has a run; give another directory for the report of --compile_only",
+        )
 
 
 def run(
@@ -84,47 +106,48 @@ def run(
     """
     from bert_estimator.tpu import compile_report, topology
 
-    name = config.tpu_topology
+    flags.make_directory("output_dir", config.output_dir)
+    name = config.plan.tpu_topology
     try:
-        found_cores = topology.find(name)
+        devices = topology.find(name)
     except (RuntimeError, ValueError) as error:
         raise flags.FlagError(f"--tpu_topology={name}: {error}") from None
-    cores, hosts = len(found_cores), len({core.process_index for core in found_cores})
+    cores, hosts = len(devices), len({core.process_index for core in devices})
     replicas = _check_cores(config, cores)
 
     def report(changes):
-        changed = dataclasses.replace(config, **changes)
+        changed = flags.changed(config, **changes)
         with _saying_so(config):
             return compile_report.report(
                 lower(changed, cores, hosts),
                 name,
-                changed.train_batch_size,
-                config.num_cores_per_replica,
+                changed.training.train_batch_size,
+                config.devices.num_cores_per_replica,
                 sharding.BERT,
             )
 
-    found = report({})
-    print("\n".join(found.lines()), flush=True)
-    result = {**found.as_dict(), "num_train_steps": num_train_steps}
-    if found.fits:
-        result |= _times(found, num_train_steps, config.price_per_chip_hour)
+    asked = report({})
+    print("\n".join(asked.lines()), flush=True)
+    result = {**asked.as_dict(), "num_train_steps": num_train_steps}
+    if asked.fits:
+        result |= _times(asked, num_train_steps, config.plan.price_per_chip_hour)
         print(_training(result))
         if input_secs is not None:
-            result |= _input(found, input_secs)
+            result |= _input(asked, input_secs)
     else:
-        result["remedies"] = list(_remedies(config, replicas, found, report))
+        result["remedies"] = list(_remedies(config, replicas, asked, report))
     path = _path(config)
     with atomic_file.writer(path) as writer:
         json.dump(result, writer, indent=2)
         writer.write("\n")
     print(f"report: {remote.shown(path)}")
-    return found.fits
+    return asked.fits
 
 
 def _check_cores(config, cores):
     """Returns the number of replicas; raises FlagError if a flag does not fit the cores."""
-    source = f"the {cores} cores of --tpu_topology={config.tpu_topology}"
-    given, per_replica = config.num_tpu_cores, config.num_cores_per_replica
+    source = f"the {cores} cores of --tpu_topology={config.plan.tpu_topology}"
+    per_replica, number = config.devices.num_cores_per_replica, config.devices.num_tpu_cores
     flags.check(
         cores % per_replica == 0, "num_cores_per_replica", per_replica, f"must divide {source}"
     )
@@ -134,20 +157,19 @@ def _check_cores(config, cores):
         source if per_replica == 1 else f"{source}, {per_replica} a replica",
         ("train_batch_size",),
     )
-    rule = (
-        f"is not the number of cores of --tpu_topology={config.tpu_topology}, {cores}; leave it out"
-    )
-    flags.check(given in (None, cores), "num_tpu_cores", given, rule)
+    topology = f"--tpu_topology={config.plan.tpu_topology}"
+    rule = f"is not the number of cores of {topology}, {cores}; leave it out"
+    flags.check(number in (None, cores), "num_tpu_cores", number, rule)
     return replicas
 
 
 def _saying_so(config):
     """Says every few seconds that the compiler still works."""
     compiling = ticker.so_far(
-        f"Compiling for {config.tpu_topology}, which takes a minute for a small network and many "
-        "minutes for BERT-Large"
+        f"Compiling for {config.plan.tpu_topology}, which takes a minute for a small network and "
+        "many minutes for BERT-Large"
     )
-    return ticker.every(config.log_every_secs or ticker.LONGEST_SILENCE_SECS, compiling)
+    return ticker.every(config.progress.log_every_secs or ticker.LONGEST_SILENCE_SECS, compiling)
 
 
 def print_total(configs: Sequence[Any]) -> None:
@@ -233,17 +255,17 @@ def _follows_the_paper(config):
     return config.sources["bert_config"] == Source(Origin.PAPER, "lamb_76min")
 
 
-def _remedies(config, replicas, found, report):
+def _remedies(config, replicas, asked, report):
     """Prints and yields changes of flags that need less memory.
 
     With --suggest each change is compiled, and a dict says whether the step then fits.
     """
-    print("What needs less memory" + ("" if config.suggest else " (--suggest compiles each):"))
-    sharers = replicas // found.hosts if config.num_cores_per_replica == 1 else 1
-    for variants in _changes(config, replicas, _times_too_big(found), sharers):
+    print("What needs less memory" + ("" if config.plan.suggest else " (--suggest compiles each):"))
+    sharers = replicas // asked.hosts if config.devices.num_cores_per_replica == 1 else 1
+    for variants in _changes(config, replicas, _times_too_big(asked), sharers):
         for text, changes in variants:
             remedy = {"flags": text}
-            if config.suggest:
+            if config.plan.suggest:
                 changed = report(changes)
                 remedy |= {"fits": changed.fits, "total": changed.memory["total"]}
                 needs = f"{changed.memory['total'] / 2**30:.2f} GiB"
@@ -252,17 +274,17 @@ def _remedies(config, replicas, found, report):
             else:
                 print(f"  {text}")
             yield remedy
-            if not config.suggest or remedy["fits"]:
+            if not config.plan.suggest or remedy["fits"]:
                 break
 
 
-def _times_too_big(found):
+def _times_too_big(report):
     """Returns how many times too big the memory is that grows with the batch.
 
     This is all memory except for the weights and the optimizer's state.
     """
-    state = found.memory["weights"] + found.memory["optimizer_state"]
-    return (found.memory["total"] - state) / max(found.usable_hbm - state, 1)
+    state = report.memory["weights"] + report.memory["optimizer_state"]
+    return (report.memory["total"] - state) / max(report.usable_hbm - state, 1)
 
 
 # If so many cores of a host share the update, each holds less of the weights and of two moments
@@ -279,36 +301,36 @@ def _changes(config, replicas, times_too_big, sharers):
       times_too_big: see `_times_too_big`.
       sharers: how many cores share the update of a weight.
     """
-    changes = []
+    changes, network, training = [], config.network, config.training
     # Try parts that are larger than the numbers suggest: the compiler saves memory when it is short
     # of it.
     least = max(2, 2 ** math.floor(math.log2(times_too_big)))
-    if config.precision == "float32":
+    if network.precision == "float32":
         changes.append([("--precision=bfloat16", {"precision": "bfloat16"})])
-    if not config.recompute:
+    if not network.recompute:
         changes.append([("--recompute", {"recompute": True})])
-    if config.optimizer != "adafactor" and sharers < _SHARERS_OF_LITTLE:
+    if training.optimizer != "adafactor" and sharers < _SHARERS_OF_LITTLE:
         unknown_to_it = {
-            name: getattr(type(config), name)
-            for name, optimizers in config.OPTIMIZER_FLAGS.items()
-            if "adafactor" not in optimizers
+            flag.name: flag.default
+            for flag in flags.of(type(training))
+            if "adafactor" not in training.OPTIMIZER_FLAGS.get(flag.name, ("adafactor",))
         }
         changes.append([("--optimizer=adafactor", {"optimizer": "adafactor", **unknown_to_it})])
-    share = config.train_batch_size // replicas
-    rows = min(config.micro_batch_size or share, share)
+    share = training.train_batch_size // replicas
+    rows = min(training.micro_batch_size or share, share)
     sizes = []
     for size in range(rows // least, 0, -1):
         if rows % size == 0 and (not sizes or 2 * size <= sizes[-1]):
             sizes.append(size)
     changes.append([(f"--micro_batch_size={n}", {"micro_batch_size": n}) for n in sizes])
     more, factor = [], min(least, _MOST_TIMES_THE_CORES)
-    while factor <= _MOST_TIMES_THE_CORES and config.train_batch_size % (factor * replicas) == 0:
-        batch = config.train_batch_size // factor
+    while factor <= _MOST_TIMES_THE_CORES and training.train_batch_size % (factor * replicas) == 0:
+        batch = training.train_batch_size // factor
         if batch // replicas % min(rows, batch // replicas) == 0:
             # A core's memory does not depend on the number of hosts, so a smaller batch on the same
             # cores compiles the step that each of the additional cores would run. (If the cores are
             # fewer than a host's, more of them would share the update, and need less memory.)
-            cores = factor * replicas * config.num_cores_per_replica
+            cores = factor * replicas * config.devices.num_cores_per_replica
             more.append((f"{cores} cores", {"train_batch_size": batch}))
         factor *= 2
     return [*changes, more]

@@ -1,188 +1,326 @@
-"""The configuration that the jobs of all scripts share: their common flags, and their checks.
+"""The configuration that the jobs of all scripts share: groups of flags, and their checks.
 
 Names and meanings of the flags are google-research/bert's. This module does not import TensorFlow,
 so wrong flags are reported before it is loaded.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import CORES_PER_REPLICA, OPTIMIZERS, PRECISIONS
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs import compile_only
+from bert_estimator.jobs.compile_only import Plan
 from bert_estimator.jobs.mirror import Mirror
 from bert_estimator.storage import remote
 
 _GREATEST_RATE = 3e38
 _GREATEST_BATCH = 1 << 24  # 256 times the paper's; batches beyond it do not fit into any memory
+BATCH_CHECKS = flags.positive, flags.at_most(_GREATEST_BATCH)
+
+
+def _for_one_host(name, value):
+    rule = "is for one host, but TF_CONFIG names several; leave it out"
+    flags.check(not value or flags.find_hosts().number == 1, name, value, rule)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JobConfig:
-    """A run, resolved and checked: a field for each flag, of the same name, and three more.
+class Data:
+    """What a run reads. Each script has a group of its own, which extends this one."""
 
-    A script's own configuration extends this one with the script's own flags.
-
-    Attributes:
-      sources: name of a field -> the `provenance.Source` of its value.
-      embedded: whether no data was given, so that the text that comes with Python is used.
-      mirror: the `Mirror` whose local directory `output_dir` is in, if --output_dir is remote.
-      VERBS: the flags that say what to do.
-      BATCH_SIZES: the flags of global batches; training comes first.
-      EVALUATE_WHILE_TRAINING: the flags that ask for evaluations while training.
-      OPTIMIZER_FLAGS: flag that only some optimizers have -> names of these optimizers.
-    """
-
-    VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")
-    BATCH_SIZES: ClassVar[tuple[str, ...]] = ("train_batch_size", "eval_batch_size")
-    EVALUATE_WHILE_TRAINING: ClassVar[tuple[str, ...]] = (
-        "eval_steps", "keep_best_checkpoint", "early_stopping_patience"
-    )  # fmt: skip
-    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
-
-    config: str | None = flags.field(
-        None,
-        "Take the flags of this JSON or YAML file, such as the config.json of a run that is to be "
-        "repeated. Flags on the command line come first.",
-        is_setting=False,
+    max_seq_length: int = flags.field(
+        128, "Set the length of sequences in tokens.", below="learning_rate"
     )
-    output_dir: str = flags.field(
-        "runs/here",
-        "Write checkpoints, events, metrics and curves into this directory.",
-        may_differ=True,
-    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """Which network a run builds, what its weights are at first, and how it is computed."""
+
     bert_config_file: str | None = flags.field(
         None,
         "Build this network: a bert_config.json, or the config.json of transformers.",
+        flags.COMMON,
+        flags.check_file,
         eval_may_differ=True,
     )
     init_checkpoint: str | None = flags.field(
         None,
         "Start training from the weights of this checkpoint, Google's, Hugging Face's or TF Hub's: "
         "a path without .index, a directory, or a zip archive. Empty: start from scratch.",
+        flags.COMMON,
+        flags.check_checkpoint,
     )
     allow_partial_init: bool = flags.field(
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
         "its vocabulary may be another.",
+        below="random_seed",
         eval_may_differ=True,
     )
-    do_train: bool = flags.field(
-        None, "Train. If no flag says what to do, train and evaluate.", may_differ=True
-    )
-    do_eval: bool = flags.field(None, "Evaluate.", may_differ=True)
-    train_batch_size: int = flags.field(
-        32, "Train on global batches of this many examples.", eval_may_differ=True
-    )
-    eval_steps: int | None = flags.field(
+    precision: str = flags.field(
+        "float32",
+        f"Compute the network in {' or '.join(PRECISIONS)}.",
         None,
-        "Evaluate while training, at the first checkpoint after every so many steps.",
-        may_differ=True,
+        flags.one_of(PRECISIONS),
+        below="use_tpu",
     )
-    keep_best_checkpoint: bool = flags.field(
+    recompute: bool = flags.field(
         False,
-        "Evaluate while training, by default at every checkpoint; end with the best checkpoint.",
-        may_differ=True,
+        "Compute each layer again for its gradient: less memory, more work.",
+        below="micro_batch_size",
+        eval_may_differ=True,
     )
-    early_stopping_patience: int = flags.field(
+    use_one_hot_embeddings: bool = flags.field(
+        False,
+        "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
+        below="recompute",
+        eval_may_differ=True,
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of a model_fn's network that flags of the same names give."""
+        left_out = ("bert_config_file",)
+        return {n: v for n, v in flags.values_of(self).items() if n not in left_out}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How weights are updated. Each script has a group of its own, which says how long, too.
+
+    Attributes:
+      OPTIMIZER_FLAGS: flag that only some optimizers have -> names of these optimizers.
+    """
+
+    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    train_batch_size: int = flags.field(
+        32,
+        "Train on global batches of this many examples.",
+        flags.COMMON,
+        *BATCH_CHECKS,
+        eval_may_differ=True,
+    )
+    learning_rate: float = flags.field(
+        5e-5,
+        "Set the peak learning rate.",
+        flags.COMMON,
+        flags.rule(lambda rate: 0 < rate <= _GREATEST_RATE, "must be a positive number of 32 bits"),
+        eval_may_differ=True,
+    )
+    optimizer: str = flags.field(
+        None,
+        f"Choose one of {', '.join(OPTIMIZERS)}.",
+        flags.TRAINING,
+        flags.one_of(OPTIMIZERS),
+        eval_may_differ=True,
+    )
+    random_seed: int = flags.field(
+        12345,
+        "Choose the seed of weights, dropout and the order of the data.",
+        flags.TRAINING,
+        flags.rule(lambda seed: 0 <= seed < 2**31, "must be from 0 to 2147483647"),
+        eval_may_differ=True,
+    )
+    max_rollbacks: int = flags.field(
         0,
-        "End after this many evaluations in a row that are not better; 0: never.",
+        "Leave out the batches since the newest checkpoint if a loss or weight is not finite, and "
+        "go on from it, at most so many times; 0: end with an error.",
+        flags.TRAINING,
+        flags.not_negative,
+        _for_one_host,
         may_differ=True,
     )
-    eval_batch_size: int = flags.field(
-        8,
-        "Evaluate on global batches of this many examples; by default at least one on each core.",
-        may_differ=True,
+    micro_batch_size: int | None = flags.field(
+        None,
+        "Compute at most this many rows at a time within a step; by default all.",
+        None,
+        flags.positive,
+        below="price_per_chip_hour",
+        eval_may_differ=True,
     )
-    learning_rate: float = flags.field(5e-5, "Set the peak learning rate.", eval_may_differ=True)
+
+    def check(self) -> None:
+        """Raises FlagError if a flag is given that the optimizer does not have."""
+        defaults = {flag.name: flag.default for flag in flags.of(type(self))}
+        for name, optimizers in self.OPTIMIZER_FLAGS.items():
+            value = getattr(self, name)
+            rule = f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}"
+            is_used = self.optimizer in optimizers or value == defaults[name]
+            flags.check(is_used, name, value, rule)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """When a run saves checkpoints and says how far it is."""
+
     save_checkpoints_steps: int = flags.field(
-        1000, "Set the number of steps between checkpoints.", may_differ=True
-    )
-    iterations_per_loop: int = flags.field(
         1000,
-        "Set the number of steps between visits of hooks and checkpoints, with --use_tpu.",
+        "Set the number of steps between checkpoints.",
+        flags.CHECKPOINTS,
+        flags.positive,
         may_differ=True,
     )
     log_every_secs: float = flags.field(
         10.0,
         "Log a line whenever so many seconds have passed; 0: a line for each line of "
         "metrics.jsonl but the first.",
+        flags.LOG,
+        flags.rule(lambda secs: 0 <= secs < float("inf"), "must be 0 or a positive number"),
         may_differ=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a run evaluates, and what follows from it for the training."""
+
+    eval_steps: int | None = flags.field(
+        None,
+        "Evaluate while training, at the first checkpoint after every so many steps.",
+        flags.CHECKPOINTS,
+        flags.positive,
+        may_differ=True,
+    )
+    keep_best_checkpoint: bool = flags.field(
+        False,
+        "Evaluate while training, by default at every checkpoint; end with the best checkpoint.",
+        flags.CHECKPOINTS,
+        may_differ=True,
+    )
+    early_stopping_patience: int = flags.field(
+        0,
+        "End after this many evaluations in a row that are not better; 0: never.",
+        flags.CHECKPOINTS,
+        flags.not_negative,
+        may_differ=True,
+    )
+    eval_batch_size: int = flags.field(
+        8,
+        "Evaluate on global batches of this many examples; by default at least one on each core.",
+        flags.CHECKPOINTS,
+        *BATCH_CHECKS,
+        may_differ=True,
+    )
+
+    def while_training(self) -> dict[str, Any]:
+        """Returns flag -> value of the flags given that ask for evaluations while training."""
+        names = "eval_steps", "keep_best_checkpoint", "early_stopping_patience"
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    def keeps_best(self) -> bool:
+        """Returns whether the run delivers its best checkpoint, and not its last one."""
+        return bool(self.keep_best_checkpoint or self.early_stopping_patience)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What a run runs on."""
+
     use_tpu: bool = flags.field(
-        False, "Follow the rules of TPUs, and run on a TPU if one is found.", may_differ=True
+        False,
+        "Follow the rules of TPUs, and run on a TPU if one is found.",
+        flags.COMMON,
+        may_differ=True,
     )
     tpu_name: str | None = flags.field(
         None,
         "Run on local, gpu or rehearse:N; by default on $TPU_NAME, or on a TPU if one is found.",
+        flags.CORES,
         may_differ=True,
     )
     num_tpu_cores: int | None = flags.field(
-        None, "Expect this many cores; by default all that are found.", may_differ=True
+        None,
+        "Expect this many cores; by default all that are found.",
+        flags.CORES,
+        flags.positive,
+        may_differ=True,
     )
     num_cores_per_replica: int = flags.field(
-        1, "Split each copy of the model over this many cores.", may_differ=True
+        1,
+        "Split each copy of the model over this many cores.",
+        flags.CORES,
+        flags.positive,
+        flags.rule(
+            CORES_PER_REPLICA.__contains__,
+            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
+        ),
+        may_differ=True,
     )
-    max_rollbacks: int = flags.field(
-        0,
-        "Leave out the batches since the newest checkpoint if a loss or weight is not finite, and "
-        "go on from it, at most so many times; 0: end with an error.",
+    iterations_per_loop: int = flags.field(
+        1000,
+        "Set the number of steps between visits of hooks and checkpoints, with --use_tpu.",
+        flags.CORES,
+        flags.positive,
         may_differ=True,
     )
     host_wait_secs: float = flags.field(
-        600.0, "Wait so many seconds for the other hosts of TF_CONFIG to start.", may_differ=True
-    )
-    precision: str = flags.field("float32", f"Compute the network in {' or '.join(PRECISIONS)}.")
-    optimizer: str = flags.field(
-        None, f"Choose one of {', '.join(OPTIMIZERS)}.", eval_may_differ=True
-    )
-    micro_batch_size: int | None = flags.field(
-        None,
-        "Compute at most this many rows at a time within a step; by default all.",
-        eval_may_differ=True,
-    )
-    recompute: bool = flags.field(
-        False,
-        "Compute each layer again for its gradient: less memory, more work.",
-        eval_may_differ=True,
-    )
-    use_one_hot_embeddings: bool = flags.field(
-        False,
-        "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
-        eval_may_differ=True,
-    )
-    random_seed: int = flags.field(
-        12345,
-        "Choose the seed of weights, dropout and the order of the data.",
-        eval_may_differ=True,
-    )
-    max_seq_length: int = flags.field(128, "Set the length of sequences in tokens.")
-    compile_only: bool = flags.field(
-        False,
-        "Compile the training step for --tpu_topology, report what it needs, and end.",
-        is_setting=False,
-    )
-    tpu_topology: str | None = flags.field(
-        None,
-        "Compile for this TPU, such as v3:32x32; it need not be there.",
-        is_setting=False,
-    )
-    suggest: bool = flags.field(
-        False,
-        "Compile, with --compile_only, what may fit if the step does not.",
-        is_setting=False,
-    )
-    price_per_chip_hour: float | None = flags.field(
-        None,
-        "Print, with --compile_only, what the training costs at this price of a chip's hour.",
-        is_setting=False,
+        600.0,
+        "Wait so many seconds for the other hosts of TF_CONFIG to start.",
+        flags.CORES,
+        flags.rule(lambda secs: 0 < secs < float("inf"), "must be a positive number"),
+        may_differ=True,
     )
 
+    def check(self) -> None:
+        """Raises FlagError if cores are named without --use_tpu, or are not whole replicas."""
+        rule = "names a TPU, but --use_tpu is not given; add it"
+        flags.check(self.use_tpu or not self.tpu_name, "tpu_name", self.tpu_name, rule)
+        if self.use_tpu and self.num_tpu_cores:
+            per_replica = self.num_cores_per_replica
+            rule = f"must divide --num_tpu_cores={self.num_tpu_cores}"
+            is_whole = self.num_tpu_cores % per_replica == 0
+            flags.check(is_whole, "num_cores_per_replica", per_replica, rule)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """A run, resolved and checked: flags in groups, and three fields more.
+
+    A script's own configuration extends this one with the script's own flags.
+
+    Attributes:
+      sources: name of a flag -> the `provenance.Source` of its value.
+      embedded: whether no data was given, so that the text that comes with Python is used.
+      mirror: the `Mirror` whose local directory `output_dir` is in, if --output_dir is remote.
+      VERBS: the flags that say what to do.
+    """
+
+    VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval")
+
+    output_dir: str = flags.field(
+        "runs/here",
+        "Write checkpoints, events, metrics and curves into this directory.",
+        flags.COMMON,
+        may_differ=True,
+    )
+    do_train: bool = flags.field(
+        None,
+        "Train. If no flag says what to do, train and evaluate.",
+        flags.TASKS,
+        may_differ=True,
+    )
+    do_eval: bool = flags.field(None, "Evaluate.", flags.TASKS, may_differ=True)
+    data: Data = flags.group(Data)
+    network: Network = flags.group(Network)
+    training: Training = flags.group(Training)
+    progress: Progress = flags.group(Progress)
+    evaluation: Evaluation = flags.group(Evaluation)
+    devices: Devices = flags.group(Devices)
+    plan: Plan = flags.group(Plan)
+    config: str | None = flags.field(
+        None,
+        "Take the flags of this JSON or YAML file, such as the config.json of a run that is to be "
+        "repeated. Flags on the command line come first.",
+        flags.COMMON,
+        is_setting=False,
+    )
     take_over: bool = flags.field(
         False,
         "Take over a run in a remote --output_dir from the process that owner.json names, which "
         "has ended; if it has not, it is stopped.",
+        flags.CHECKPOINTS,
         is_setting=False,
     )
 
@@ -192,24 +330,21 @@ class JobConfig:
 
     def settings(self) -> dict[str, Any]:
         """Returns flag name -> value of the flags that say how to run, for config.json."""
-        settings = {
-            field.name: getattr(self, field.name)
-            for field in flags.of(type(self))
-            if field.metadata["is_setting"]
-        }
+        values = flags.values_of(self)
+        names = [flag.name for flag in flags.of(type(self)) if flag.metadata["is_setting"]]
         # Local copies are in other places in the next process.
-        return {n: remote.shown(v) if isinstance(v, str) else v for n, v in settings.items()}
+        return {n: remote.shown(v) if isinstance(v := values[n], str) else v for n in names}
 
     def settings_to_go_on(self) -> dict[str, Any]:
         """Returns the settings that a run must share with the run that it resumes or evaluates."""
         may_differ = {
-            each.name
-            for each in flags.of(type(self))
-            if each.metadata["may_differ"]
-            or (each.metadata["eval_may_differ"] and not self.do_train)
+            flag.name
+            for flag in flags.of(type(self))
+            if flag.metadata["may_differ"]
+            or (flag.metadata["eval_may_differ"] and not self.do_train)
         }
         # Without training, the flag names what to evaluate, and its default does not count.
-        is_own = RunDirectory(self.output_dir).is_checkpoint(self.init_checkpoint)
+        is_own = RunDirectory(self.output_dir).is_checkpoint(self.network.init_checkpoint)
         if not self.do_train and (is_own or not self.is_given("init_checkpoint")):
             may_differ.add("init_checkpoint")
         return {name: value for name, value in self.settings().items() if name not in may_differ}
@@ -221,12 +356,15 @@ class JobConfig:
         return self.output_dir if hosts.is_chief else f"{self.output_dir}/host-{hosts.index}"
 
     def open_directory(self) -> RunDirectory:
-        """Returns the directory of the run.
+        """Makes the directory of the run, if it is not there; returns it.
 
         Raises:
-          FlagError: it holds a run of other settings.
+          FlagError: it cannot be written, or holds a run of other settings.
         """
-        directory = RunDirectory(self.directory_to_write(), checkpoints_in=self.output_dir)
+        path = self.directory_to_write()
+        for directory in (self.output_dir, path):
+            flags.make_directory("output_dir", directory)
+        directory = RunDirectory(path, checkpoints_in=self.output_dir)
         directory.check_config(self.settings_to_go_on())
         return directory
 
@@ -236,18 +374,20 @@ class JobConfig:
 
     def evaluates_while_training(self) -> bool:
         """Returns whether training stops at checkpoints to evaluate."""
-        return self.do_train and any(getattr(self, name) for name in self.EVALUATE_WHILE_TRAINING)
+        return self.do_train and bool(self.evaluation.while_training())
 
-    def keeps_best(self) -> bool:
-        """Returns whether the run delivers its best checkpoint, and not its last one."""
-        return bool(self.keep_best_checkpoint or self.early_stopping_patience)
+    def batch_sizes(self) -> dict[str, int]:
+        """Returns flag -> value of the global batches; training's comes first."""
+        names = "train_batch_size", "eval_batch_size", "predict_batch_size"
+        values = flags.values_of(self)
+        return {name: values[name] for name in names if name in values}
 
     def fixed_batches(self) -> tuple[str, ...]:
         """Returns the names of the batch sizes that may not be changed to fit the cores.
 
         They are the batch of training, which changes the numbers, and each that the user gave.
         """
-        train, *others = self.BATCH_SIZES
+        train, *others = self.batch_sizes()
         fixed = [train] if self.do_train else []
         return (*fixed, *(name for name in others if self.is_given(name)))
 
@@ -256,9 +396,10 @@ class JobConfig:
 
         Each is rounded up from its default to a multiple of the number of replicas.
         """
+        _, *others = self.batch_sizes().items()
         return {
-            name: -(-getattr(self, name) // num_replicas) * num_replicas
-            for name in self.BATCH_SIZES[1:]
+            name: -(-value // num_replicas) * num_replicas
+            for name, value in others
             if not self.is_given(name)
         }
 
@@ -273,12 +414,13 @@ class JobConfig:
         Raises:
           FlagError: a batch does not divide.
         """
+        sizes = self.batch_sizes()
         for name in batches:
-            value = getattr(self, name)
-            flags.check(value % num_replicas == 0, name, value, f"must be a multiple of {source}")
-        share, rows = self.train_batch_size // num_replicas, self.micro_batch_size
-        if rows is not None and (self.do_train or self.compile_only):
-            of_batch = f"--train_batch_size={self.train_batch_size}"
+            is_multiple = sizes[name] % num_replicas == 0
+            flags.check(is_multiple, name, sizes[name], f"must be a multiple of {source}")
+        batch, rows = self.training.train_batch_size, self.training.micro_batch_size
+        if rows is not None and (self.do_train or self.plan.compile_only):
+            of_batch, share = f"--train_batch_size={batch}", batch // num_replicas
             if num_replicas > 1:
                 of_batch = f"{share}, a core's share of {of_batch}"
             fits = rows >= share or share % rows == 0
@@ -290,22 +432,9 @@ class JobConfig:
         Raises:
           FlagError: it names the flag, what is allowed, and what to do.
         """
-        self._check_numbers()
-        flags.check_choice("precision", self.precision, PRECISIONS)
-        flags.check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        for name, optimizers in self.OPTIMIZER_FLAGS.items():
-            value = getattr(self, name)
-            flags.check(
-                self.optimizer in optimizers or value == getattr(type(self), name),
-                name,
-                value,
-                f"needs --optimizer={' or '.join(optimizers)}, not {self.optimizer}",
-            )
-        self._check_cores()
-        flags.check_file("bert_config_file", self.bert_config_file)
-        checkpoint = self.init_checkpoint
-        if checkpoint and not remote.is_remote(checkpoint):
-            flags.check_checkpoint("init_checkpoint", checkpoint)
+        flags.check_values(self)
+        self.training.check()
+        self._check_batches()
         flags.check(
             self.mirror is not None or not self.take_over,
             "take_over",
@@ -313,12 +442,7 @@ class JobConfig:
             "is for a remote --output_dir; leave it out: a killed process of this machine keeps no "
             "lock",
         )
-        flags.check(
-            self.use_tpu or not self.tpu_name,
-            "tpu_name",
-            self.tpu_name,
-            "names a TPU, but --use_tpu is not given; add it",
-        )
+        self.devices.check()
         verbs = [f"--{name}" for name in self.VERBS[1:]]
         flags.check(
             any(getattr(self, name) for name in self.VERBS),
@@ -326,64 +450,25 @@ class JobConfig:
             False,
             f"nothing to do: {_enumerated(verbs)} off too; leave one of them on",
         )
-        compile_only.check(self)
+        self.plan.check(self.output_dir, self.devices.use_tpu, self.devices.tpu_name)
 
-    def _check_numbers(self):
-        for name in (
-            *self.BATCH_SIZES, "save_checkpoints_steps", "iterations_per_loop", "micro_batch_size",
-            "num_tpu_cores", "num_cores_per_replica", "eval_steps",
-        ):  # fmt: skip
-            flags.check_positive(name, getattr(self, name))
-        for name in self.BATCH_SIZES:
-            value = getattr(self, name)
-            flags.check(value <= _GREATEST_BATCH, name, value, f"must be at most {_GREATEST_BATCH}")
-        per_replica = self.num_cores_per_replica
-        flags.check(
-            per_replica in CORES_PER_REPLICA,
-            "num_cores_per_replica",
-            per_replica,
-            f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
-        )
-        secs = self.log_every_secs
-        flags.check(
-            0 <= secs < float("inf"), "log_every_secs", secs, "must be 0 or a positive number"
-        )
-        patience = self.early_stopping_patience
-        flags.check(patience >= 0, "early_stopping_patience", patience, "must not be negative")
-        rate = self.learning_rate
-        is_rate = 0 < rate <= _GREATEST_RATE
-        flags.check(is_rate, "learning_rate", rate, "must be a positive number of 32 bits")
-        seed = self.random_seed
-        flags.check(0 <= seed < 2**31, "random_seed", seed, "must be from 0 to 2147483647")
-        flags.check(
-            self.max_rollbacks >= 0, "max_rollbacks", self.max_rollbacks, "must not be negative"
-        )
-        flags.check(
-            not self.max_rollbacks or flags.find_hosts().number == 1,
-            "max_rollbacks",
-            self.max_rollbacks,
-            "is for one host, but TF_CONFIG names several; leave it out",
-        )
-        wait = self.host_wait_secs
-        flags.check(0 < wait < float("inf"), "host_wait_secs", wait, "must be a positive number")
-
-    def _check_cores(self):
+    def _check_batches(self):
         """Checks batches against --num_tpu_cores; the cores of a name are found later."""
-        if not self.use_tpu:
+        cores, per_replica = self.devices.num_tpu_cores, self.devices.num_cores_per_replica
+        if not self.devices.use_tpu:
             self.check_divides(1, "1 core", ())
-        if not (self.use_tpu and self.num_tpu_cores):
-            return
-        cores, per_replica = self.num_tpu_cores, self.num_cores_per_replica
-        flags.check(
-            cores % per_replica == 0,
-            "num_cores_per_replica",
-            per_replica,
-            f"must divide --num_tpu_cores={cores}",
-        )
-        source = f"--num_tpu_cores={cores}"
-        if per_replica > 1:
-            source += f" over --num_cores_per_replica={per_replica}"
-        self.check_divides(cores // per_replica, source, self.fixed_batches())
+        elif cores and cores % per_replica == 0:  # else `Devices.check` refuses them
+            source = f"--num_tpu_cores={cores}"
+            if per_replica > 1:
+                source += f" over --num_cores_per_replica={per_replica}"
+            self.check_divides(cores // per_replica, source, self.fixed_batches())
+
+
+def open_directories(configs: Sequence[JobConfig]) -> None:
+    """Makes the directories of runs; raises FlagError as `JobConfig.open_directory` does."""
+    for config in configs:
+        if not config.plan.compile_only:
+            config.open_directory()
 
 
 def _enumerated(names):
@@ -391,3 +476,18 @@ def _enumerated(names):
     if len(names) == 1:
         return f"{names[0]} is"
     return f"{', '.join(names[:-1])} and {names[-1]} are"
+
+
+def copy_of_remote(output_dir: str) -> tuple[str, Mirror | None]:
+    """Copies a remote --output_dir to this machine.
+
+    Returns:
+      (the directory of this machine, the `Mirror`); a directory of this machine does not have one.
+
+    Raises:
+      FlagError: the remote directory cannot be used.
+    """
+    if not remote.is_remote(output_dir):
+        return output_dir, None
+    mirror = Mirror(output_dir)
+    return mirror.path, mirror

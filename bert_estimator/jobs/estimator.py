@@ -14,7 +14,7 @@ from bert_estimator.cluster import host_agreement, roll_call
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.interchange.hugging_face import config_json
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.config import JobConfig, Network
 from bert_estimator.system import memory as malloc
 from bert_estimator.tpu import devices
 
@@ -32,28 +32,24 @@ _NEARLY_ALL = 0.8
 _REWRITING = ("pruning", "common_subgraph_elimination", "remap", "dependency")
 
 
-def read_bert_config(config: JobConfig) -> BertConfig:
+def read_bert_config(network: Network, output_dir: str) -> BertConfig:
     """Reads --bert_config_file, a bert_config.json or the config.json of transformers.
 
     Without the flag, it reads what --init_checkpoint has beside its weights, or without that flag
     what the run's directory has.
 
-    Returns:
-      A `BertConfig`.
-
     Raises:
       FlagError: the file is not a configuration or is missing, or its network cannot be built.
     """
-    path = config.bert_config_file
-    if path is None:
-        network = config.init_checkpoint or config.output_dir
-        with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
-            found = interchange.open_source(network).config
-        rule = f"is needed: there is no configuration beside {network}"
-        flags.check(found, "bert_config_file", None, rule)
-        return found
-    with flags.named("bert_config_file"):
-        return config_json.read_any_config(path)
+    if (path := network.bert_config_file) is not None:
+        with flags.named("bert_config_file"):
+            return config_json.read_any_config(path)
+    place = network.init_checkpoint or output_dir
+    with flags.named("init_checkpoint" if network.init_checkpoint else "output_dir"):
+        bert_config = interchange.open_source(place).config
+    rule = f"is needed: there is no configuration beside {place}"
+    flags.check(bert_config, "bert_config_file", None, rule)
+    return bert_config
 
 
 def check_network(directory: RunDirectory, bert_config: BertConfig, do_train: bool) -> None:
@@ -108,13 +104,13 @@ def check_sizes(config: JobConfig, bert_config: BertConfig) -> None:
     split over --num_cores_per_replica."""
     check_memory(config, bert_config)
     flags.check(
-        config.max_seq_length <= bert_config.max_position_embeddings,
+        config.data.max_seq_length <= bert_config.max_position_embeddings,
         "max_seq_length",
-        config.max_seq_length,
+        config.data.max_seq_length,
         f"cannot be more than the network's max_position_embeddings, which is "
         f"{bert_config.max_position_embeddings}",
     )
-    cores = config.num_cores_per_replica
+    cores = config.devices.num_cores_per_replica
     for name in ("hidden_size", "intermediate_size"):
         size = getattr(bert_config, name)
         rule = f"must divide the network's {name}, which is {size}"
@@ -128,20 +124,20 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
       FlagError: they alone are larger than its memory.
     """
     memory = malloc.machine_bytes()
-    if memory is None or config.compile_only:
+    if memory is None or config.plan.compile_only:
         return
     needed, what = 4 * bert_config.num_parameters(), "they"
     if config.do_train:
-        moments = _MOMENTS.get(config.optimizer, 0)
-        half = getattr(config, "bfloat16_first_moments", False) and moments
+        moments = _MOMENTS.get(config.training.optimizer, 0)
+        half = getattr(config.training, "bfloat16_first_moments", False) and moments
         needed *= 2 + moments - (0.5 if half else 0)
         what = "they, their gradients and what the optimizer keeps"
     rule = (
         f"its network has {bert_config.num_parameters():,} weights; {what} take "
         f"{needed / 2**30:,.1f} GiB, and this machine has {memory / 2**30:.1f} GiB"
     )
-    name = "bert_config_file" if config.bert_config_file else "init_checkpoint"
-    flags.check(needed <= memory, name, getattr(config, name), rule)
+    name = "bert_config_file" if config.network.bert_config_file else "init_checkpoint"
+    flags.check(needed <= memory, name, getattr(config.network, name), rule)
     if needed > _NEARLY_ALL * memory:
         print(f"Warning: --{name}: {rule}, for activations and the rest, too.", file=sys.stderr)
 
@@ -161,23 +157,24 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         TF_CONFIG cannot train together.
       roll_call.MissingHostsError: a host has not come in time.
     """
-    per_replica, num_hosts = config.num_cores_per_replica, flags.find_hosts().number
-    master = config.tpu_name or (devices.default_master() if config.use_tpu else "")
+    asked, num_hosts = config.devices, flags.find_hosts().number
+    per_replica = asked.num_cores_per_replica
+    master = asked.tpu_name or (devices.default_master() if asked.use_tpu else "")
     if not master:
         if num_hosts > 1:
             raise flags.FlagError(
                 f"TF_CONFIG names {num_hosts} hosts, but there are no cores that they could share: "
                 f"this machine does not have a TPU. Give --tpu_name: {devices.ALLOWED}"
             )
-        cores = config.num_tpu_cores if config.use_tpu else None
+        cores = asked.num_tpu_cores if asked.use_tpu else None
         if not cores:
             config.check_divides(1, "1 core", ())
         batches = config.whole_batches((cores or per_replica) // per_replica)
-        return dataclasses.replace(config, **batches), ""
-    is_flag = config.tpu_name or not os.environ.get("TPU_NAME")
+        return flags.changed(config, **batches), ""
+    is_flag = asked.tpu_name or not os.environ.get("TPU_NAME")
     named = f"{'--tpu_name' if is_flag else '$TPU_NAME'}={master}"
     try:
-        cores = len(devices.find(master, config.host_wait_secs))
+        cores = len(devices.find(master, asked.host_wait_secs))
         tpu.check_tensorflow()
     except roll_call.ClusterError as error:
         raise flags.FlagError(str(error)) from None
@@ -203,29 +200,28 @@ def find_cores(config: JobConfig) -> tuple[JobConfig, str]:
         source += f", {per_replica} a replica"
     config.check_divides(cores // per_replica, source, config.fixed_batches())
     flags.check(
-        config.num_tpu_cores in (None, cores),
+        asked.num_tpu_cores in (None, cores),
         "num_tpu_cores",
-        config.num_tpu_cores,
+        asked.num_tpu_cores,
         f"{named} has {cores} cores; leave the flag out",
     )
-    return dataclasses.replace(config, **config.whole_batches(cores // per_replica)), master
+    return flags.changed(config, **config.whole_batches(cores // per_replica)), master
 
 
-def check_hosts_have_same_files(config: JobConfig, contents: dict[str, Any]) -> None:
+def check_hosts_have_same_files(files: dict[str, tuple[str | None, Any]]) -> None:
     """Waits for the other hosts of TF_CONFIG, and checks that their files are the same.
 
     Args:
-      config: a `JobConfig`.
-      contents: name of a flag -> what the files that it names hold, or a digest of it.
+      files: name of a flag -> its value, and what the files that it names hold, or a digest of it.
 
     Raises:
       FlagError: a file of another host has other contents.
     """
-    for name in host_agreement.differing(contents):
+    for name in host_agreement.differing({name: content for name, (_, content) in files.items()}):
         flags.check(
             False,
             name,
-            getattr(config, name),
+            files[name][0],
             "the hosts of TF_CONFIG have different files there; give all of them the same files",
         )
 
@@ -237,7 +233,7 @@ def _check_hosts_agree(config):
         flags.check(
             False,
             differ[0],
-            getattr(config, differ[0], None),
+            settings.get(differ[0]),
             f"the hosts of TF_CONFIG have other values of --{', --'.join(differ)}; start the same "
             "command on all of them",
         )
@@ -263,11 +259,10 @@ def make(
       fixed_length: whether all examples have max_seq_length tokens with their padding, so that
         tokens are counted.
     """
-    per_replica, shards = config.num_cores_per_replica, None
-    if config.num_tpu_cores:
-        shards = config.num_tpu_cores // per_replica
+    asked, progress = config.devices, config.progress
+    per_replica = asked.num_cores_per_replica
     # Event files do not grow faster than the log.
-    steps_per_log = min(_MAX_STEPS_PER_LOG, config.iterations_per_loop)
+    steps_per_log = min(_MAX_STEPS_PER_LOG, asked.iterations_per_loop)
     if num_train_steps is not None:
         steps_per_log = max(1, min(steps_per_log, num_train_steps // _LEAST_POINTS))
     if not master:
@@ -277,22 +272,22 @@ def make(
         config=tpu.RunConfig(
             master=master,
             model_dir=config.output_dir,
-            tf_random_seed=config.random_seed,
+            tf_random_seed=config.training.random_seed,
             train_session_config=_session_of_training(),
-            save_checkpoints_steps=config.save_checkpoints_steps,
+            save_checkpoints_steps=progress.save_checkpoints_steps,
             log_step_count_steps=steps_per_log,
-            log_every_secs=config.log_every_secs or None,
+            log_every_secs=progress.log_every_secs or None,
             tpu_config=tpu.TPUConfig(
-                iterations_per_loop=config.iterations_per_loop,
-                num_shards=shards,
+                iterations_per_loop=asked.iterations_per_loop,
+                num_shards=asked.num_tpu_cores and asked.num_tpu_cores // per_replica,
                 num_cores_per_replica=per_replica,
                 experimental_host_call_every_n_steps=steps_per_log,
             ),
         ),
         params={},
-        use_tpu=config.use_tpu,
-        **{name: getattr(config, name) for name in config.BATCH_SIZES},
-        units_per_example={"tokens": config.max_seq_length} if fixed_length else None,
+        use_tpu=asked.use_tpu,
+        **config.batch_sizes(),
+        units_per_example={"tokens": config.data.max_seq_length} if fixed_length else None,
         sharding=sharding.BERT,
     )
 

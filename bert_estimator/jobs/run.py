@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,12 @@ from bert_estimator.jobs import fine_tuned
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.mirror import Mirror
-from bert_estimator.jobs.rollbacks import Rollbacks
 from bert_estimator.model_fns import init_checkpoint
 from bert_estimator.storage import remote
-from bert_estimator.system import lock, paths
+from bert_estimator.system import atomic_file, json_files, lock, paths
 from bert_estimator.tpu import checkpoints
 
+_ROLLBACKS = "rollbacks.json"
 _PATTERN_FLAGS = ("input_file", "eval_input_file")
 _FILE_FLAGS = (
     "bert_config_file", "vocab_file", "init_checkpoint", "train_file", "eval_file", "predict_file",
@@ -44,12 +45,12 @@ def locked(configs: Sequence[JobConfig]) -> Iterator[None]:
       lock.InUseError: another process writes in one of them.
       storage.StorageError: an upload failed.
     """
-    trained = [config for config in configs if config.do_train and not config.compile_only]
+    trained = [config for config in configs if config.do_train and not config.plan.compile_only]
     for config in configs:
         check_remote_files(config)
     with contextlib.ExitStack() as stack:
         if (mirror := configs[0].mirror) is not None:
-            takes_over = configs[0].take_over and not configs[0].compile_only
+            takes_over = configs[0].take_over and not configs[0].plan.compile_only
             stack.enter_context(mirror.followed(bool(trained), takes_over))
         for config in trained:
             stack.enter_context(lock.held(config.directory_to_write()))
@@ -62,8 +63,9 @@ def check_remote_files(config: JobConfig) -> None:
     Raises:
       FlagError: a file is not there, or its file system cannot be used; the text names the flag.
     """
+    values = flags.values_of(config)
     for name in _FILE_FLAGS:
-        value = getattr(config, name, None) or ""
+        value = values.get(name) or ""
         for part in value.split(",") if name in _PATTERN_FLAGS else [value]:
             with flags.named(name):
                 url = paths.split_weight(part)[0] if name in _PATTERN_FLAGS else part
@@ -86,6 +88,68 @@ class Uploads(tf.train.CheckpointSaverListener):
         self._mirror.upload()
 
 
+class Rollbacks:
+    """Keeps the rollbacks of a run.
+
+    Args:
+      output_dir: the directory of the run.
+      most: how many rollbacks the run may have in total.
+
+    Attributes:
+      skipped: list of (step, number): from the batch of this global step on, training reads the
+        batches so many places later. The numbers of several entries add up.
+
+    Raises:
+      FlagError: rollbacks.json cannot be read.
+    """
+
+    def __init__(self, output_dir: str, most: int):
+        self._path, self._most = os.path.join(output_dir, _ROLLBACKS), most
+        self.skipped = self._read()
+
+    def begin(self) -> None:
+        """Forgets rollbacks of an earlier attempt, for a training that starts from scratch."""
+        if self.skipped:
+            self.skipped = []
+            self._write()
+
+    def add(self, checkpoint_step: int, failed_step: int) -> bool:
+        """Notes a rollback, if the run may have another one.
+
+        Args:
+          checkpoint_step: the global step to go back to.
+          failed_step: the global step whose loss or weights are not finite.
+
+        Returns:
+          Whether training may go on.
+        """
+        if len(self.skipped) >= self._most or failed_step <= checkpoint_step:
+            return False
+        self.skipped.append((checkpoint_step, failed_step - checkpoint_step))
+        self._write()
+        return True
+
+    def _read(self):
+        if not os.path.exists(self._path):
+            return []
+        try:
+            entries = json_files.field(json_files.read(self._path), "rollbacks", list, self._path)
+            return [
+                tuple(json_files.field(e, name, int, self._path) for name in ("step", "skipped"))
+                for e in json_files.items(entries, dict, f"{self._path}: rollbacks")
+            ]
+        except (ValueError, OSError) as error:
+            raise flags.FlagError(
+                f"--output_dir: {self._path} cannot be read ({error}). It says which batches the "
+                "run has skipped: put back a copy, or use another directory"
+            ) from None
+
+    def _write(self):
+        entries = [{"step": step, "skipped": number} for step, number in self.skipped]
+        with atomic_file.writer(self._path) as writer:
+            json.dump({"rollbacks": entries}, writer, indent=1)
+
+
 class Run:
     """One run of a script, and its directory; pretraining and fine-tuning each have a `Run`.
 
@@ -93,10 +157,6 @@ class Run:
       config: its `JobConfig`.
       directory: its `RunDirectory`.
       estimator: its `TPUEstimator`.
-
-    Raises:
-      FlagError: training cannot go on from the checkpoint in the directory, which another program
-        wrote: it has no global step, or other names or types of variables.
     """
 
     def __init__(self, config: JobConfig, directory: RunDirectory, estimator: tpu.TPUEstimator):
@@ -106,11 +166,16 @@ class Run:
         self._last_step = None  # of the training, once it has begun
         self._unsaid = None  # (step, line) of its last evaluation, until it is printed
         self._evaluations = {}  # name of a set of examples -> its `KeptEvaluation`
-        if config.do_train and (source := self.network_of_another_program) is not None:
+
+    def check_restorable(self) -> None:
+        """Raises FlagError if training cannot go on from the checkpoint in the directory, which
+        another program wrote: it lacks the global step, or has other names or types of variables.
+        """
+        if (source := self.network_of_another_program) is not None:
             flags.check(
                 fine_tuned.is_restorable(source),
                 "output_dir",
-                config.output_dir,
+                self.config.output_dir,
                 f"holds {source.checkpoint}, which training cannot go on from: it lacks "
                 "global_step, or its variables have other names or types than here; start from it "
                 "with --init_checkpoint, in another --output_dir",
@@ -166,7 +231,7 @@ class Run:
 
     def _train(self, input_fn, num_train_steps, best_checkpoint):
         start = time.perf_counter()
-        rollbacks = Rollbacks(self.directory.path, self.config.max_rollbacks)
+        rollbacks = Rollbacks(self.directory.path, self.config.training.max_rollbacks)
         if not self.directory.holds_checkpoint():
             rollbacks.begin()
         listeners = [best_checkpoint] if best_checkpoint is not None else []
@@ -200,11 +265,12 @@ class Run:
                 saving_listeners=listeners,
             )
         except (tpu.NanLossDuringTrainingError, tpu.NonFiniteWeightsError) as error:
-            if self.config.max_rollbacks:
+            most = self.config.training.max_rollbacks
+            if most:
                 interrupts.raise_if_requested()
             step = self.estimator.global_step()
             if not rollbacks.add(step, error.step):
-                if rollbacks.skipped and len(rollbacks.skipped) >= self.config.max_rollbacks:
+                if rollbacks.skipped and len(rollbacks.skipped) >= most:
                     print(
                         f"All rollbacks of this run are used up ({len(rollbacks.skipped)}); a "
                         "larger --max_rollbacks allows more.",
@@ -215,7 +281,7 @@ class Run:
             print(
                 f"{error}\nRolling back to step {step}, and skipping {skipped} "
                 f"{'batch' if skipped == 1 else 'batches'} "
-                f"(rollback {len(rollbacks.skipped)} of at most {self.config.max_rollbacks}).",
+                f"(rollback {len(rollbacks.skipped)} of at most {most}).",
                 flush=True,
             )
             return False
@@ -261,34 +327,34 @@ class Run:
             tf.logging.info("%s", self._unsaid[1])
         self._unsaid = None
 
-    def only_reads_elsewhere(self) -> interchange.Source | None:
+    def network_read_alone(self) -> interchange.Source | None:
         """Returns the network that --init_checkpoint names, if it is the one to evaluate.
 
         It is if the flags don't ask for training, and --output_dir does not have a checkpoint: so a
         run in a directory that cannot be written is evaluated, with the results in --output_dir,
         and so is a fine-tuned network that was converted, or that is Hugging Face's.
         """
-        config = self.config
-        if config.do_train or not config.is_given("init_checkpoint"):
+        named = self.config.network.init_checkpoint
+        if self.config.do_train or not self.config.is_given("init_checkpoint"):
             return None
-        if not config.init_checkpoint or self.estimator.latest_checkpoint():
+        if not named or self.estimator.latest_checkpoint():
             return None
-        return init_checkpoint.open_source(config.init_checkpoint)
+        return init_checkpoint.open_source(named)
 
     def best(self) -> str | None:
         """Returns the path of the best checkpoint if exports are to use it, else None.
 
         Without training, it is the checkpoint of the run that --init_checkpoint names, or of the
-        network that `only_reads_elsewhere` names.
+        network that `network_read_alone` names.
         """
-        named = self.config.init_checkpoint
+        named = self.config.network.init_checkpoint
         if not self.config.do_train and self.directory.is_checkpoint(named):
             return named
-        return self._elsewhere or delivered_best(self.config.output_dir)
+        return self._checkpoint_read_alone or delivered_best(self.config.output_dir)
 
     @functools.cached_property
-    def _elsewhere(self):
-        source = self.only_reads_elsewhere()
+    def _checkpoint_read_alone(self):
+        source = self.network_read_alone()
         if source is None and not self.config.do_train:
             source = self.network_of_another_program
         return None if source is None else fine_tuned.checkpoint_of(source)

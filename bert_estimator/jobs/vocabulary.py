@@ -1,7 +1,6 @@
 """The vocabulary of a run: opened, checked against the network, and kept in the run."""
 
 import contextlib
-import dataclasses
 import os
 import shutil
 
@@ -11,8 +10,8 @@ from bert_estimator import interchange, tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.config import JobConfig
-from bert_estimator.jobs.fine_tuning.config import Config, FineTuningConfig
+from bert_estimator.jobs.config import Network
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, Texts
 from bert_estimator.storage import remote
 from input_pipelines.embedded import default_data
 
@@ -21,17 +20,23 @@ _UNUSED = "[unused"
 
 
 def open_tokenizer(
-    config: FineTuningConfig, vocab_file: str, bert_config: BertConfig
+    texts: Texts, vocab_file: str, bert_config: BertConfig, output_dir: str
 ) -> tokenization.Tokenizer:
     """Opens a vocabulary.
+
+    Args:
+      texts: the flags of the casing.
+      vocab_file: the vocabulary.
+      bert_config: the network that reads its tokens.
+      output_dir: the directory of the run.
 
     Raises:
       FlagError: it is not a vocabulary, has another casing than --do_lower_case and --strip_accents
         say, or has more tokens than the network.
     """
-    lower, strip = config.do_lower_case, config.strip_accents
+    lower, strip = texts.do_lower_case, texts.strip_accents
     with flags.named("vocab_file"):
-        if strip is None and RunDirectory(config.output_dir).holds_checkpoint():
+        if strip is None and RunDirectory(output_dir).holds_checkpoint():
             # A run of an earlier version may have lost accents, and goes on as it began.
             casing = tokenization.Casing(lower)
             strip = tokenization.reopen_tokenizer(vocab_file, casing).strips_accents
@@ -46,7 +51,7 @@ def open_tokenizer(
     return tokenizer
 
 
-def completed(config: Config) -> Config:
+def completed(config: FineTuningConfig) -> FineTuningConfig:
     """Returns a configuration with the vocabulary of --init_checkpoint, or else of the run, if no
     flag names one.
 
@@ -56,34 +61,36 @@ def completed(config: Config) -> Config:
       FlagError: there is no vocabulary, or it has another casing than --do_lower_case and
         --strip_accents say.
     """
-    if config.vocab_file or config.embedded:
+    texts, start = config.data, config.network.init_checkpoint
+    if texts.vocab_file or config.embedded:
         return config
-    network = config.init_checkpoint or config.output_dir
-    with flags.named("init_checkpoint" if config.init_checkpoint else "output_dir"):
-        source = interchange.open_source(network)
-    rule = f"is needed: there is no vocabulary beside {network}"
+    place = start or config.output_dir
+    with flags.named("init_checkpoint" if start else "output_dir"):
+        source = interchange.open_source(place)
+    rule = f"is needed: there is no vocabulary beside {place}"
     flags.check(source.vocab_file, "vocab_file", None, rule)
     lower = source.do_lower_case
     if lower is None:
-        lower = config.do_lower_case
+        lower = texts.do_lower_case
     flags.check(
-        not config.is_given("do_lower_case") or config.do_lower_case == lower,
+        not config.is_given("do_lower_case") or texts.do_lower_case == lower,
         "do_lower_case",
-        config.do_lower_case,
-        f"{network} was trained with {lower}; leave it out",
+        texts.do_lower_case,
+        f"{place} was trained with {lower}; leave it out",
     )
-    strip = config.strip_accents
+    strip = texts.strip_accents
     if source.casing is not None:
         if strip is None:
             strip = source.strip_accents
-        given = tokenization.reopen_tokenizer(source.vocab_file, tokenization.Casing(lower, strip))
+        casing = tokenization.Casing(lower, strip)
+        tokenizer = tokenization.reopen_tokenizer(source.vocab_file, casing)
         flags.check(
-            given.casing == source.casing,
+            tokenizer.casing == source.casing,
             "strip_accents",
             strip,
-            f"{network} was trained with {not strip}; leave it out",
+            f"{place} was trained with {not strip}; leave it out",
         )
-    return dataclasses.replace(
+    return flags.changed(
         config, vocab_file=source.vocab_file, do_lower_case=lower, strip_accents=strip
     )
 
@@ -99,14 +106,15 @@ def keep(config: FineTuningConfig, bert_config: BertConfig) -> str:
     Raises:
       FlagError: as `open_tokenizer` does.
     """
-    extension = os.path.splitext(config.vocab_file or "")[1]
+    named = config.data.vocab_file
+    extension = os.path.splitext(named or "")[1]
     vocab_file = os.path.join(config.output_dir, "vocab" + (extension or ".txt"))
     if os.path.exists(vocab_file) and RunDirectory(config.output_dir).holds_checkpoint():
         return vocab_file
-    if config.vocab_file:
-        open_tokenizer(config, config.vocab_file, bert_config)
+    if named:
+        open_tokenizer(config.data, named, bert_config, config.output_dir)
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copy(remote.local(config.vocab_file), vocab_file)
+            shutil.copy(remote.local(named), vocab_file)
     else:
         default_data.write_vocabulary(vocab_file, bert_config.vocab_size)
     return vocab_file
@@ -118,7 +126,7 @@ def name_in_run(vocab_file: str) -> str:
 
 
 def check_start(
-    config: JobConfig, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
+    network: Network, vocab_file: str | None, casing: tokenization.Casing | None, flag: str
 ) -> None:
     """Checks that the network of --init_checkpoint was trained on the same tokens.
 
@@ -126,7 +134,7 @@ def check_start(
     other names. With --allow_partial_init, a difference is a warning.
 
     Args:
-      config: the configuration, with --init_checkpoint.
+      network: the network, with --init_checkpoint.
       vocab_file, casing: what the examples are made with; None if it is not known.
       flag: the flag that they come from.
 
@@ -134,29 +142,29 @@ def check_start(
       FlagError: the network was trained with another vocabulary or another casing.
     """
     with flags.named("init_checkpoint"):
-        source = interchange.open_source(config.init_checkpoint)
-    found = ""
+        source = interchange.open_source(network.init_checkpoint)
+    other = ""
     if None not in (source.casing, casing) and source.casing != casing:
         name = next(n for n in casing._fields if getattr(source, n) != getattr(casing, n))
         theirs, ours = (_shown(getattr(values, name)) for values in (source, casing))
-        found = f"with --{name}={theirs}, not {ours}"
+        other = f"with --{name}={theirs}, not {ours}"
     elif source.vocab_file is not None and vocab_file is not None:
         with flags.named("init_checkpoint"):
             differs = _first_difference(source.vocab_file, vocab_file)
         if differs is not None:
             number, theirs, ours = differs
-            found = (
+            other = (
                 f"with the vocabulary {source.vocab_file}, whose token {number} is {theirs!r}, and "
                 f"{vocab_file} has {ours!r} there"
             )
-    if not found:
+    if not other:
         return
-    found = f"{config.init_checkpoint} was trained {found}"
-    if config.allow_partial_init:
-        tf.logging.warning("--%s: %s.", flag, found)
+    other = f"{network.init_checkpoint} was trained {other}"
+    if network.allow_partial_init:
+        tf.logging.warning("--%s: %s.", flag, other)
         return
     raise flags.FlagError(
-        f"--{flag}: {found}. Use the same vocabulary and casing, or add --allow_partial_init to "
+        f"--{flag}: {other}. Use the same vocabulary and casing, or add --allow_partial_init to "
         "go on all the same"
     )
 

@@ -1,8 +1,8 @@
 """The named plans of `--recipe`: flags' values, each value with its source.
 
-run_pretraining.py has RECIPES, as stages. Every recipe trains BERT-Large in two stages: 9/10 of the examples at 128 tokens, 1/10 at 512. The
-second stage starts from the weights of the first stage, with a new optimizer state and a schedule
-of its own.
+run_pretraining.py has RECIPES, as stages. Every recipe trains BERT-Large in two stages: 9/10 of the
+examples at 128 tokens, 1/10 at 512. The second stage starts from the weights of the first stage,
+with a new optimizer state and a schedule of its own.
 
 Command   python run_pretraining.py --recipe=lamb_76min --input_file='data/{max_seq_length}/*'
 Cost      lamb_76min: 1.63e20 FLOP in matrix products; 76.19 minutes on 1024 TPU v3 chips (paper)

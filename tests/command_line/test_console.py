@@ -13,7 +13,7 @@ from tensorflow.python.saved_model.model_utils import export_output, export_util
 
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs.fine_tuning import classification_export
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.system.errors import ArgumentError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -44,7 +44,7 @@ def test_signatures_that_an_export_leaves_out_are_chatter(logger, monkeypatch):
     with tf.Graph().as_default():
         texts, ids = tf.placeholder(tf.string, [None]), tf.placeholder(tf.int64, [None])
         lengths = tf.strings.length(texts)
-        classify = classification_export._Classification(scores=tf.cast(lengths, tf.float32))
+        classify = export._Classification(scores=tf.cast(lengths, tf.float32))
         classify.inputs = types.SimpleNamespace(texts={"texts": texts}, examples=texts)
         signatures = export_utils.build_all_signature_defs(
             {"texts": texts},

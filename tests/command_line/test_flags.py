@@ -42,22 +42,81 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
     assert (kinds["tpu_name"], kinds["num_tpu_cores"]) == ("string", "int")
     assert (kinds["use_tpu"], kinds["do_eval"], kinds["learning_rate"]) == ("bool", "bool", "float")
     assert "Set another batch." in values.get_help()
-    always = {"eval_may_differ": False}
-    metadata = {field.name: dict(field.metadata) for field in flags.of(Common)}
-    assert metadata == {
-        "learning_rate": {
-            "help": "Set the rate.",
-            "is_setting": True,
-            "may_differ": False,
-            **always,
-        },
-        "train_batch_size": {
-            "help": "Set the batch.",
-            "is_setting": False,
-            "may_differ": True,
-            **always,
-        },
+    settings = {flag.name: flag.metadata["is_setting"] for flag in flags.of(Common)}
+    assert settings == {"learning_rate": True, "train_batch_size": False}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    steps: int = flags.field(10, "Train.", flags.TRAINING, flags.positive, flags.at_most(99))
+    warmup: int = flags.field(1, "Warm up.", None, flags.not_negative, below="optimizer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongSchedule(Schedule):
+    steps: int = flags.field(90, "Train long.", flags.TRAINING)
+    power: float = flags.field(1.0, "Decay.", below="warmup")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grouped:
+    output_dir: str = flags.field("runs", "Write here.", flags.COMMON)
+    schedule: Schedule = flags.group(Schedule)
+    optimizer: str | None = flags.field(
+        None, "Choose.", flags.TRAINING, flags.one_of(("lamb", "adamw"))
+    )
+    sources: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongGrouped(Grouped):
+    schedule: LongSchedule = flags.group(LongSchedule)
+
+
+def test_groups_are_flat():
+    config = flags.build(LongGrouped, {"warmup": 3, "output_dir": "here"}, sources={"warmup": 1})
+    values = {"output_dir": "here", "steps": 90, "warmup": 3, "power": 1.0, "optimizer": None}
+    assert flags.values_of(config) == values
+    assert list(flags.values_of(config)) == [flag.name for flag in flags.of(LongGrouped)]
+    assert (config.schedule, config.sources) == (LongSchedule(warmup=3), {"warmup": 1})
+    other = flags.changed(config, warmup=5, sources={})
+    assert (other.schedule.warmup, other.output_dir, other.sources) == (5, "here", {})
+    assert (config.schedule.warmup, config.sources) == (3, {"warmup": 1})
+    with pytest.raises(TypeError, match="LongGrouped does not have decay"):
+        flags.changed(config, decay=1)
+
+
+def test_help_has_the_order_that_fields_ask_for():
+    names = {
+        heading: [flag.name for flag in fields]
+        for heading, fields in flags.by_heading(LongGrouped).items()
+        if fields
     }
+    assert names == {
+        flags.COMMON: ["output_dir"],
+        flags.TRAINING: ["steps", "optimizer", "warmup", "power"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, None),
+        ({"steps": 99, "warmup": 0, "optimizer": "adamw"}, None),
+        ({"steps": 0}, "--steps=0: must be positive"),
+        ({"steps": 100}, "--steps=100: must be at most 99"),
+        ({"warmup": -1}, "--warmup=-1: must not be negative"),
+        ({"optimizer": "lam"}, "--optimizer=lam: must be one of lamb, adamw; did you mean lamb?"),
+    ],
+)
+def test_values_are_checked_at_their_fields(values, message):
+    config = flags.build(Grouped, values)
+    if message is None:
+        flags.check_values(config)
+    else:
+        with pytest.raises(flags.FlagError) as caught:
+            flags.check_values(config)
+        assert str(caught.value) == message
 
 
 def test_an_error_is_named_by_its_flag():
@@ -153,23 +212,23 @@ def test_patterns(tmp_path):
         flags.check_patterns("input_file", f"{tmp_path}/none")
 
 
-def test_writable_directory(tmp_path, monkeypatch):
+def test_directories_are_made(tmp_path, monkeypatch):
     made = tmp_path / "a" / "b"
-    flags.check_writable_directory("output_dir", str(made))
+    flags.make_directory("output_dir", str(made))
     assert made.is_dir()
     with pytest.raises(flags.FlagError, match="gs://bucket/run: must be a directory of this"):
-        flags.check_writable_directory("output_dir", "gs://bucket/run")
+        flags.make_directory("output_dir", "gs://bucket/run")
     (made / "file").write_text("")
     for path in (made / "file", made / "file" / "below"):
         with pytest.raises(flags.FlagError, match=f"--output_dir={path}: is a file, or below one"):
-            flags.check_writable_directory("output_dir", str(path))
+            flags.make_directory("output_dir", str(path))
     with pytest.raises(flags.FlagError, match="--output_dir=: cannot be made"):
-        flags.check_writable_directory("output_dir", "")
+        flags.make_directory("output_dir", "")
     # Modes do not stop the superuser, whom tests may run as.
     monkeypatch.setattr("os.access", lambda path, mode: False)
     message = f"--output_dir={made}: is not writable by this user; choose another directory"
     with pytest.raises(flags.FlagError, match=message):
-        flags.check_writable_directory("output_dir", str(made))
+        flags.make_directory("output_dir", str(made))
 
 
 def test_hosts_are_those_of_tf_config(monkeypatch):

@@ -18,6 +18,7 @@ SOURCES = dict.fromkeys(SETTINGS, provenance.DEFAULT)
 
 def directory(path, step=None):
     """Returns a run directory; if a step is given, the directory holds its checkpoint."""
+    path.mkdir(parents=True, exist_ok=True)
     made = RunDirectory(str(path))
     if step is not None:
         (path / f"model.ckpt-{step}.index").write_text("")
@@ -121,6 +122,7 @@ def test_the_vocabulary_of_an_attempt_that_failed_is_not_kept(tmp_path):
 
 def test_of_several_hosts_one_has_the_checkpoints_and_each_its_own_metrics(tmp_path):
     directory(tmp_path, step=5)
+    (tmp_path / "host-1").mkdir()
     worker = RunDirectory(str(tmp_path / "host-1"), checkpoints_in=str(tmp_path))
     worker.write_config(SETTINGS, SOURCES, "abc")
     for step in (4, 6):

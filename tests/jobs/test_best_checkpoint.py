@@ -15,8 +15,9 @@ from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import path_of_best
 from bert_estimator.jobs import best_checkpoint
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.config import Evaluation
 from bert_estimator.jobs.fine_tuning.classification_job import Classification
+from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.jobs.pretraining.job import Pretraining
 
 
@@ -33,8 +34,9 @@ class Run:
     def begin(self):
         """As a process does; the one before it may have been killed."""
         options = {"keep_best_checkpoint": True, **self.options}
-        config = JobConfig(output_dir=str(self.folder), **options)
-        self.listener = BestCheckpoint(config, self.num_train_steps, self._evaluate, self.of)
+        self.listener = BestCheckpoint(
+            str(self.folder), Evaluation(**options), self.num_train_steps, self._evaluate, self.of
+        )
 
     def _evaluate(self):
         self.kill("in the evaluation")
@@ -416,12 +418,17 @@ def test_a_kill_at_the_last_step_loses_no_evaluation(tmp_path, monkeypatch, plac
 
 
 def digest_of_records(records, number, batch_size, steps=100):
-    job = types.SimpleNamespace(
-        config=types.SimpleNamespace(eval_batch_size=batch_size),
+    job = Pretraining(
+        config=pretraining_config.PretrainingConfig(
+            evaluation=pretraining_config.Evaluation(
+                eval_batch_size=batch_size, max_eval_steps=steps
+            )
+        ),
+        network=None,
         data=types.SimpleNamespace(num_eval_records=number, eval_digest=records),
-        _eval_steps=lambda: min(steps, -(-number // batch_size)),
+        run=None,
     )
-    return Pretraining._evaluation_digest(job)
+    return job._evaluation_digest()
 
 
 def test_scores_of_pretraining_are_of_records_however_many_are_in_a_batch():
@@ -435,9 +442,7 @@ def test_scores_of_pretraining_are_of_records_however_many_are_in_a_batch():
 def test_scores_of_labels_are_of_the_examples():
     def digest(**evaluated):
         task = types.SimpleNamespace(metrics=("accuracy",), evaluate=evaluated)
-        return Classification.evaluation_digest(
-            types.SimpleNamespace(_data=types.SimpleNamespace(task=task))
-        )
+        return Classification(None, types.SimpleNamespace(task=task)).evaluation_digest()
 
     ones, twos = features_of(("1", None, 0)), features_of(("2", None, 0))
     assert digest(dev=ones) == digest(dev=features_of(("1", None, 0)))

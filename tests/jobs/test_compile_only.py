@@ -146,7 +146,7 @@ def test_the_total_of_stages_has_times_and_costs(tmp_path, capsys, price):
                 train_batch_size=1, batch_per_core=1, fits=True, memory={}, flops=100, peak=1000,
                 chips=1024, compiler_secs=bound,
             )  # fmt: skip
-            times = compile_only._times(report, 3600, config.price_per_chip_hour)
+            times = compile_only._times(report, 3600, config.plan.price_per_chip_hour)
             os.makedirs(config.output_dir, exist_ok=True)
             with open(os.path.join(config.output_dir, "compile_report.json"), "w") as writer:
                 json.dump(times, writer)
@@ -220,7 +220,6 @@ def test_what_does_not_fit(tmp_path, capsys):
 
 def test_suggestions_are_compiled(tmp_path, monkeypatch):
     """The compiler's part is tested elsewhere: here, what is asked of it, and what is kept."""
-    import dataclasses
 
     from bert_estimator.jobs import compile_only
     from bert_estimator.tpu.program import compile_report
@@ -232,9 +231,9 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
 
     def report(lowered, topology_name, train_batch_size, *_):
         (changed,) = lowered
-        rows = changed.micro_batch_size or train_batch_size // 2
-        asked.append((changed.precision, rows))
-        needed = rows * (1 if changed.precision == "bfloat16" else 2)
+        rows = changed.training.micro_batch_size or train_batch_size // 2
+        asked.append((changed.network.precision, rows))
+        needed = rows * (1 if changed.network.precision == "bfloat16" else 2)
         return compile_report.CompileReport(
             topology=topology_name, tpu="v3", cores=2, compiler="", hbm=16, usable_hbm=15,
             train_batch_size=train_batch_size, batch_per_core=train_batch_size // 2,
@@ -243,7 +242,9 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
         )  # fmt: skip
 
     monkeypatch.setattr(compile_report, "report", report)
-    assert not compile_only.run(config, lambda changed, *_: [changed], config.num_train_steps)
+    assert not compile_only.run(
+        config, lambda changed, *_: [changed], config.training.num_train_steps
+    )
     found = json.loads((tmp_path / "out" / "compile_report.json").read_text())["remedies"]
     verdicts = {remedy["flags"]: remedy["fits"] for remedy in found}
     assert verdicts["--precision=bfloat16"] is verdicts["--recompute"] is False
@@ -252,7 +253,7 @@ def test_suggestions_are_compiled(tmp_path, monkeypatch):
     assert "--micro_batch_size=3" not in verdicts
     assert (verdicts["4 cores"], verdicts["8 cores"]) == (False, True)
     assert asked[0] == ("float32", 24)
-    assert dataclasses.asdict(config)["micro_batch_size"] is None
+    assert config.training.micro_batch_size is None
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from scripts import CLASSIFIER, PRETRAINING, SQUAD
 
-from bert_estimator.command_line import provenance
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.fine_tuning import classification_config, question_answering_config
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
@@ -36,6 +36,10 @@ GOOD = dict(
 )
 
 
+def job_config(sources=None, **values):
+    return flags.build(JobConfig, values, sources=sources or {})
+
+
 @pytest.mark.parametrize(
     ("script", "resolve"),
     [
@@ -53,7 +57,7 @@ def test_a_file_of_flags_is_a_command_line(tmp_path, script, resolve):
     (config,) = resolve([script.name, *arguments])
     (from_file,) = resolve([script.name, f"--flagfile={file}"])
     assert from_file == config
-    assert (config.train_batch_size, config.sources["use_tpu"]) == (24, provenance.FLAG)
+    assert (config.training.train_batch_size, config.sources["use_tpu"]) == (24, provenance.FLAG)
     file.write_text(file.read_text() + "--precision=fp16\n")
     with pytest.raises(FlagError, match=r"^--precision=fp16: must be one of float32, bfloat16$"):
         resolve([script.name, f"--flagfile={file}"])
@@ -102,7 +106,7 @@ def test_defaults_are_those_of_google_research_bert():
 
 def test_settings_leave_out_flags_that_ask_for_something_else_than_a_run():
     settings, _ = read_command_line(JobConfig, ["script", "--learning_rate=1"])
-    kept = JobConfig(**settings).settings()
+    kept = job_config(**settings).settings()
     others = {"config": None, "compile_only": False, "tpu_topology": None, "suggest": False}
     others |= {"price_per_chip_hour": None, "take_over": False}
     assert settings == {**kept, **others}
@@ -110,7 +114,7 @@ def test_settings_leave_out_flags_that_ask_for_something_else_than_a_run():
 
 
 def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
-    config = JobConfig(**GOOD)
+    config = job_config(**GOOD)
     assert config.settings().keys() - config.settings_to_go_on().keys() == {
         "output_dir", "do_train", "do_eval", "eval_batch_size", "save_checkpoints_steps",
         "iterations_per_loop", "log_every_secs", "use_tpu", "tpu_name", "num_tpu_cores",
@@ -122,7 +126,7 @@ def test_a_resumed_run_may_differ_in_what_does_not_change_a_step():
 
 def test_a_configuration_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        JobConfig().use_tpu = True
+        JobConfig().devices.use_tpu = True
 
 
 def test_good_values_pass(tmp_path):
@@ -150,7 +154,7 @@ def test_good_values_pass(tmp_path):
         # Cores are asked for only on a TPU.
         {"use_tpu": False, "num_tpu_cores": 3},
     ):
-        JobConfig(**{**GOOD, **changes}).check()
+        job_config(**{**GOOD, **changes}).check()
 
 
 @pytest.mark.parametrize(
@@ -214,17 +218,17 @@ def test_good_values_pass(tmp_path):
 )
 def test_bad_values(changes, message):
     with pytest.raises(FlagError) as error:
-        JobConfig(**{**GOOD, **changes}).check()
+        job_config(**{**GOOD, **changes}).check()
     assert str(error.value).startswith(message)
 
 
 def test_batches_that_no_flag_gives_become_multiples_of_the_cores():
     sizes = dict(eval_batch_size=8, predict_batch_size=24)
-    config = ClassificationConfig(**sizes, sources={"eval_batch_size": provenance.DEFAULT})
+    config = flags.build(ClassificationConfig, sizes)
     assert config.whole_batches(8) == sizes
     assert config.whole_batches(3) == {"eval_batch_size": 9, "predict_batch_size": 24}
-    given = dataclasses.replace(config, sources={"predict_batch_size": provenance.FLAG})
+    given = flags.changed(config, sources={"predict_batch_size": provenance.FLAG})
     assert given.whole_batches(2048) == {"eval_batch_size": 2048}
     assert (config.fixed_batches(), given.fixed_batches()) == ((), ("predict_batch_size",))
-    training = dataclasses.replace(given, do_train=True)
+    training = flags.changed(given, do_train=True)
     assert training.fixed_batches() == ("train_batch_size", "predict_batch_size")

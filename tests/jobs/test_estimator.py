@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.command_line import provenance
+from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.jobs import estimator as job_estimator
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.jobs.config import JobConfig, Network
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.system import memory
 
@@ -32,10 +32,10 @@ def config_of(tmp_path, **changes):
         "micro_batch_size": None,
         "max_seq_length": 16,
         "do_train": True,
-        "sources": {"predict_batch_size": provenance.FLAG},
     }
     kind = ClassificationConfig if "predict_batch_size" in changes else JobConfig
-    return kind(**{**values, **changes})
+    sources = {"predict_batch_size": provenance.FLAG}
+    return flags.build(kind, {**values, **changes}, sources=sources)
 
 
 def model_fn(features, labels, mode, params):
@@ -91,7 +91,7 @@ def test_a_name_of_no_cores(tmp_path, monkeypatch):
 
 def test_a_micro_batch_is_a_part_of_what_the_cores_found_have(tmp_path):
     config = config_of(tmp_path, micro_batch_size=3, train_batch_size=24)
-    assert job_estimator.find_cores(config)[0].micro_batch_size == 3
+    assert job_estimator.find_cores(config)[0].training.micro_batch_size == 3
     message = "^--micro_batch_size=3: must divide --train_batch_size=8, or not be less"
     with pytest.raises(FlagError, match=message):
         job_estimator.find_cores(config_of(tmp_path, micro_batch_size=3))
@@ -101,14 +101,14 @@ def test_a_micro_batch_is_a_part_of_what_the_cores_found_have(tmp_path):
 def test_one_core_stands_in_for_those_asked_for(tmp_path, cores, size):
     config = config_of(tmp_path, num_tpu_cores=cores)
     found, master = job_estimator.find_cores(config)
-    assert (found, master) == (dataclasses.replace(config, eval_batch_size=size), "")
+    assert (found, master) == (flags.changed(config, eval_batch_size=size), "")
 
 
 @pytest.mark.usefixtures("xla_runtime")
 def test_batches_that_no_flag_gives_fit_the_cores(tmp_path):
     config = config_of(tmp_path, tpu_name="rehearse:3", train_batch_size=9)
     found, master = job_estimator.find_cores(config)
-    assert (found, master) == (dataclasses.replace(config, eval_batch_size=9), "rehearse:3")
+    assert (found, master) == (flags.changed(config, eval_batch_size=9), "rehearse:3")
 
 
 @pytest.mark.usefixtures("xla_runtime")
@@ -157,14 +157,14 @@ def test_a_file_that_is_no_network(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_text("[]")
     with pytest.raises(FlagError, match=r"--bert_config_file: .*: must be an object"):
-        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
 
 
 @pytest.mark.parametrize(("model", "act"), [("tf1", "gelu"), ("hf_pretraining", "gelu_erf")])
 def test_a_network_of_either_format_is_read(model, act):
     name = "bert_config.json" if model == "tf1" else "config.json"
     path = pathlib.Path(__file__).parent.parent / "interchange" / "data" / model / name
-    bert_config = job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+    bert_config = job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
     values = json.loads(path.read_text())
     assert bert_config.hidden_act == act
     assert bert_config.hidden_size == values["hidden_size"] != BertConfig(1).hidden_size
@@ -175,7 +175,7 @@ def test_a_network_of_transformers_that_cannot_be_built_is_an_error_of_the_flag(
     path.write_text('{"model_type": "roberta"}')
     message = f"^--bert_config_file: {path}: model_type='roberta', but the network supports 'bert'"
     with pytest.raises(FlagError, match=message):
-        job_estimator.read_bert_config(JobConfig(bert_config_file=str(path)))
+        job_estimator.read_bert_config(Network(bert_config_file=str(path)), "run")
 
 
 # Weights of BERT-Large, 335 million, take 1.2 GiB; LAMB keeps two moments.

@@ -14,7 +14,7 @@ from tiny_run import metrics_of, steps_of, training_metrics, variables_of
 
 from bert_estimator.command_line.flags import FlagError
 from bert_estimator.command_line.run_directory import RunDirectory
-from bert_estimator.jobs.rollbacks import Rollbacks
+from bert_estimator.jobs.run import Rollbacks
 from bert_estimator.tpu.verbs import snapshot, training
 
 

@@ -1,21 +1,18 @@
 """Tests what all jobs do in their directories."""
 
-import types
-
 import locked as locks
 import pytest
 from kills import Killed
 
 from bert_estimator import tpu
 from bert_estimator.command_line.run_directory import RunDirectory
+from bert_estimator.jobs.config import JobConfig, Training
 from bert_estimator.jobs.run import Run, locked
 from bert_estimator.system import lock
 
 
 def config(path, do_train=True):
-    return types.SimpleNamespace(
-        do_train=do_train, compile_only=False, mirror=None, directory_to_write=lambda: str(path)
-    )
+    return JobConfig(output_dir=str(path), do_train=do_train)
 
 
 def test_all_directories_are_locked_before_the_first_run(tmp_path):
@@ -53,7 +50,7 @@ def test_a_rollback_to_step_0_outlives_a_kill(tmp_path, has_checkpoint):
     for errors in ([tpu.NanLossDuringTrainingError("NaN", step=5), Killed()], [Killed()]):
         if has_checkpoint:
             (tmp_path / "model.ckpt-0.index").touch()
-        run_config = types.SimpleNamespace(max_rollbacks=1, mirror=None, do_train=True)
+        run_config = JobConfig(training=Training(max_rollbacks=1))
         run = Run(run_config, RunDirectory(str(tmp_path)), Estimator(*errors))
         with pytest.raises(Killed):
             run.train(skipped.append, 10, "num_train_steps")

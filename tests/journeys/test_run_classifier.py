@@ -35,7 +35,8 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.interchange import Source, network_variables, open_source
 from bert_estimator.interchange import __main__ as interchange
 from bert_estimator.interchange.google import tf1_checkpoint
-from bert_estimator.jobs.fine_tuning import classification_config, seeds
+from bert_estimator.jobs.compile_only import Plan
+from bert_estimator.jobs.fine_tuning import classification_config, job
 from bert_estimator.recipes import embedded
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus
@@ -203,17 +204,18 @@ def test_the_embedded_plan_starts_from_the_main_job_if_it_is_there(tmp_path, mon
         return config
 
     config = resolve()
-    assert (config.embedded, config.init_checkpoint, config.vocab_file) == (True, None, None)
-    assert {n: getattr(config, n) for n in embedded.CLASSIFIER_FLAGS} == embedded.CLASSIFIER_FLAGS
+    assert config.embedded
+    assert (config.network.init_checkpoint, config.data.vocab_file) == (None, None)
+    assert {n: config.settings()[n] for n in embedded.CLASSIFIER_FLAGS} == embedded.CLASSIFIER_FLAGS
     (tmp_path / "runs/pretraining/data").mkdir(parents=True)
     (tmp_path / "runs/pretraining/data/vocab.txt").write_text("")
     (tmp_path / "runs/pretraining/checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     (tmp_path / "runs/pretraining/model.ckpt-7.index").write_text("")
     config = resolve()
-    assert config.init_checkpoint == "runs/pretraining/model.ckpt-7"
-    assert config.vocab_file == "runs/pretraining/data/vocab.txt"
+    assert config.network.init_checkpoint == "runs/pretraining/model.ckpt-7"
+    assert config.data.vocab_file == "runs/pretraining/data/vocab.txt"
     assert config.sources["init_checkpoint"] == provenance.EMBEDDED
-    assert resolve("--init_checkpoint=").init_checkpoint is None
+    assert resolve("--init_checkpoint=").network.init_checkpoint is None
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.model", "30k-clean.model"])
@@ -224,20 +226,20 @@ def test_the_vocabulary_beside_a_checkpoint_belongs_to_it(tmp_path, name):
 
     def resolve(*arguments):
         (config,) = classification_config.resolve(["run_classifier.py", *arguments])
-        return config
+        return config.with_vocabulary()
 
     message = f"--vocab_file: is needed, since there is no vocabulary beside --init_.*={path}"
     with pytest.raises(flags.FlagError, match=message):
         resolve(f"--init_checkpoint={path}")
     (folder / name).write_text("")
     for checkpoint in (folder, path):
-        assert resolve(f"--init_checkpoint={checkpoint}").vocab_file == f"{folder}/{name}"
+        assert resolve(f"--init_checkpoint={checkpoint}").data.vocab_file == f"{folder}/{name}"
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
     assert main([f"--init_checkpoint={tmp_path}/no"]) == 2
     assert (
-        f"--init_checkpoint: {tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
+        f"--init_checkpoint={tmp_path}/no: there is no such checkpoint" in capsys.readouterr().err
     )
 
 
@@ -535,19 +537,18 @@ def test_seeds_are_summarised(data, tmp_path, capsys):
     (config,) = classification_config.resolve(
         ["", f"--config={tmp_path}/seed-6/config.json", "--output_dir=other"]
     )
-    assert (config.random_seed, config.num_seeds) == (6, 1)
+    assert (config.training.random_seed, config.num_seeds) == (6, 1)
 
 
 def test_seeds_without_a_number_do_not_change_the_median(monkeypatch, capsys):
     """As Pearson's correlation of predictions that are all equal."""
-    monkeypatch.setattr(seeds, "locked", lambda configs: contextlib.nullcontext())
+    monkeypatch.setattr(job, "locked", lambda configs: contextlib.nullcontext())
     for scores, said in (
         ([0.3, 0.9, math.nan], "pearson of 3 seeds, 1 not a number: median 0.6000 (0.3000 to 0.9"),
         ([math.nan] * 2, "pearson of 2 seeds, 2 not a number: median nan (nan to nan)"),
     ):
-        configs = [types.SimpleNamespace(compile_only=False, score=score) for score in scores]
-        run = lambda config: types.SimpleNamespace(run=lambda: {"pearson": config.score})  # noqa: E731
-        seeds.run_all(run, configs)
+        configs = [types.SimpleNamespace(plan=Plan(), score=score) for score in scores]
+        job.run_seeds(configs, lambda config: {"pearson": config.score}, pytest.fail)
         assert said in capsys.readouterr().out
 
 

@@ -21,8 +21,9 @@ import run_pretraining
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import OPTIMIZERS
+from bert_estimator.command_line.flags import build
+from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.interchange import __main__ as interchange
-from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.config import JobConfig
 from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.recipes import embedded
@@ -180,9 +181,9 @@ def test_without_data_the_embedded_plan_is_the_default(tmp_path):
     config = resolve(tmp_path, "--learning_rate=0.5")
     assert config.embedded
     expected = {**embedded.PRETRAINING_FLAGS, "learning_rate": 0.5}
-    assert {name: getattr(config, name) for name in expected} == expected
-    assert config.optimizer == "lamb"
-    assert config.precision == "float32"
+    assert {name: config.settings()[name] for name in expected} == expected
+    assert config.training.optimizer == "lamb"
+    assert config.network.precision == "float32"
     assert config.sources["learning_rate"] == provenance.FLAG
     assert config.sources["optimizer"] == provenance.EMBEDDED
     assert config.sources["precision"] == provenance.DEFAULT
@@ -192,11 +193,11 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
     flags = [f"--input_file={data}/train.tfrecord", f"--bert_config_file={data}/bert_config.json"]
     config = resolve(tmp_path, *flags)
     assert not config.embedded
-    assert config.optimizer == "adamw"
+    assert config.training.optimizer == "adamw"
     # The flags that the scripts share have the defaults of tests/jobs/test_config.py.
     shared = read_command_line(JobConfig, ["script"])[0]
     assert config.settings() == {
-        **JobConfig(**shared).settings(),
+        **build(JobConfig, shared).settings(),
         "output_dir": str(tmp_path),
         "input_file": f"{data}/train.tfrecord",
         "eval_input_file": None,
@@ -220,7 +221,7 @@ def test_with_data_the_defaults_are_those_of_google_research_bert(tmp_path, data
         "stage": None,
         "bert_config": None,
     }
-    assert resolve(tmp_path, *flags, "--optimizer=lamb").optimizer == "lamb"
+    assert resolve(tmp_path, *flags, "--optimizer=lamb").training.optimizer == "lamb"
 
 
 # Whole runs

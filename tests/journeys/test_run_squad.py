@@ -81,10 +81,10 @@ def resolve(tmp_path, *arguments):
 
 def test_a_stride_that_nobody_asked_for_fits(tmp_path):
     config = resolve(tmp_path, "--max_seq_length=128")
-    assert config.doc_stride == 30  # half of the 61 tokens beside the longest question
+    assert config.data.doc_stride == 30  # half of the 61 tokens beside the longest question
     assert str(config.sources["doc_stride"]) == "default, scaled from 128"
     config = resolve(tmp_path, "--max_seq_length=68", "--recipe=squad")
-    assert config.doc_stride == 1
+    assert config.data.doc_stride == 1
     assert str(config.sources["doc_stride"]) == "squad: google-research/bert, scaled from 128"
 
 
@@ -96,14 +96,14 @@ def test_defaults_are_those_of_google_research_bert(tmp_path):
         "null_score_diff_threshold": 0.0, "train_batch_size": 32, "predict_batch_size": 8,
         "learning_rate": 5e-5, "warmup_proportion": 0.1, "do_lower_case": True,
     }  # fmt: skip
-    assert {name: getattr(config, name) for name in expected} == expected
-    assert not config.embedded and config.optimizer == "adamw"
+    assert {name: config.settings()[name] for name in expected} == expected
+    assert not config.embedded and config.training.optimizer == "adamw"
 
 
 def test_a_recipe_gives_values_with_their_sources(tmp_path):
     config = resolve(tmp_path, "--recipe=squad_v2", "--learning_rate=1e-4")
-    assert config.version_2_with_negative and config.train_batch_size == 48
-    assert (config.learning_rate, config.num_train_epochs) == (1e-4, 2.0)
+    assert config.data.version_2_with_negative and config.training.train_batch_size == 48
+    assert (config.training.learning_rate, config.training.num_train_epochs) == (1e-4, 2.0)
     assert config.sources["learning_rate"] == provenance.FLAG
     assert str(config.sources["num_train_epochs"]) == "squad_v2: BERT paper"
     assert str(config.sources["doc_stride"]) == "squad_v2: google-research/bert"
@@ -127,7 +127,7 @@ def test_what_is_exported_may_stay_in_a_config_whose_export_is_turned_off(tmp_pa
     config.open_directory().write_config(config.settings(), config.sources, "", [])
     argv = [f"--config={tmp_path}/run/config.json", f"--output_dir={tmp_path}/again"]
     (again,) = question_answering_config.resolve(["run_squad.py", *argv, "--nodo_export"])
-    assert again.export_inputs == "ids" and not again.do_export
+    assert again.evaluation.export_inputs == "ids" and not again.do_export
 
 
 # Whole runs

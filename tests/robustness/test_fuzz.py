@@ -20,9 +20,9 @@ from tiny_run import words, write_records
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.cluster import cluster_task
 from bert_estimator.command_line import flags, run_directory
+from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.interchange import network_files, open_source
 from bert_estimator.interchange.hugging_face import config_json, tokenizer_files
-from bert_estimator.jobs.command_line import read_command_line
 from bert_estimator.jobs.fine_tuning import classification_config
 from bert_estimator.jobs.pretraining import config as pretraining_config
 from bert_estimator.serving import commands, exported_model

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tiny_run import words
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.jobs.command_line import read_command_line
+from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.jobs.fine_tuning import question_answering_config
-from bert_estimator.jobs.rollbacks import Rollbacks
+from bert_estimator.jobs.run import Rollbacks
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import SPECIAL_TOKENS, entities, open_tokenizer, write_vocab
 from input_pipelines.tasks import answers, squad_files, squad_metrics, tag_files

@@ -13,17 +13,15 @@ from bert_estimator.command_line import flags, provenance
 from bert_estimator.command_line.choices import (
     EMBEDDED_TAGGING_TASKS,
     EMBEDDED_TASKS,
+    EXPORT_INPUTS,
     LEAST_TOKENS,
     TASK_KINDS,
 )
+from bert_estimator.command_line.provenance import read_command_line
 from bert_estimator.command_line.run_directory import recorded_settings
-from bert_estimator.jobs.command_line import read_command_line
-from bert_estimator.jobs.fine_tuning.config import (
-    FineTuningConfig,
-    runs_of,
-    start_of_main_job,
-    with_plan,
-)
+from bert_estimator.jobs.config import copy_of_remote
+from bert_estimator.jobs.fine_tuning import config
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, start_of_main_job
 from bert_estimator.recipes import embedded
 from bert_estimator.storage import remote
 from input_pipelines.tasks.task_table import TASK_NAMES
@@ -36,6 +34,106 @@ _OWN_FLAGS = (
 )  # fmt: skip
 
 
+def _check_weights(name, value):
+    weights = value.split(",") if value else ("1",)
+    are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
+    rule = "must be numbers, not below 0 and not all 0, with commas between them"
+    flags.check(are_numbers and any(map(float, weights)), name, value, rule)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examples(config.Texts):
+    """Which examples a run reads, and what their labels are."""
+
+    task_name: str | None = flags.field(
+        None,
+        f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.",
+        below="output_dir",
+        eval_may_differ=True,
+    )
+    data_dir: str | None = flags.field(
+        None,
+        "Read the task's files, as they are distributed, from this directory.",
+        below="task_name",
+        eval_may_differ=True,
+    )
+    train_file: str | None = flags.field(
+        None,
+        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
+        ".jsonl file.",
+        flags.COMMON,
+        flags.check_file,
+        eval_may_differ=True,
+    )
+    eval_file: str | None = flags.field(
+        None,
+        "Evaluate on the examples of such a file.",
+        flags.COMMON,
+        flags.check_file,
+        may_differ=True,
+    )
+    predict_file: str | None = flags.field(
+        None,
+        "Predict for the examples of such a file; it does not need labels.",
+        flags.COMMON,
+        flags.check_file,
+        may_differ=True,
+    )
+    task_kind: str = flags.field(
+        "classification",
+        f"Say what labels are: {', '.join(TASK_KINDS)}.",
+        flags.DATA,
+        flags.one_of(TASK_KINDS),
+        eval_may_differ=True,
+    )
+    language: str = flags.field("zh", "Choose the language of XNLI.", flags.DATA)
+    text_a_column: str | None = flags.field(
+        None,
+        "Name the column of the text or the words, or give its number from 1 (no header).",
+        flags.DATA,
+    )
+    text_b_column: str | None = flags.field(None, "Name the column of the second text.", flags.DATA)
+    label_column: str | None = flags.field(
+        None, "Name the column of the label or the tags.", flags.DATA
+    )
+    class_weights: str | None = flags.field(
+        None,
+        "Weight the labels in the loss: numbers, comma-separated.",
+        flags.DATA,
+        _check_weights,
+    )
+    max_seq_length: int = flags.field(
+        128,
+        "Cut examples to this many tokens.",
+        None,
+        flags.rule(
+            lambda length: length >= LEAST_TOKENS,
+            f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
+        ),
+        below="learning_rate",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation(config.Evaluation):
+    """How a run evaluates and predicts, and what it exports."""
+
+    prediction_header: bool = flags.field(
+        False,
+        "Write the labels as the first line of test_results.tsv.",
+        below="predict_batch_size",
+        may_differ=True,
+    )
+    export_inputs: str | None = flags.field(
+        None,
+        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
+        "vocabulary without tensorflow-text.",
+        flags.CHECKPOINTS,
+        flags.one_of(EXPORT_INPUTS),
+        may_differ=True,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(FineTuningConfig):
     """A run of run_classifier.py, with one seed."""
@@ -45,59 +143,15 @@ class ClassificationConfig(FineTuningConfig):
     output_dir: str = flags.field(
         "runs/classifier",
         "Write checkpoints, events, metrics and curves into this directory.",
+        flags.COMMON,
         may_differ=True,
     )
-    task_name: str | None = flags.field(
-        None,
-        f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.",
-        eval_may_differ=True,
-    )
-    data_dir: str | None = flags.field(
-        None,
-        "Read the task's files, as they are distributed, from this directory.",
-        eval_may_differ=True,
-    )
-    language: str = flags.field("zh", "Choose the language of XNLI.")
-    train_file: str | None = flags.field(
-        None,
-        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
-        ".jsonl file.",
-        eval_may_differ=True,
-    )
-    eval_file: str | None = flags.field(
-        None, "Evaluate on the examples of such a file.", may_differ=True
-    )
-    predict_file: str | None = flags.field(
-        None, "Predict for the examples of such a file; it does not need labels.", may_differ=True
-    )
-    text_a_column: str | None = flags.field(
-        None, "Name the column of the text or the words, or give its number from 1 (no header)."
-    )
-    text_b_column: str | None = flags.field(None, "Name the column of the second text.")
-    label_column: str | None = flags.field(None, "Name the column of the label or the tags.")
-    task_kind: str = flags.field(
-        "classification",
-        f"Say what labels are: {', '.join(TASK_KINDS)}.",
-        eval_may_differ=True,
-    )
-    max_seq_length: int = flags.field(128, "Cut examples to this many tokens.")
-    class_weights: str | None = flags.field(
-        None, "Weight the labels in the loss: numbers, comma-separated."
-    )
+    data: Examples = flags.group(Examples)
+    evaluation: Evaluation = flags.group(Evaluation)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
-        may_differ=True,
-    )
-    prediction_header: bool = flags.field(
-        False,
-        "Write the labels as the first line of test_results.tsv.",
-        may_differ=True,
-    )
-    export_inputs: str | None = flags.field(
-        None,
-        "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
-        "vocabulary without tensorflow-text.",
+        below="do_eval",
         may_differ=True,
     )
 
@@ -111,67 +165,55 @@ class ClassificationConfig(FineTuningConfig):
         self._check_flags_that_are_read()
         super().check()
         flags.check(
-            self.max_seq_length >= LEAST_TOKENS,
-            "max_seq_length",
-            self.max_seq_length,
-            f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
-        )
-        flags.check(
-            not self.prediction_header or self.task_kind != "tagging",
+            not self.evaluation.prediction_header or self.data.task_kind != "tagging",
             "prediction_header",
             True,
             "is for test_results.tsv, but tags are predicted in the format of --predict_file; "
             "leave it out",
         )
-        weights = self.class_weights.split(",") if self.class_weights else ("1",)
-        are_numbers = all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", weight) for weight in weights)
-        flags.check(
-            are_numbers and any(map(float, weights)),
-            "class_weights",
-            self.class_weights,
-            "must be numbers, not below 0 and not all 0, with commas between them",
-        )
-        self.check_network_and_directory()
+        self.check_network_and_hosts()
 
     def _check_choices(self):
         """Checks what is chosen by name; other checks would misread a misspelt name."""
-        flags.check_choice("task_kind", self.task_kind, TASK_KINDS)
-        names = (*TASK_NAMES, *_EMBEDDED)
-        if self.task_name:
-            flags.check_choice("task_name", self.task_name, names)
+        data, names = self.data, (*TASK_NAMES, *_EMBEDDED)
+        flags.check_choice("task_kind", data.task_kind, TASK_KINDS)
+        if data.task_name:
+            flags.check_choice("task_name", data.task_name, names)
         rule = f"is needed with --data_dir: one of {', '.join(TASK_NAMES)}"
-        flags.check(self.task_name or not self.data_dir, "task_name", None, rule)
+        flags.check(data.task_name or not data.data_dir, "task_name", None, rule)
 
     def _check_flags_that_are_read(self):
         """Raises FlagError if a flag is given that the task does not read."""
+        data = self.data
         if self.embedded:
-            rule = f"--task_name={self.task_name} has texts and a network of its own"
+            rule = f"--task_name={data.task_name} has texts and a network of its own"
             unread = (*_OWN_FLAGS, "data_dir", "language", "bert_config_file")
-        elif self.task_name:
-            rule = f"--task_name={self.task_name} has its files in --data_dir"
-            unread = (*_OWN_FLAGS, *(() if self.task_name == "xnli" else ("language",)))
+        elif data.task_name:
+            rule = f"--task_name={data.task_name} has its files in --data_dir"
+            unread = (*_OWN_FLAGS, *(() if data.task_name == "xnli" else ("language",)))
         else:
             rule, unread = "is for XNLI; your own files have any", ("language",)
             rule_of_pairs = "--task_kind=tagging has no second texts; leave it out"
-            is_pair = self.task_kind == "tagging" and self.is_given("text_b_column")
-            flags.check(not is_pair, "text_b_column", self.text_b_column, rule_of_pairs)
+            is_pair = data.task_kind == "tagging" and self.is_given("text_b_column")
+            flags.check(not is_pair, "text_b_column", data.text_b_column, rule_of_pairs)
         for name in unread:
-            value = getattr(self, name)
+            value = flags.values_of(self)[name]
             flags.check(not self.is_given(name), name, value, f"{rule}; leave it out")
 
     def check_data_flags(self) -> None:
         """Checks that --task_name and --data_dir name the task's files, or a flag names each."""
-        if self.task_name:
-            flags.check(self.data_dir, "data_dir", None, "is needed: it holds the task's files")
-            is_directory = remote.is_remote(self.data_dir) or os.path.isdir(self.data_dir)
-            flags.check(is_directory, "data_dir", self.data_dir, "is not a directory")
+        data = self.data
+        if data.task_name:
+            flags.check(data.data_dir, "data_dir", None, "is needed: it holds the task's files")
+            is_directory = remote.is_remote(data.data_dir) or os.path.isdir(data.data_dir)
+            flags.check(is_directory, "data_dir", data.data_dir, "is not a directory")
             return
         super().check_data_flags()
         flags.check(
-            self.train_file
-            or self.init_checkpoint
+            data.train_file
+            or self.network.init_checkpoint
             or self.holds_network()
-            or self.task_kind == "regression",
+            or data.task_kind == "regression",
             "train_file",
             None,
             "is needed also to evaluate and to predict, unless --output_dir or --init_checkpoint "
@@ -180,7 +222,7 @@ class ClassificationConfig(FineTuningConfig):
 
 
 def resolve(argv: list[str]) -> list[ClassificationConfig]:
-    """Parses and checks a command line.
+    """Parses and checks a command line; a remote --output_dir is copied to this machine.
 
     Returns:
       The configurations of the runs, one for each seed.
@@ -189,6 +231,7 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(ClassificationConfig, argv)
+    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
     settings["task_name"] = settings["task_name"] and settings["task_name"].lower()
     has_data_flags = any(
         sources[name] == provenance.FLAG for name in ClassificationConfig.DATA_FLAGS
@@ -199,10 +242,13 @@ def resolve(argv: list[str]) -> list[ClassificationConfig]:
     if is_embedded:
         is_tagging = settings["task_name"] in EMBEDDED_TAGGING_TASKS
         plan = embedded.TAGGING_FLAGS if is_tagging else embedded.CLASSIFIER_FLAGS
-        with_plan(settings, sources, plan | start_of_main_job(settings, sources))
+        plan = plan | start_of_main_job(settings, sources)
+        provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
-    config = ClassificationConfig(**settings, embedded=is_embedded, sources=sources)
-    return runs_of(config)
+    fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}
+    run = flags.build(ClassificationConfig, settings, **fields)
+    run.check()
+    return run.runs()
 
 
 def _exports_own_network(settings, sources):

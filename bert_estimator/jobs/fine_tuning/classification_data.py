@@ -63,14 +63,17 @@ def load(config: ClassificationConfig) -> ClassificationData:
 
 def _load_files(config):
     config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config)
+    bert_config = estimator.read_bert_config(config.network, config.output_dir)
     estimator.check_sizes(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
-    model = model_labels.network(config)
+    tokenizer = vocabulary.open_tokenizer(
+        config.data, config.data.vocab_file, bert_config, config.output_dir
+    )
+    run = None if config.plan.compile_only else config.output_dir
+    model = model_labels.network(run, config.network.init_checkpoint)
     config = _with_kind(config, model)
-    is_run = not config.compile_only
+    is_run = not config.plan.compile_only
     try:
-        if config.task_kind == "tagging":
+        if config.data.task_kind == "tagging":
             return _load_tags(config, bert_config, tokenizer, model)
         task = _task(config, model)
         if task.kind != "regression":
@@ -79,9 +82,9 @@ def _load_files(config):
         data = task_data.load(
             task,
             tokenizer,
-            config.vocab_file,
-            config.max_seq_length,
-            train=config.do_train or config.compile_only,
+            config.data.vocab_file,
+            config.data.max_seq_length,
+            train=config.do_train or config.plan.compile_only,
             evaluate=is_run and config.evaluates(),
             predict=is_run and config.do_predict,
         )
@@ -98,19 +101,20 @@ def _load_files(config):
 
 def _with_kind(config, model):
     """Returns the configuration; the kind is the network's if only the network says it."""
-    is_said = config.task_name or config.is_given("task_kind") or config.do_train
-    if is_said or config.compile_only or model is None or model.kind is None:
+    is_said = config.data.task_name or config.is_given("task_kind") or config.do_train
+    if is_said or config.plan.compile_only or model is None or model.kind is None:
         return config
-    config = dataclasses.replace(config, task_kind=model.kind)
+    config = flags.changed(config, task_kind=model.kind)
     config.check()  # other flags may not fit this kind
     return config
 
 
 def _task(config, model):
-    if config.task_name:
-        return task_table.named(config.task_name, config.language).of(config.data_dir)
-    files = config.train_file, config.eval_file, config.predict_file
-    second = config.text_b_column
+    data = config.data
+    if data.task_name:
+        return task_table.named(data.task_name, data.language).of(data.data_dir)
+    files = data.train_file, data.eval_file, data.predict_file
+    second = data.text_b_column
     if not any(files) and second is None and model is not None:
         if model.is_pair is None:
             tf.logging.warning(
@@ -120,56 +124,56 @@ def _task(config, model):
             )
         second = task_table.TEXT_B_NAMES[0] if model.is_pair else None
     return task_table.own_task(
-        config.task_kind, *files, config.text_a_column, second, config.label_column
+        data.task_kind, *files, data.text_a_column, second, data.label_column
     )
 
 
 def _labels_used(config, task):
     """Returns the `Used` labels of a task's files."""
-    if config.task_name:
-        place = f"{config.data_dir}: --task_name={config.task_name}"
+    if config.data.task_name:
+        place = f"{config.data.data_dir}: --task_name={config.data.task_name}"
         return model_labels.Used(task.labels, place, True)
-    if config.train_file:
-        return model_labels.Used(examples.discover_labels(task), config.train_file, True)
+    if config.data.train_file:
+        return model_labels.Used(examples.discover_labels(task), config.data.train_file, True)
     if task.evaluate and config.evaluates():
-        return model_labels.Used(examples.evaluation_labels(task), config.eval_file, False)
+        return model_labels.Used(examples.evaluation_labels(task), config.data.eval_file, False)
     return model_labels.Used((), "", False)
 
 
 def _ordered(config, model, kind, used):
-    trains = config.do_train or config.compile_only
-    return model_labels.of_task(model, kind, used, trains, config.allow_partial_init)
+    trains = config.do_train or config.plan.compile_only
+    return model_labels.of_task(model, kind, used, trains, config.network.allow_partial_init)
 
 
 def _tags_used(config, columns):
     """Does for tags what `_labels_used` does."""
-    if config.train_file:
-        tags = tag_files.discover_tags(config.train_file, columns)
-        return model_labels.Used(tags, config.train_file, True)
-    if config.eval_file and config.evaluates():
-        tags = tag_files.discover_tags(config.eval_file, columns, are_all=False)
-        return model_labels.Used(tags, config.eval_file, False)
+    if config.data.train_file:
+        tags = tag_files.discover_tags(config.data.train_file, columns)
+        return model_labels.Used(tags, config.data.train_file, True)
+    if config.data.eval_file and config.evaluates():
+        tags = tag_files.discover_tags(config.data.eval_file, columns, are_all=False)
+        return model_labels.Used(tags, config.data.eval_file, False)
     return model_labels.Used((), "", False)
 
 
 def _load_tags(config, bert_config, tokenizer, model):
-    is_run = not config.compile_only
+    is_run = not config.plan.compile_only
     files = {
-        "train": config.train_file,
-        "evaluate": config.eval_file if is_run and config.evaluates() else None,
-        "predict": config.predict_file if is_run and config.do_predict else None,
+        "train": config.data.train_file,
+        "evaluate": config.data.eval_file if is_run and config.evaluates() else None,
+        "predict": config.data.predict_file if is_run and config.do_predict else None,
     }
-    numbers = [config.text_a_column, config.label_column]
+    numbers = [config.data.text_a_column, config.data.label_column]
     columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
-    tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
+    tags = _ordered(config, model, config.data.task_kind, _tags_used(config, columns))
     data, sentences = tag_task.load(
         tags,
         files,
         columns,
         tokenizer,
-        config.vocab_file,
-        config.max_seq_length,
-        trains=config.do_train or config.compile_only,
+        config.data.vocab_file,
+        config.data.max_seq_length,
+        trains=config.do_train or config.plan.compile_only,
     )
     _print_cuts(data)
     return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
@@ -194,10 +198,11 @@ def _print_cuts(data):
 
 def _flag_at_fault(config, error):
     """Returns the flag of the file that the message of an error begins with."""
-    if config.task_name:
+    if config.data.task_name:
         return "data_dir"
     names = ("train_file", "eval_file", "predict_file", "init_checkpoint", "output_dir")
-    at_fault = (name for name in names if str(error).startswith(f"{getattr(config, name)}:"))
+    values = flags.values_of(config)
+    at_fault = (name for name in names if str(error).startswith(f"{values[name]}:"))
     return next(at_fault, "train_file")
 
 
@@ -206,11 +211,11 @@ def _load_embedded(config):
     bert_config = BertConfig(vocab_size=vocab_size, **embedded.BERT_CONFIG)
     estimator.check_sizes(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
-    if config.task_name in EMBEDDED_TAGGING_TASKS:
+    tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
+    if config.data.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
-    task = embedded_task.load(config.task_name)
-    data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    task = embedded_task.load(config.data.task_name)
+    data = task_data.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
         f"Task: {task.question} {len(data.train)} examples to train on, {len(held_out)} held out. "
@@ -228,7 +233,7 @@ def _load_embedded(config):
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
     task = embedded_tags.load()
-    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.data.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."
@@ -237,4 +242,4 @@ def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
 
 
 def _start(config):
-    return config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
+    return config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"

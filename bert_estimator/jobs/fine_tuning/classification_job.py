@@ -1,9 +1,10 @@
 """Fine-tuning to label texts: the runs of run_classifier.py."""
 
+import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -12,11 +13,8 @@ from bert_estimator import tpu
 from bert_estimator.command_line import flags
 from bert_estimator.interchange.network_variables import CLASSIFIER, POOLER
 from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import classification_data, classification_export, seeds
-from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
-from bert_estimator.jobs.fine_tuning.classification_data import ClassificationData
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.jobs.fine_tuning.job import FineTuning, write_lines
-from bert_estimator.jobs.fine_tuning.text_export import TextParts
 from bert_estimator.model_fns import (
     classification,
     classification_report,
@@ -27,42 +25,34 @@ from bert_estimator.model_fns import (
 from bert_estimator.storage import remote
 
 
-def run(configs: Sequence[ClassificationConfig]) -> None:
-    """Runs the configurations of `classification_config.resolve`; see `seeds.run_all`."""
-    seeds.run_all(Classification, configs)
-
-
+@dataclasses.dataclass(frozen=True)
 class Classification(FineTuning):
-    """Runs the fine-tuning of a `ClassificationConfig`."""
+    """A fine-tuning of a `ClassificationConfig` on `ClassificationData`.
 
-    ignores_padding = True
+    Attributes:
+      reports: name of a set of examples -> what the last evaluation counted for its report.
+    """
 
-    @staticmethod
-    def load(config: ClassificationConfig) -> ClassificationData:
-        return classification_data.load(config)
+    reports: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
-    @staticmethod
     def model_fn(
-        config: ClassificationConfig,
-        data: ClassificationData,
-        network: fine_tuning.Network,
-        rule: update.UpdateRule | None,
+        self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        task = data.task
+        task, class_weights = self.data.task, self.config.data.class_weights
         flags.check(
-            not task.is_pair or data.bert_config.type_vocab_size > 1,
+            not task.is_pair or network.bert_config.type_vocab_size > 1,
             "bert_config_file",
-            config.bert_config_file,
+            self.config.network.bert_config_file,
             "has type_vocab_size 1, but pairs of texts have 2 segments; give a network that was "
             "made for pairs",
         )
         num_labels = len(task.labels) or 1
-        weights = config.class_weights and tuple(map(float, config.class_weights.split(",")))
+        weights = class_weights and tuple(map(float, class_weights.split(",")))
         flags.check(
             not weights
             or (len(weights) == num_labels and task.kind in ("classification", "tagging")),
             "class_weights",
-            config.class_weights,
+            class_weights,
             f"must be a number for each of the labels {', '.join(task.labels)}",
         )
         reports = task.kind in classification_report.KINDS
@@ -87,19 +77,19 @@ class Classification(FineTuning):
         strip_accents   whether accents are taken away; null: as is usual with do_lower_case
         max_seq_length  the length in tokens to which examples are cut
         """
-        task = self._data.task
+        task = self.data.task
         return {
             "kind": task.kind,
             "labels": task.labels,
             "is_pair": task.is_pair,
             "vocab_file": vocabulary.name_in_run(task.vocab_file),
             **task.casing._asdict(),
-            "max_seq_length": self._config.max_seq_length,
+            "max_seq_length": self.config.data.max_seq_length,
         }
 
     def head(self) -> tuple[str, ...]:
         # Tags are predicted from the tokens, without the pooler.
-        pooler = () if self._data.task.kind == "tagging" else (f"{POOLER}dense/kernel",)
+        pooler = () if self.data.task.kind == "tagging" else (f"{POOLER}dense/kernel",)
         return (CLASSIFIER, *pooler)
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
@@ -111,16 +101,16 @@ class Classification(FineTuning):
           file.
         """
         results: dict[str, Any] = {}
-        self._reports = {}
-        for name, features in self._data.task.evaluate.items():
+        self.reports.clear()
+        for name, features in self.data.task.evaluate.items():
             metrics = self.evaluate_on(features, checkpoint, name or None)
-            if self._data.task.kind in classification_report.KINDS:
+            if self.data.task.kind in classification_report.KINDS:
                 names = set(classification_report.NAMES) & set(metrics)
                 counted = {key: metrics.pop(key) for key in names}
-                self._reports[name] = counted
+                self.reports[name] = counted
                 self._write_summaries(name or None, metrics["global_step"], counted)
             if not results:
-                first = self._data.task.metrics[0]
+                first = self.data.task.metrics[0]
                 results = {first: metrics[first], **metrics}
                 continue
             # The spec's loss, a mean over batches, and the step are reported once.
@@ -129,16 +119,16 @@ class Classification(FineTuning):
         return results
 
     def evaluation_digest(self) -> str:
-        task = self._data.task
+        task = self.data.task
         digests = [features.digest().hex() for features in task.evaluate.values()]
         return hashlib.sha256(repr((task.metrics[0], digests)).encode()).hexdigest()
 
     def _write_summaries(self, name, step, counted):
         """Writes the report of an evaluation beside its other events."""
-        task = self._data.task
+        task = self.data.task
         values = classification_report.summaries(task.kind, task.labels, counted)
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
-            writer = tf.summary.FileWriterCache.get(self._run.estimator.eval_dir(name))
+            writer = tf.summary.FileWriterCache.get(self.run.estimator.eval_dir(name))
         writer.add_summary(tf.Summary(value=values), step)
         writer.flush()
 
@@ -146,10 +136,10 @@ class Classification(FineTuning):
         """Evaluates as every script does; and writes eval_report.tsv, which tells more of each
         label, as `classification_report.lines` says, for each file of the task."""
         results = super().evaluate()
-        task = self._data.task
-        for name, counted in self._reports.items():
+        task = self.data.task
+        for name, counted in self.reports.items():
             file = f"eval_report{name and '_' + name}.tsv"
-            path = os.path.join(self._config.output_dir, file)
+            path = os.path.join(self.config.output_dir, file)
             write_lines(path, classification_report.lines(task.kind, task.labels, counted))
             shown = remote.shown(path)
             print(f"Precision and recall of each label, confusions and calibration: {shown}")
@@ -162,10 +152,10 @@ class Classification(FineTuning):
         --prediction_header, the first line has the labels, or "number". Predicted
         tags go into a file in the format of the sentences, as `tag_files.tagged_lines` says.
         """
-        task = self._data.task
+        task = self.data.task
         for name, features in task.predict.items():
             rows = self.predictions_of(features)
-            path = os.path.join(self._config.output_dir, f"test_results{name and '_' + name}")
+            path = os.path.join(self.config.output_dir, f"test_results{name and '_' + name}")
             if task.write_tags:
                 path += task.tags_extension
                 write_lines(path, task.write_tags(_tags(task, features, rows)))
@@ -174,17 +164,17 @@ class Classification(FineTuning):
                 path += ".tsv"
                 header = [
                     "\t".join(map(classification_report.cell, task.labels or ["number"]))
-                ] * self._config.prediction_header
+                ] * self.config.evaluation.prediction_header
                 write_lines(path, itertools.chain(header, map(_as_line, rows)))
                 probabilities = f"probabilities of {', '.join(task.labels)}"
                 what = f"{len(features)} lines: {probabilities if task.labels else 'the number'}"
             print(f"Predictions: {remote.shown(path)} ({what})")
 
     def takes_text(self) -> bool:
-        return classification_export.takes_text(self._config, self._data.task)
+        return export.labels_take_text(self.config.evaluation.export_inputs, self.data.task)
 
-    def text_parts(self) -> TextParts:
-        return classification_export.text_parts(self._config, self._data.task)
+    def text_parts(self) -> export.TextParts:
+        return export.labels_of_text(self.data.task, self.config.data.max_seq_length)
 
 
 def _tags(task, features, predictions):

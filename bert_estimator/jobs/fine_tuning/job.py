@@ -2,11 +2,14 @@
 
 import abc
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -14,12 +17,12 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import interchange, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
+from bert_estimator.command_line.run_directory import RunDirectory
 from bert_estimator.jobs import compile_only, estimator, fine_tuned, vocabulary
 from bert_estimator.jobs.best_checkpoint import BestCheckpoint
 from bert_estimator.jobs.fine_tuning.config import FineTuningConfig
-from bert_estimator.jobs.fine_tuning.rounded_weights import rounded
-from bert_estimator.jobs.fine_tuning.text_export import TextParts
-from bert_estimator.jobs.run import Run, evaluation_line
+from bert_estimator.jobs.fine_tuning.export import TextParts, rounded
+from bert_estimator.jobs.run import Run, evaluation_line, locked
 from bert_estimator.layers import primitives
 from bert_estimator.model_fns import fine_tuning, update
 from bert_estimator.system import atomic_file
@@ -56,51 +59,63 @@ class Data(Protocol):
         """Returns a hash of the training data and what its labels mean; "" without the data."""
 
 
-class FineTuning(abc.ABC):
-    """Runs a fine-tuning, once its flags and files have been checked; each script has a subclass.
+def run_seeds(
+    configs: Sequence[FineTuningConfig],
+    fine_tune: Callable[[Any], dict[str, float]],
+    compile_step: Callable[[Any], bool],
+) -> None:
+    """Runs one seed after the other, and prints how far the results of several seeds spread.
 
     Args:
-      config: its `FineTuningConfig`.
-
-    Attributes:
-      ignores_padding: whether the results are the same if examples have less padding; the data is
-        `BatchesOfLength` then.
+      configs: the configurations of the seeds.
+      fine_tune: function of one of them that returns what evaluation found, by metric.
+      compile_step: function of one of them that does what --compile_only asks for, and returns
+        whether the step fits.
 
     Raises:
-      FlagError: flags that do not fit the data, the network, the cores, or the run in the
-        directory.
+      FlagError: a configuration does not fit its data, its cores, or the run in its directory.
+      lock.InUseError: another process trains in a directory of these.
+      SystemExit: --compile_only, and the step does not fit the TPU's memory.
+    """
+    with locked(configs):
+        if configs[0].plan.compile_only:
+            if not compile_step(configs[0]):
+                raise SystemExit(1)
+            return
+        results = [fine_tune(config) for config in configs]
+    for name in results[0] if len(results) > 1 else ():
+        known = [result[name] for result in results if not math.isnan(result[name])]
+        lost = f", {len(results) - len(known)} not a number" if len(known) < len(results) else ""
+        known = known or [math.nan]
+        print(
+            f"{name} of {len(results)} seeds{lost}: median {statistics.median(known):.4f} "
+            f"({min(known):.4f} to {max(known):.4f})"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning(abc.ABC):
+    """A fine-tuning: its flags, its data, and what follows from them; each script has a subclass.
+
+    Attributes:
+      config: its `FineTuningConfig`, completed for the cores.
+      data: its `Data`.
+      directory: its directory; None if the step is only compiled.
+      master: the master to run on, which `estimator.find_cores` returns.
+      IGNORES_PADDING: whether the results are the same if examples have less padding; the data is
+        `BatchesOfLength` then.
     """
 
-    ignores_padding: bool
+    config: Any
+    data: Any
+    directory: RunDirectory | None = None
+    master: str = ""
 
-    def __init__(self, config: Any):
-        directory = config.open_directory()
-        self._config, self._master = estimator.find_cores(config)
-        config = self._config
-        self._data = self.load(config)
-        estimator.check_network(directory, self._data.bert_config, config.do_train)
-        if config.do_train:
-            flag = next((name for name in config.DATA_FLAGS if getattr(config, name)), "output_dir")
-            directory.check_config(config.settings_to_go_on(), self._data.digest(), flag)
-            if config.init_checkpoint and not directory.holds_checkpoint():
-                casing = Casing(*(self.task()[name] for name in Casing._fields))
-                vocabulary.check_start(config, self._data.vocab_file, casing, "vocab_file")
-                source = interchange.open_source(config.init_checkpoint)
-                fine_tuned.warn_of_another_task(source, self.head(), self.task())
-        self._run = Run(config, directory, self._estimator(config, self._data, self._master))
-        if not config.do_train:
-            self._check_is_trained()
-        self._export_takes_text = config.do_export and self.takes_text()
+    IGNORES_PADDING = True
 
-    @staticmethod
-    @abc.abstractmethod
-    def load(config: Any) -> Any:
-        """Reads the `Data` of a configuration; raises FlagError if a file is wrong."""
-
-    @staticmethod
     @abc.abstractmethod
     def model_fn(
-        config: Any, data: Any, network: fine_tuning.Network, rule: update.UpdateRule | None
+        self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
         """Returns the `model_fn`; raises FlagError if the flags do not fit the data."""
 
@@ -115,7 +130,7 @@ class FineTuning(abc.ABC):
 
     @abc.abstractmethod
     def takes_text(self) -> bool:
-        """Returns, before step 0, whether the export is to take text; `text_export.takes_text`."""
+        """Returns, before step 0, whether the export is to take text; `export.takes_text`."""
 
     @abc.abstractmethod
     def text_parts(self) -> TextParts:
@@ -133,96 +148,105 @@ class FineTuning(abc.ABC):
     def predict(self) -> None:
         """Writes the predictions."""
 
-    @classmethod
-    def compile_step(cls, config: Any) -> bool:
-        """Compiles the training step for a TPU that need not be there.
+    def estimator(
+        self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda model_fn: model_fn
+    ) -> tpu.TPUEstimator:
+        """Returns the estimator of the network, trained by the flags' rule.
 
-        The data is read for what the network depends on, and for the number of its examples.
-
-        Returns:
-          Whether it fits the memory of a core.
+        Args:
+          wrap: function of the model_fn that returns the model_fn to use.
         """
-        data = cls.load(config)
-
-        def lower(changed, cores, hosts):
-            input_fn = cls._training_input_fn(changed, data.train)
-            return cls._estimator(changed, data).lower(input_fn, cores, hosts)
-
-        return compile_only.run(config, lower, num_train_steps(config, data.train))
-
-    @classmethod
-    def _estimator(cls, config, data, master="", wrap=lambda model_fn: model_fn):
+        config, trains = self.config, self.config.do_train
         network = fine_tuning.Network(
-            data.bert_config,
-            precision=config.precision,
-            recompute=config.recompute,
-            use_one_hot_embeddings=config.use_one_hot_embeddings,
-            random_seed=config.random_seed,
-            max_seq_length=config.max_seq_length,
-            init_checkpoint=config.init_checkpoint,
-            allow_partial_init=config.allow_partial_init,
+            self.data.bert_config,
+            random_seed=config.training.random_seed,
+            max_seq_length=config.data.max_seq_length,
+            **config.network.options(),
         )
-        rule = _update_rule(config, data) if config.do_train or config.compile_only else None
-        model_fn = wrap(cls.model_fn(config, data, network, rule))
-        steps = num_train_steps(config, data.train) if config.do_train else None
-        return estimator.make(config, model_fn, master, steps, not cls._pads_to_longest(config))
+        rule = self._update_rule() if trains or config.plan.compile_only else None
+        model_fn = wrap(self.model_fn(network, rule))
+        steps = self.num_train_steps() if trains else None
+        return estimator.make(config, model_fn, self.master, steps, not self._pads_to_longest())
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The `Run` of the estimator in the directory."""
+        return Run(self.config, self.directory, self.estimator())
+
+    @functools.cached_property
+    def _export_takes_text(self):
+        return self.config.do_export and self.takes_text()
+
+    def check(self) -> None:
+        """Checks that data, network, directory and checkpoints fit, before step 0.
+
+        Raises:
+          FlagError: something does not fit.
+        """
+        config, data, start = self.config, self.data, self.config.network
+        estimator.check_network(self.directory, data.bert_config, config.do_train)
+        if config.do_train:
+            values = flags.values_of(config)
+            flag = next((name for name in config.DATA_FLAGS if values[name]), "output_dir")
+            self.directory.check_config(config.settings_to_go_on(), data.digest(), flag)
+            if start.init_checkpoint and not self.directory.holds_checkpoint():
+                casing = Casing(*(self.task()[name] for name in Casing._fields))
+                vocabulary.check_start(start, data.vocab_file, casing, "vocab_file")
+                source = interchange.open_source(start.init_checkpoint)
+                fine_tuned.warn_of_another_task(source, self.head(), self.task())
+            self.run.check_restorable()
+        else:
+            self._check_is_trained()
+        _ = self._export_takes_text  # it says so now
 
     def _check_is_trained(self):
         """Checks that a network was fine-tuned for this task, here or in --init_checkpoint."""
-        config, source = self._config, self._run.only_reads_elsewhere()
+        source = self.run.network_read_alone()
         flag = "output_dir" if source is None else "init_checkpoint"
-        if (source := source or self._run.network_of_another_program) is None:
-            checkpoint = self._run.best() or self._run.estimator.latest_checkpoint()
+        if (source := source or self.run.network_of_another_program) is None:
+            checkpoint = self.run.best() or self.run.estimator.latest_checkpoint()
             flags.check(
                 checkpoint,
                 "output_dir",
-                config.output_dir,
+                self.config.output_dir,
                 "does not hold a checkpoint of a fine-tuned network; train first, or name the "
                 "fine-tuned network with --init_checkpoint",
             )
             with flags.named(flag):
                 source = interchange.open_source(checkpoint)
-        asked = self.head(), self.task(), self._data.vocab_file, self._data.bert_config
+        asked = self.head(), self.task(), self.data.vocab_file, self.data.bert_config
         fine_tuned.check(source, *asked, flag)
 
-    def run(self) -> dict[str, float]:
-        """Trains, evaluates, predicts and exports, as the flags say; prints the results.
+    def compile_step(self) -> bool:
+        """Compiles the training step for a TPU that need not be there.
 
         Returns:
-          What evaluation found, as a dict of metric -> float; empty without --do_eval.
+          Whether it fits the memory of a core.
         """
-        config = self._config
-        with contextlib.closing(self._run):
-            if config.do_train:
-                self.train()
-            results = self.evaluate() if config.do_eval else {}
-            if config.do_predict:
-                self.predict()
-            if config.do_export:
-                self.export()
-            print(self._run.summary())
-            return results
+
+        def lower(config, cores, hosts):
+            changed = dataclasses.replace(self, config=config)
+            return changed.estimator().lower(changed.training_input_fn(), cores, hosts)
+
+        return compile_only.run(self.config, lower, self.num_train_steps())
 
     def train(self) -> None:
         """Trains from the newest checkpoint or step 0, until the last step or early stopping."""
-        config, directory = self._config, self._run.directory
-        corners = _update_rule(config, self._data).corners()
-        directory.write_network(
-            self._data.bert_config.to_dict(), self._data.vocab_file, self.task()
-        )
-        directory.write_config(config.settings(), config.sources, self._data.digest(), corners)
-        directory.forget_metrics_after(self._run.estimator.global_step())
+        config, directory, steps = self.config, self.directory, self.num_train_steps()
+        corners = self._update_rule().corners()
+        directory.write_network(self.data.bert_config.to_dict(), self.data.vocab_file, self.task())
+        directory.write_config(config.settings(), config.sources, self.data.digest(), corners)
+        directory.forget_metrics_after(self.run.estimator.global_step())
         best_checkpoint = None
         if config.evaluates_while_training():
-            steps = num_train_steps(config, self._data.train)
-            of = self.evaluation_digest()
-            best_checkpoint = BestCheckpoint(config, steps, self._evaluate_newest, of)
-        self._run.train(
-            functools.partial(self._training_input_fn, config, self._data.train),
-            num_train_steps(config, self._data.train),
-            "num_train_epochs",
-            best_checkpoint,
-        )
+            best_checkpoint = BestCheckpoint(
+                config.output_dir,
+                config.evaluation,
+                steps,
+                self._evaluate_newest,
+                self.evaluation_digest(),
+            )
+        self.run.train(self.training_input_fn, steps, "num_train_epochs", best_checkpoint)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates the best checkpoint if the run kept it, else the newest; prints the results.
@@ -230,15 +254,16 @@ class FineTuning(abc.ABC):
         Returns:
           A dict of metric -> float.
         """
-        metrics, baselines = self.evaluate_once(self._run.best()), self._data.baselines()
-        metric = self._data.baseline_metric
-        self._run.directory.add_evaluation({**metrics, **_as_metrics(baselines)})
+        metrics, baselines = self.evaluate_once(self.run.best()), self.data.baselines()
+        metric = self.data.baseline_metric
+        as_metrics = {n.replace(" ", "_") + "_baseline": v for n, v in baselines.items()}
+        self.directory.add_evaluation({**metrics, **as_metrics})
         write_lines(
-            os.path.join(self._config.output_dir, "eval_results.txt"),
+            os.path.join(self.config.output_dir, "eval_results.txt"),
             (f"{name} = {value}" for name, value in sorted(metrics.items())),
         )
         results, step = _scores(metrics), int(metrics["global_step"])
-        self._run.log_rest(printed_step=step)
+        self.run.log_rest(printed_step=step)
         print(evaluation_line(step, results))
         for name, value in baselines.items():
             ahead = results[metric] - value
@@ -249,56 +274,53 @@ class FineTuning(abc.ABC):
     def _evaluate_newest(self):
         """Returns (the best metric, the newest checkpoint), for `BestCheckpoint`."""
         results = self.evaluate_once(None)
-        self._run.directory.add_evaluation(results)
-        self._run.log_evaluation(int(results["global_step"]), _scores(results))
-        newest = self._run.estimator.latest_checkpoint()
+        self.directory.add_evaluation(results)
+        self.run.log_evaluation(int(results["global_step"]), _scores(results))
+        newest = self.run.estimator.latest_checkpoint()
         return float(next(iter(results.values()))), newest
 
     def evaluate_on(
         self, batches: Batches, checkpoint: str | None, name: str | None = None
     ) -> dict[str, Any]:
         """Evaluates the set of examples of a name; returns what `TPUEstimator.evaluate` does."""
-        batch_size = self._config.eval_batch_size
-        return self._run.evaluate(
-            self._reading_once(self._sorted(batches, batch_size)),
-            -(-len(batches) // batch_size),
-            checkpoint,
-            name,
-        )
+        batch_size = self.config.evaluation.eval_batch_size
+        input_fn = self._reading_once(self._sorted(batches, batch_size))
+        return self.run.evaluate(input_fn, -(-len(batches) // batch_size), checkpoint, name)
 
-    @classmethod
-    def _training_input_fn(cls, config, batches, skipped=()):
+    def training_input_fn(self, skipped: Sequence[tuple[int, int]] = ()) -> Callable[..., Any]:
+        """Returns the `input_fn` of the training; for `skipped`, see `order.BatchOrder`."""
         return features_input.input_fn_builder(
-            batches, True, config.random_seed, skipped, cls._pads_to_longest(config)
+            self.data.train,
+            True,
+            self.config.training.random_seed,
+            skipped,
+            self._pads_to_longest(),
         )
 
     def _reading_once(self, batches):
         """Returns the `input_fn` of an evaluation or a prediction."""
-        pads_to_longest = self._pads_to_longest(self._config)
+        pads_to_longest = self._pads_to_longest()
         return features_input.input_fn_builder(batches, False, pads_to_longest=pads_to_longest)
 
     def _sorted(self, batches, batch_size):
         """Returns the examples sorted by length, or as they are if this does not save time."""
-        if self._pads_to_longest(self._config):
-            return SortedBatches(batches, batch_size)
-        return batches
+        return SortedBatches(batches, batch_size) if self._pads_to_longest() else batches
 
-    @classmethod
-    def _pads_to_longest(cls, config):
+    def _pads_to_longest(self):
         """Returns whether batches are as long as their longest examples, and so take less time.
 
         By the rules of TPUs all batches have one shape.
         """
-        return cls.ignores_padding and not config.use_tpu
+        return self.IGNORES_PADDING and not self.config.devices.use_tpu
 
     def predictions_of(self, batches: Batches) -> Iterator[dict[str, Any]]:
         """Yields the prediction of each example of a set, in order.
 
         All of them must be read: only then the session is closed.
         """
-        read = self._sorted(batches, self._config.predict_batch_size)
-        predictions = self._run.estimator.predict(
-            self._reading_once(read), checkpoint_path=self._run.best()
+        read = self._sorted(batches, self.config.evaluation.predict_batch_size)
+        predictions = self.run.estimator.predict(
+            self._reading_once(read), checkpoint_path=self.run.best()
         )
         with contextlib.closing(predictions):
             # The last batch is padded with rows that are not examples.
@@ -315,9 +337,9 @@ class FineTuning(abc.ABC):
         any number of examples of any length, and each shape would be compiled by itself.
         """
         task = self.task()
-        task_file = os.path.join(self._config.output_dir, "task.json")
+        task_file = os.path.join(self.config.output_dir, "task.json")
         write_lines(task_file, [json.dumps(task, indent=2)])
-        assets_extra = {task["vocab_file"]: self._data.vocab_file, "task.json": task_file}
+        assets_extra = {task["vocab_file"]: self.data.vocab_file, "task.json": task_file}
         receiver, wrap = _receive_ids, rounded
         if self._export_takes_text:
             receiver, with_text = self.text_parts()
@@ -325,21 +347,41 @@ class FineTuning(abc.ABC):
             def wrap(model_fn):
                 return rounded(with_text(model_fn))
 
-        exported = self._estimator(self._config, self._data, self._master, wrap)
         with primitives.portable():
-            self._run.export(exported, receiver, assets_extra)
+            self.run.export(self.estimator(wrap), receiver, assets_extra)
 
+    def num_train_steps(self) -> int:
+        """Returns the steps of the training, as google-research/bert counts them: rounded down."""
+        training = self.config.training
+        steps = len(self.data.train) / training.train_batch_size * training.num_train_epochs
+        rule = f"gives {steps:g} steps, more than {GREATEST}"
+        flags.check(steps <= GREATEST, "num_train_epochs", training.num_train_epochs, rule)
+        return int(steps)
 
-def num_train_steps(config: FineTuningConfig, train: Batches) -> int:
-    """Returns the steps of the training, as google-research/bert counts them.
-
-    The number is rounded down.
-    """
-    steps = len(train) / config.train_batch_size * config.num_train_epochs
-    epochs = config.num_train_epochs
-    rule = f"gives {steps:g} steps, more than {GREATEST}"
-    flags.check(steps <= GREATEST, "num_train_epochs", epochs, rule)
-    return int(steps)
+    def _update_rule(self):
+        training, network, steps = (
+            self.config.training,
+            self.data.bert_config,
+            self.num_train_steps(),
+        )
+        flags.check(
+            steps > 0,
+            "num_train_epochs",
+            training.num_train_epochs,
+            f"the {len(self.data.train)} examples make no step of --train_batch_size="
+            f"{training.train_batch_size}; give a smaller batch, more epochs or more examples",
+        )
+        return update.UpdateRule(
+            training.optimizer,
+            training.learning_rate,
+            steps,
+            min(int(steps * training.warmup_proportion), steps - 1),
+            micro_batch_size=training.micro_batch_size,
+            rate_scale=fine_tuning.layerwise_rate_scale(
+                training.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups
+            ),
+            summary_dir=self.config.output_dir,
+        )
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
@@ -354,34 +396,6 @@ def _receive_ids():
     return tpu.serving.ServingInputReceiver(ids, ids)
 
 
-def _update_rule(config, data):
-    steps = num_train_steps(config, data.train)
-    flags.check(
-        steps > 0,
-        "num_train_epochs",
-        config.num_train_epochs,
-        f"the {len(data.train)} examples make no step of --train_batch_size="
-        f"{config.train_batch_size}; give a smaller batch, more epochs or more examples",
-    )
-    return update.UpdateRule(
-        config.optimizer,
-        config.learning_rate,
-        steps,
-        min(int(steps * config.warmup_proportion), steps - 1),
-        micro_batch_size=config.micro_batch_size,
-        rate_scale=fine_tuning.layerwise_rate_scale(
-            config.layerwise_lr_decay,
-            data.bert_config.num_hidden_layers,
-            data.bert_config.num_hidden_groups,
-        ),
-        summary_dir=config.output_dir,
-    )
-
-
 def _scores(metrics):
     """Returns what is printed of an evaluation: the loss is a mean over batches, and says less."""
     return {k: float(v) for k, v in metrics.items() if k not in ("loss", "global_step")}
-
-
-def _as_metrics(baselines):
-    return {name.replace(" ", "_") + "_baseline": value for name, value in baselines.items()}

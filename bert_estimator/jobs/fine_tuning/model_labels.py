@@ -16,7 +16,6 @@ from bert_estimator import interchange
 from bert_estimator.command_line import flags
 from bert_estimator.interchange import Source
 from bert_estimator.interchange.network_variables import CLASSIFIER
-from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.system import json_files
 from bert_estimator.tpu import checkpoints
 
@@ -37,17 +36,17 @@ class Used(NamedTuple):
     are_all: bool
 
 
-def network(config: ClassificationConfig) -> Source | None:
+def network(output_dir: str | None, init_checkpoint: str | None) -> Source | None:
     """Returns the network that a run goes on with, uses or starts from, if it has a classifier.
 
-    A checkpoint in the run's directory comes first; then --init_checkpoint.
+    A checkpoint in the run's directory, if it has one, comes first; then --init_checkpoint.
 
     Raises:
       FlagError: the network cannot be opened.
     """
-    checkpoint = None if config.compile_only else checkpoints.newest_whole(config.output_dir, True)
+    checkpoint = output_dir and checkpoints.newest_whole(output_dir, True)
     flag = "init_checkpoint" if checkpoint is None else "output_dir"
-    if not (path := checkpoint or config.init_checkpoint):
+    if not (path := checkpoint or init_checkpoint):
         return None
     with flags.named(flag):
         source = interchange.open_source(path)

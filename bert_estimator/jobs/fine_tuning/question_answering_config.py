@@ -7,86 +7,61 @@ TensorFlow, so wrong flags are reported before it is loaded.
 import dataclasses
 
 from bert_estimator.command_line import flags, provenance
-from bert_estimator.jobs.command_line import read_command_line
-from bert_estimator.jobs.fine_tuning.config import (
-    FineTuningConfig,
-    runs_of,
-    start_of_main_job,
-    with_plan,
-)
+from bert_estimator.command_line.provenance import read_command_line
+from bert_estimator.jobs.config import copy_of_remote
+from bert_estimator.jobs.fine_tuning import config
+from bert_estimator.jobs.fine_tuning.config import FineTuningConfig, start_of_main_job
 from bert_estimator.recipes import embedded
-from bert_estimator.recipes.plans import SQUAD_RECIPES as RECIPES
+from bert_estimator.recipes.plans import SQUAD_RECIPES
 
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringConfig(FineTuningConfig):
-    """A run of run_squad.py, with one seed."""
+class Questions(config.Texts):
+    """Which questions a run reads, and how they become windows."""
 
-    output_dir: str = flags.field(
-        "runs/squad",
-        "Write checkpoints, events, metrics, curves and answers into this directory.",
-        may_differ=True,
-    )
-    recipe: str | None = flags.field(
-        None,
-        f"Take the settings of a paper: {' or '.join(RECIPES)}. Other flags come first.",
-        may_differ=True,  # the settings themselves may not
-    )
     train_file: str | None = flags.field(
         None,
         "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
+        flags.COMMON,
+        flags.check_file,
         eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
-        None, "Evaluate on the questions of such a file.", may_differ=True
+        None,
+        "Evaluate on the questions of such a file.",
+        flags.COMMON,
+        flags.check_file,
+        may_differ=True,
     )
     predict_file: str | None = flags.field(
-        None, "Predict the answers of such a file; it needs no answers.", may_differ=True
+        None,
+        "Predict the answers of such a file; it needs no answers.",
+        flags.COMMON,
+        flags.check_file,
+        may_differ=True,
     )
     version_2_with_negative: bool = flags.field(
-        False, "Allow questions without answer, as SQuAD 2.0 has them."
+        False, "Allow questions without answer, as SQuAD 2.0 has them.", flags.DATA
     )
     max_seq_length: int = flags.field(
-        384, "Set the length of a question with a window of its context, in tokens."
+        384,
+        "Set the length of a question with a window of its context, in tokens.",
+        below="learning_rate",
     )
     doc_stride: int = flags.field(
-        128, "Start each window so many tokens of the context after the window before it."
+        128,
+        "Start each window so many tokens of the context after the window before it.",
+        flags.DATA,
+        flags.positive,
     )
-    max_query_length: int = flags.field(64, "Cut questions to this many tokens.")
-    n_best_size: int = flags.field(
-        20,
-        "Look at this many starts and ends of each window, and keep as many answers.",
-        may_differ=True,
-    )
-    max_answer_length: int = flags.field(
-        30, "Give answers of at most this many tokens.", may_differ=True
-    )
-    null_score_diff_threshold: float = flags.field(
-        0.0,
-        "Say that there is no answer if its score is above the best answer's by more than this.",
-        may_differ=True,
-    )
-    do_predict: bool = flags.field(
-        False,
-        "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
-        may_differ=True,
+    max_query_length: int = flags.field(
+        64, "Cut questions to this many tokens.", flags.DATA, flags.positive
     )
 
     def check(self) -> None:
-        """Checks all that can be checked before TensorFlow is loaded.
-
-        Raises:
-          FlagError: it names the flag, what is allowed, and what to do.
-        """
-        if self.embedded:
-            name = "bert_config_file"
-            rule = "the embedded questions have a network of their own; leave it out, or give files"
-            flags.check(not self.is_given(name), name, getattr(self, name), rule)
-        super().check()
-        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
-            flags.check_positive(name, getattr(self, name))
+        """Raises FlagError if a window does not have room for the context, or does not overlap."""
         least = self.max_query_length + _SPECIAL_TOKENS + 1
         flags.check(
             self.max_seq_length >= least,
@@ -103,11 +78,76 @@ class QuestionAnsweringConfig(FineTuningConfig):
             f"must be at most {room}, the tokens of the context beside the longest question: "
             "windows would not overlap",
         )
-        self.check_network_and_directory()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation(config.Evaluation):
+    """How a run evaluates and predicts, and what it exports."""
+
+    n_best_size: int = flags.field(
+        20,
+        "Look at this many starts and ends of each window, and keep as many answers.",
+        flags.CHECKPOINTS,
+        flags.positive,
+        may_differ=True,
+    )
+    max_answer_length: int = flags.field(
+        30,
+        "Give answers of at most this many tokens.",
+        flags.CHECKPOINTS,
+        flags.positive,
+        may_differ=True,
+    )
+    null_score_diff_threshold: float = flags.field(
+        0.0,
+        "Say that there is no answer if its score is above the best answer's by more than this.",
+        flags.CHECKPOINTS,
+        may_differ=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringConfig(FineTuningConfig):
+    """A run of run_squad.py, with one seed."""
+
+    output_dir: str = flags.field(
+        "runs/squad",
+        "Write checkpoints, events, metrics, curves and answers into this directory.",
+        flags.COMMON,
+        may_differ=True,
+    )
+    data: Questions = flags.group(Questions)
+    evaluation: Evaluation = flags.group(Evaluation)
+    do_predict: bool = flags.field(
+        False,
+        "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
+        below="do_eval",
+        may_differ=True,
+    )
+    recipe: str | None = flags.field(
+        None,
+        f"Take the settings of a paper: {' or '.join(SQUAD_RECIPES)}. Other flags come first.",
+        below="suggest",
+        may_differ=True,  # the settings themselves may not
+    )
+
+    def check(self) -> None:
+        """Checks all that can be checked before TensorFlow is loaded.
+
+        Raises:
+          FlagError: it names the flag, what is allowed, and what to do.
+        """
+        name = "bert_config_file"
+        rule = "the embedded questions have a network of their own; leave it out, or give files"
+        is_own = self.embedded and self.is_given(name)
+        flags.check(not is_own, name, self.network.bert_config_file, rule)
+        super().check()
+        self.data.check()
+        self.check_network_and_hosts()
 
 
 def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
-    """Parses and checks a command line.
+    """Parses and checks a command line; a remote --output_dir is copied to this machine.
 
     Returns:
       The configurations of the runs, one for each seed.
@@ -116,22 +156,26 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(QuestionAnsweringConfig, argv)
+    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
     recipe = settings["recipe"]
     if recipe is not None:
-        flags.check_choice("recipe", recipe, tuple(RECIPES))
-        for name, given in RECIPES[recipe].items():
+        flags.check_choice("recipe", recipe, tuple(SQUAD_RECIPES))
+        for name, given in SQUAD_RECIPES[recipe].items():
             source = dataclasses.replace(given.source, recipe=recipe)
-            with_plan(settings, sources, {name: given.value}, source)
+            provenance.apply({name: given.value}, source, settings, sources)
     is_embedded = not any(
         sources[name] == provenance.FLAG for name in QuestionAnsweringConfig.DATA_FLAGS
     )
     if is_embedded:
         flags.check(recipe is None, "recipe", recipe, "is for files; name them with --train_file")
-        with_plan(settings, sources, embedded.ANSWER_FLAGS | start_of_main_job(settings, sources))
+        plan = embedded.ANSWER_FLAGS | start_of_main_job(settings, sources)
+        provenance.apply(plan, provenance.EMBEDDED, settings, sources)
     _fit_stride(settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
-    config = QuestionAnsweringConfig(**settings, embedded=is_embedded, sources=sources)
-    return runs_of(config)
+    fields = {"embedded": is_embedded, "sources": sources, "mirror": mirror}
+    run = flags.build(QuestionAnsweringConfig, settings, **fields)
+    run.check()
+    return run.runs()
 
 
 def _room(max_seq_length, max_query_length):

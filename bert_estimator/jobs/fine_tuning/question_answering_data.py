@@ -7,11 +7,13 @@ from bert_estimator import tokenization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.jobs import estimator, vocabulary
-from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
+from bert_estimator.jobs.fine_tuning.question_answering_config import (
+    QuestionAnsweringConfig,
+    Questions,
+)
 from bert_estimator.recipes import embedded
 from input_pipelines.embedded import embedded_questions
 from input_pipelines.tasks import squad_files, squad_metrics
-from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.squad_files import Question
 from input_pipelines.tasks.windows import Windows
 
@@ -51,34 +53,26 @@ def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
     return _load_embedded(config) if config.embedded else _load_files(config)
 
 
-def search_of(config: QuestionAnsweringConfig) -> Search:
-    """Returns how the answers of a configuration are searched."""
-    return Search(
-        config.n_best_size,
-        config.max_answer_length,
-        config.version_2_with_negative,
-        config.null_score_diff_threshold,
-    )
-
-
 def _load_files(config):
     config = vocabulary.completed(config)
-    bert_config = estimator.read_bert_config(config)
+    bert_config = estimator.read_bert_config(config.network, config.output_dir)
     _check_network(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config, config.vocab_file, bert_config)
-    is_run = not config.compile_only
+    tokenizer = vocabulary.open_tokenizer(
+        config.data, config.data.vocab_file, bert_config, config.output_dir
+    )
+    is_run = not config.plan.compile_only
 
     def windows(flag, is_read, needs_answers, is_training=False):
         if not is_read:
             return None
-        path, version_2 = getattr(config, flag), config.version_2_with_negative
+        path, version_2 = getattr(config.data, flag), config.data.version_2_with_negative
         with flags.named(flag):
             questions = squad_files.read(path, needs_answers, version_2)
             if needs_answers:
                 questions = squad_files.located(questions, path)
             if is_training:
                 questions = squad_files.answerable(questions, path)
-            result = _windows(config, questions, tokenizer, path)
+            result = _windows(config.data, questions, tokenizer, path)
         if needs_answers and result.num_lost:
             print(
                 f"{path}: the answers of {result.num_lost} of {len(questions)} questions do not "
@@ -86,17 +80,19 @@ def _load_files(config):
             )
         return result
 
-    train = windows("train_file", config.do_train or config.compile_only, True, is_training=True)
+    train = windows(
+        "train_file", config.do_train or config.plan.compile_only, True, is_training=True
+    )
     evaluate = windows("eval_file", is_run and config.evaluates(), True)
     predict = windows("predict_file", is_run and config.do_predict, False)
 
     def baselines():
-        if not config.version_2_with_negative:
+        if not config.data.version_2_with_negative:
             return {}
         return {"no answer": _f1(evaluate.questions, {})}
 
     return QuestionAnsweringData(
-        bert_config, config.vocab_file, tokenizer.casing, train, evaluate, predict, baselines
+        bert_config, config.data.vocab_file, tokenizer.casing, train, evaluate, predict, baselines
     )
 
 
@@ -104,13 +100,13 @@ def _load_embedded(config):
     bert_config = BertConfig(vocab_size=embedded.VOCAB_SIZE, **embedded.BERT_CONFIG)
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
-    tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
+    tokenizer = vocabulary.open_tokenizer(config.data, vocab_file, bert_config, config.output_dir)
     questions = embedded_questions.load()
     train, held_out = (
-        _windows(config, side, tokenizer, "the embedded questions")
+        _windows(config.data, side, tokenizer, "the embedded questions")
         for side in (questions.train, questions.held_out)
     )
-    start = config.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
+    start = config.network.init_checkpoint or "from scratch (run_pretraining.py makes a start)"
     print(
         f"Questions on docstrings: {len(train.questions)} to train on, {len(held_out.questions)} "
         f"held out. Start: {start}."
@@ -133,26 +129,26 @@ def _check_network(config, bert_config):
     flags.check(
         bert_config.type_vocab_size > 1,
         "bert_config_file",
-        config.bert_config_file,
+        config.network.bert_config_file,
         "has type_vocab_size 1, but a question and its context are 2 segments; give a network that "
         "was made for pairs",
     )
 
 
 def _windows(
-    config: QuestionAnsweringConfig,
+    lengths: Questions,
     questions: list[Question],
     tokenizer: tokenization.Tokenizer,
     path: str,
 ) -> Windows:
     """Makes windows, and prints what they leave out."""
     windows = Windows(
-        questions, tokenizer, config.max_seq_length, config.doc_stride, config.max_query_length
+        questions, tokenizer, lengths.max_seq_length, lengths.doc_stride, lengths.max_query_length
     )
     if windows.num_cut:
         print(
             f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
-            f"--max_query_length={config.max_query_length} tokens."
+            f"--max_query_length={lengths.max_query_length} tokens."
         )
     return windows
 

@@ -1,52 +1,35 @@
 """Fine-tuning to answer questions: the runs of run_squad.py."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bert_estimator import tpu
+from bert_estimator import tokenization, tpu
 from bert_estimator.interchange.network_variables import ANSWER
 from bert_estimator.jobs import vocabulary
-from bert_estimator.jobs.fine_tuning import (
-    question_answering_data,
-    question_answering_export,
-    seeds,
-)
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.jobs.fine_tuning.job import FineTuning
-from bert_estimator.jobs.fine_tuning.question_answering_config import QuestionAnsweringConfig
-from bert_estimator.jobs.fine_tuning.question_answering_data import QuestionAnsweringData, search_of
-from bert_estimator.jobs.fine_tuning.text_export import TextParts
 from bert_estimator.model_fns import fine_tuning, question_answering, update
+from bert_estimator.serving.graph.answer_model import Settings
 from bert_estimator.storage import remote
 from input_pipelines.tasks import answers
 from input_pipelines.tasks.answers import Search
 from input_pipelines.tasks.windows import Windows
 
 
-def run(configs: Sequence[QuestionAnsweringConfig]) -> None:
-    """Runs the configurations of `question_answering_config.resolve`; see `seeds.run_all`."""
-    seeds.run_all(QuestionAnswering, configs)
-
-
+@dataclasses.dataclass(frozen=True)
 class QuestionAnswering(FineTuning):
-    """Runs the fine-tuning of a `QuestionAnsweringConfig`."""
+    """A fine-tuning of a `QuestionAnsweringConfig` on `QuestionAnsweringData`."""
 
-    ignores_padding = False  # its logits compete for the n best, as in google-research/bert
+    IGNORES_PADDING = False  # its logits compete for the n best, as in google-research/bert
 
-    @staticmethod
-    def load(config: QuestionAnsweringConfig) -> QuestionAnsweringData:
-        return question_answering_data.load(config)
-
-    @staticmethod
     def model_fn(
-        config: QuestionAnsweringConfig,
-        data: QuestionAnsweringData,
-        network: fine_tuning.Network,
-        rule: update.UpdateRule | None,
+        self, network: fine_tuning.Network, rule: update.UpdateRule | None
     ) -> Callable[..., tpu.TPUEstimatorSpec]:
-        scorer = data.evaluate and Scorer(data.evaluate, search_of(config))
+        scorer = self.data.evaluate and Scorer(self.data.evaluate, self._search())
         return question_answering.model_fn_builder(network, rule, scorer)
 
     def task(self) -> dict[str, Any]:
@@ -60,40 +43,62 @@ class QuestionAnswering(FineTuning):
         doc_stride, max_query_length, version_2_with_negative
                           the flags of these names
         """
-        config = self._config
+        questions = self.config.data
         return {
             "kind": "question_answering",
-            "vocab_file": vocabulary.name_in_run(self._data.vocab_file),
-            **self._data.casing._asdict(),
-            "max_seq_length": config.max_seq_length,
-            "doc_stride": config.doc_stride,
-            "max_query_length": config.max_query_length,
-            "version_2_with_negative": config.version_2_with_negative,
+            "vocab_file": vocabulary.name_in_run(self.data.vocab_file),
+            **self.data.casing._asdict(),
+            "max_seq_length": questions.max_seq_length,
+            "doc_stride": questions.doc_stride,
+            "max_query_length": questions.max_query_length,
+            "version_2_with_negative": questions.version_2_with_negative,
         }
 
     def head(self) -> tuple[str, ...]:
         return (f"{ANSWER}/output_weights",)
 
     def takes_text(self) -> bool:
-        return question_answering_export.takes_text(self._config, self._data)
+        data = self.data
+        sets = data.train, data.evaluate, data.predict
+        inputs = self.config.evaluation.export_inputs
+        return export.answers_take_text(inputs, self._settings(), data.vocab_file, sets)
 
-    def text_parts(self) -> TextParts:
-        return question_answering_export.text_parts(self._config, self._data)
+    def text_parts(self) -> export.TextParts:
+        return export.answers_of_text(self._settings())
+
+    def _settings(self):
+        questions = self.config.data
+        return Settings(
+            tokenization.reopen_tokenizer(self.data.vocab_file, self.data.casing),
+            questions.max_seq_length,
+            questions.doc_stride,
+            questions.max_query_length,
+            self._search(),
+        )
+
+    def _search(self):
+        evaluation = self.config.evaluation
+        return Search(
+            evaluation.n_best_size,
+            evaluation.max_answer_length,
+            self.config.data.version_2_with_negative,
+            evaluation.null_score_diff_threshold,
+        )
 
     def evaluate_once(self, checkpoint: str | None) -> dict[str, Any]:
-        metrics = self.evaluate_on(self._data.evaluate, checkpoint)
+        metrics = self.evaluate_on(self.data.evaluate, checkpoint)
         return {"f1": metrics["f1"], **metrics}
 
     def evaluation_digest(self) -> str:
-        of = self._data.evaluate.digest().hex(), search_of(self._config)
+        of = self.data.evaluate.digest().hex(), self._search()
         return hashlib.sha256(repr(of).encode()).hexdigest()
 
     def predict(self) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-        config, windows = self._config, self._data.predict
+        config, windows = self.config, self.data.predict
         logits = [(row["start_logits"], row["end_logits"]) for row in self.predictions_of(windows)]
-        predictions = list(answers.predict(windows, logits, search_of(config)))
-        paths = answers.write(config.output_dir, predictions, config.version_2_with_negative)
+        predictions = list(answers.predict(windows, logits, self._search()))
+        paths = answers.write(config.output_dir, predictions, config.data.version_2_with_negative)
         print(f"Answers: {remote.shown(', '.join(paths))} ({len(predictions)} questions)")
 
 

@@ -8,14 +8,161 @@ import os
 from typing import Any, ClassVar
 
 from bert_estimator.command_line import flags, provenance, run_directory
-from bert_estimator.command_line.provenance import Origin, Source
-from bert_estimator.command_line.run_directory import CHECKPOINT_PREFIX
-from bert_estimator.jobs.command_line import read_command_line
-from bert_estimator.jobs.config import JobConfig
+from bert_estimator.command_line.provenance import Origin, Source, read_command_line
+from bert_estimator.jobs import config
+from bert_estimator.jobs.config import JobConfig, copy_of_remote
 from bert_estimator.recipes import embedded, plans, scale
 from bert_estimator.recipes.plans import RECIPES
 
 _INPUT_FLAGS = ("input_file", "bert_config_file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Records(config.Data):
+    """Which records a run reads."""
+
+    input_file: str | None = flags.field(
+        None,
+        "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
+        "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
+        "recipe, {max_seq_length} in a name stands for the length of the stage.",
+        flags.COMMON,
+        eval_may_differ=True,
+    )
+    eval_input_file: str | None = flags.field(
+        None,
+        "Evaluate on these records. By default, evaluate on the held-out records that "
+        "create_pretraining_data --eval_fraction writes beside the records of --input_file; "
+        "without them, evaluate on the records of --input_file.",
+        flags.COMMON,
+        may_differ=True,
+    )
+    vocab_file: str | None = flags.field(
+        None,
+        "Keep this vocabulary with the run; by default the vocabulary beside the records, which "
+        "records made by google-research/bert do not have.",
+        flags.COMMON,
+        may_differ=True,
+    )
+    max_seq_length: int = flags.field(
+        128, "Set the length of sequences in tokens.", None, flags.positive, below="learning_rate"
+    )
+    max_predictions_per_seq: int = flags.field(
+        20,
+        "Predict at most this many masked positions of a sequence.",
+        flags.DATA,
+        flags.positive,
+    )
+    max_bad_records: int = flags.field(
+        0,
+        "Leave out at most this many records that are damaged or not what they should be, with a "
+        "warning for each; 0 ends the run at the first of them. Each host counts its own.",
+        flags.DATA,
+        flags.rule(lambda number: number >= 0, "must be 0 or more"),
+        may_differ=True,
+    )
+
+    def check(self) -> None:
+        """Checks what depends on several flags, and the files, which `embedded` text lacks."""
+        number = self.max_predictions_per_seq
+        rule = f"cannot be more than --max_seq_length={self.max_seq_length}"
+        flags.check(number <= self.max_seq_length, "max_predictions_per_seq", number, rule)
+
+    def check_files(self, is_embedded: bool) -> None:
+        """Raises FlagError if a file is missing, or if the embedded corpus has one of its own."""
+        own = {"eval_input_file": "held-out text", "vocab_file": "vocabulary"}
+        for name, what in own.items() if is_embedded else ():
+            rule = (
+                f"needs --input_file and --bert_config_file: the embedded corpus has its own {what}"
+            )
+            flags.check(getattr(self, name) is None, name, getattr(self, name), rule)
+        flags.check_file("vocab_file", self.vocab_file)
+        for name in ("input_file", "eval_input_file"):
+            flags.check_patterns(name, getattr(self, name))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule(config.Training):
+    """How weights are updated, how long, and at which rate."""
+
+    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "lamb_bias_correction": ("lamb",),
+        "bfloat16_first_moments": ("lamb", "adamw"),
+    }
+
+    num_train_steps: int = flags.field(
+        100000,
+        "End training at this global step.",
+        None,
+        flags.positive,
+        below="init_checkpoint",
+        may_differ=True,
+    )
+    num_warmup_steps: int = flags.field(
+        10000,
+        "Warm up linearly over this many steps.",
+        below="optimizer",
+        eval_may_differ=True,
+    )
+    learning_rate_decay_power: float = flags.field(
+        1.0,
+        "Decay the learning rate with this power; 1 is linear.",
+        None,
+        flags.rule(lambda power: 0 < power < float("inf"), "must be positive"),
+        below="num_warmup_steps",
+        eval_may_differ=True,
+    )
+    legacy_schedule_jump: bool = flags.field(
+        False,
+        "Follow google-research/bert's schedule, which decays from step 0 and drops at the end of "
+        "warm-up.",
+        below="learning_rate_decay_power",
+        eval_may_differ=True,
+    )
+    lamb_bias_correction: bool = flags.field(
+        False,
+        "Correct the bias of LAMB's moments, as Adam does.",
+        below="legacy_schedule_jump",
+        eval_may_differ=True,
+    )
+    bfloat16_first_moments: bool = flags.field(
+        False,
+        "Store the first moments of LAMB or AdamW as bfloat16.",
+        below="lamb_bias_correction",
+        eval_may_differ=True,
+    )
+
+    def optimizer_options(self) -> dict[str, Any]:
+        """Returns the arguments of the optimizer's class that are set: not None, False or 0."""
+        options = {
+            "bias_correction": self.lamb_bias_correction,
+            "bfloat16_first_moments": self.bfloat16_first_moments,
+        }
+        return {name: value for name, value in options.items() if value}
+
+    def check(self) -> None:
+        """Raises FlagError if the warm-up or the optimizer's flags do not fit."""
+        super().check()
+        flags.check(
+            0 <= self.num_warmup_steps < self.num_train_steps,
+            "num_warmup_steps",
+            self.num_warmup_steps,
+            f"must be from 0 to --num_train_steps={self.num_train_steps} exclusive",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation(config.Evaluation):
+    """How a run evaluates."""
+
+    max_eval_steps: int = flags.field(
+        100,
+        "Evaluate on at most this many batches.",
+        None,
+        flags.positive,
+        below="early_stopping_patience",
+        may_differ=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,98 +173,46 @@ class PretrainingConfig(JobConfig):
       bert_config: the network's sizes as a dict; None if --bert_config_file has them.
     """
 
-    OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {
-        "lamb_bias_correction": ("lamb",),
-        "bfloat16_first_moments": ("lamb", "adamw"),
-    }
-
     output_dir: str = flags.field(
         "runs/pretraining",
         "Write checkpoints, events, metrics and curves into this directory.",
+        flags.COMMON,
         may_differ=True,
     )
-    input_file: str | None = flags.field(
+    data: Records = flags.group(Records)
+    training: Schedule = flags.group(Schedule)
+    evaluation: Evaluation = flags.group(Evaluation)
+    export_program: str | None = flags.field(
         None,
-        "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
-        "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
-        "recipe, {max_seq_length} in a name stands for the length of the stage.",
-        eval_may_differ=True,
-    )
-    eval_input_file: str | None = flags.field(
-        None,
-        "Evaluate on these records. By default, evaluate on the held-out records that "
-        "create_pretraining_data --eval_fraction writes beside the records of --input_file; "
-        "without them, evaluate on the records of --input_file.",
-        may_differ=True,
-    )
-    max_bad_records: int = flags.field(
-        0,
-        "Leave out at most this many records that are damaged or not what they should be, with a "
-        "warning for each; 0 ends the run at the first of them. Each host counts its own.",
-        may_differ=True,
-    )
-    vocab_file: str | None = flags.field(
-        None,
-        "Keep this vocabulary with the run; by default the vocabulary beside the records, which "
-        "records made by google-research/bert do not have.",
-        may_differ=True,
-    )
-    max_predictions_per_seq: int = flags.field(
-        20, "Predict at most this many masked positions of a sequence."
-    )
-    num_train_steps: int = flags.field(100000, "End training at this global step.", may_differ=True)
-    num_warmup_steps: int = flags.field(
-        10000, "Warm up linearly over this many steps.", eval_may_differ=True
-    )
-    max_eval_steps: int = flags.field(
-        100, "Evaluate on at most this many batches.", may_differ=True
-    )
-    learning_rate_decay_power: float = flags.field(
-        1.0, "Decay the learning rate with this power; 1 is linear.", eval_may_differ=True
-    )
-    legacy_schedule_jump: bool = flags.field(
-        False,
-        "Follow google-research/bert's schedule, which decays from step 0 and drops at the end of "
-        "warm-up.",
-        eval_may_differ=True,
-    )
-    lamb_bias_correction: bool = flags.field(
-        False, "Correct the bias of LAMB's moments, as Adam does.", eval_may_differ=True
-    )
-    bfloat16_first_moments: bool = flags.field(
-        False,
-        "Store the first moments of LAMB or AdamW as bfloat16.",
-        eval_may_differ=True,
+        "Write the training step into this directory, to run without TensorFlow, and end.",
+        flags.TASKS,
+        is_setting=False,
     )
     recipe: str | None = flags.field(
         None,
         f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}.",
+        flags.TASKS,
         eval_may_differ=True,
     )
     scale: str | None = flags.field(
         None,
         f"Make a smaller experiment of the recipe: {', '.join(scale.PRESETS)}, or a fraction for "
         "network, batch and steps.",
+        flags.TASKS,
         eval_may_differ=True,
     )
     stage: int | None = flags.field(
-        None, "Run this stage of the recipe; by default all of them.", eval_may_differ=True
-    )
-    export_program: str | None = flags.field(
         None,
-        "Write the training step into this directory, to run without TensorFlow, and end.",
-        is_setting=False,
+        "Run this stage of the recipe; by default all of them.",
+        flags.TASKS,
+        eval_may_differ=True,
     )
 
     bert_config: dict[str, Any] | None = None
 
-    def optimizer_options(self) -> dict[str, Any]:
-        """Returns the arguments of the optimizer's class that are set: not None, False or 0."""
-        given = {
-            "bias_correction": self.lamb_bias_correction,
-            "bfloat16_first_moments": self.bfloat16_first_moments,
-        }
-        return {name: value for name, value in given.items() if value}
+    def starts_from_stage(self) -> bool:
+        """Returns whether the run starts from the weights of the stage before it."""
+        return self.sources["init_checkpoint"].origin is Origin.STAGE
 
     def settings(self) -> dict[str, Any]:
         """Returns flag name -> value of the flags that say how to run, and the network's sizes.
@@ -126,8 +221,9 @@ class PretrainingConfig(JobConfig):
         --output_dir, so that the directories of a recipe can be moved together.
         """
         settings = {**super().settings(), "bert_config": self.bert_config}
-        if self.sources["init_checkpoint"].origin is Origin.STAGE:
-            settings["init_checkpoint"] = os.path.relpath(self.init_checkpoint, self.output_dir)
+        if self.starts_from_stage():
+            checkpoint = self.network.init_checkpoint
+            settings["init_checkpoint"] = os.path.relpath(checkpoint, self.output_dir)
         return settings
 
     def settings_to_go_on(self) -> dict[str, Any]:
@@ -137,10 +233,26 @@ class PretrainingConfig(JobConfig):
             del settings["bert_config"]  # the directory's bert_config.json is compared
         return settings
 
+    def open_directory(self) -> run_directory.RunDirectory:
+        """Makes the directory of the run, and the one of --export_program, if they are not there.
+
+        Raises:
+          FlagError: one cannot be written, or the run's holds a run of other settings.
+        """
+        if self.export_program:
+            flags.make_directory("export_program", self.export_program)
+        return super().open_directory()
+
+    def announce(self) -> None:
+        """Prints what the stage of a recipe is."""
+        if self.recipe:
+            print(f"{self.recipe}, stage {self.stage}:\n{self.described()}", flush=True)
+
     def described(self) -> str:
         """Returns a line for each value that the recipe and its scale set, with its source."""
+        values = {**flags.values_of(self), "bert_config": self.bert_config}
         return "\n".join(
-            f"  --{name}={getattr(self, name)}  ({self.sources[name]})"
+            f"  --{name}={values[name]}  ({self.sources[name]})"
             for name in self.settings()
             if self.sources[name].recipe is not None
         )
@@ -152,49 +264,25 @@ class PretrainingConfig(JobConfig):
           FlagError: it names the flag, what is allowed, and what to do.
         """
         super().check()
-        for name in (
-            "max_seq_length", "max_predictions_per_seq", "num_train_steps", "max_eval_steps",
-        ):  # fmt: skip
-            flags.check_positive(name, getattr(self, name))
-        flags.check(
-            0 <= self.num_warmup_steps < self.num_train_steps,
-            "num_warmup_steps",
-            self.num_warmup_steps,
-            f"must be from 0 to --num_train_steps={self.num_train_steps} exclusive",
-        )
-        flags.check(
-            self.max_bad_records >= 0, "max_bad_records", self.max_bad_records, "must be 0 or more"
-        )
-        power = self.learning_rate_decay_power
-        flags.check(
-            0 < power < float("inf"), "learning_rate_decay_power", power, "must be positive"
-        )
-        flags.check(
-            self.max_predictions_per_seq <= self.max_seq_length,
-            "max_predictions_per_seq",
-            self.max_predictions_per_seq,
-            f"cannot be more than --max_seq_length={self.max_seq_length}",
-        )
+        self.data.check()
         self._check_evaluations()
         if self.export_program:
             flags.check(
-                self.use_tpu and not self.compile_only,
+                self.devices.use_tpu and not self.plan.compile_only,
                 "export_program",
                 self.export_program,
                 "needs --use_tpu, and goes without --compile_only",
             )
-            flags.check_writable_directory("export_program", self.export_program)
         self._check_hosts()
         self._check_input()
-        flags.check_writable_directory("output_dir", self.output_dir)
 
     def _check_hosts(self):
         """Checks whether the hosts that TF_CONFIG names can do together what is asked for."""
         hosts = flags.find_hosts()
-        if hosts.number > 1 and not self.compile_only:
+        if hosts.number > 1 and not self.plan.compile_only:
             several = f"TF_CONFIG names {hosts.number} hosts"
             flags.check(
-                self.use_tpu,
+                self.devices.use_tpu,
                 "use_tpu",
                 False,
                 f"{several}, which train together only with --use_tpu and --tpu_name; add them, or "
@@ -209,54 +297,42 @@ class PretrainingConfig(JobConfig):
 
     def _check_evaluations(self):
         """Checks that training can stop at checkpoints to evaluate, if it is to."""
-        for name in self.EVALUATE_WHILE_TRAINING:
-            if value := getattr(self, name):
-                alone = flags.find_hosts().number == 1
-                flags.check(alone, name, value, "needs one host, but TF_CONFIG names several")
+        for name, value in self.evaluation.while_training().items():
+            alone = flags.find_hosts().number == 1
+            flags.check(alone, name, value, "needs one host, but TF_CONFIG names several")
+        patience = self.evaluation.early_stopping_patience
         flags.check(
-            not (self.recipe and self.early_stopping_patience),
+            not (self.recipe and patience),
             "early_stopping_patience",
-            self.early_stopping_patience,
+            patience,
             "cannot go with --recipe, whose stages begin where the stage before them was to end",
         )
 
     def _check_input(self):
-        if self.embedded:
-            flags.check(
-                self.eval_input_file is None,
-                "eval_input_file",
-                self.eval_input_file,
-                "needs --input_file and --bert_config_file: the embedded corpus has its own "
-                "held-out text",
-            )
-            flags.check(
-                self.vocab_file is None,
-                "vocab_file",
-                self.vocab_file,
-                "needs --input_file and --bert_config_file: the embedded corpus has its own "
-                "vocabulary",
-            )
-        else:
+        if not self.embedded:
             # --compile_only does not read records; a recipe has a network of its own.
-            present = {"input_file": self.compile_only, "bert_config_file": self.bert_config}
-            for name in _INPUT_FLAGS:
-                flags.check(
-                    getattr(self, name) or present[name],
-                    name,
-                    getattr(self, name),
-                    f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. "
-                    "Without both of them, the embedded corpus is used",
-                )
-        flags.check_file("vocab_file", self.vocab_file)
-        for name in ("input_file", "eval_input_file"):
-            flags.check_patterns(name, getattr(self, name))
+            values = {
+                "input_file": self.data.input_file,
+                "bert_config_file": self.network.bert_config_file,
+            }
+            is_unneeded = {
+                "input_file": self.plan.compile_only,
+                "bert_config_file": self.bert_config,
+            }
+            rule = (
+                f"is needed: {' and '.join('--' + n for n in _INPUT_FLAGS)} go together. "
+                "Without both of them, the embedded corpus is used"
+            )
+            for name, value in values.items():
+                flags.check(value or is_unneeded[name], name, value, rule)
+        self.data.check_files(self.embedded)
 
 
-_DEFAULTS = {each.name: each.default for each in flags.of(PretrainingConfig)}
+_DEFAULTS = {flag.name: flag.default for flag in flags.of(PretrainingConfig)}
 
 
 def resolve(argv: list[str]) -> list[PretrainingConfig]:
-    """Parses and checks a command line.
+    """Parses and checks a command line; a remote --output_dir is copied to this machine.
 
     Returns:
       The configurations of the recipe's stages that are to be run; without a recipe, of the run.
@@ -265,35 +341,35 @@ def resolve(argv: list[str]) -> list[PretrainingConfig]:
       FlagError: it names the flag, what is allowed, and what to do.
     """
     settings, sources = read_command_line(PretrainingConfig, argv)
+    settings["output_dir"], mirror = copy_of_remote(settings["output_dir"])
     if settings["recipe"] is None:
         for name in ("scale", "stage"):
             flags.check(
                 settings[name] is None, name, settings[name], "is for a recipe; add --recipe"
             )
-        configs = [_resolve_run(settings, sources)]
-    else:
-        configs = _resolve_stages(settings, sources)
-    for config in configs:
-        if not config.compile_only:
-            config.open_directory()
-    return configs
+        return [_resolve_run(settings, sources, mirror)]
+    return _resolve_stages(settings, sources, mirror)
 
 
-def _resolve_run(settings, sources):
+def _resolve_run(settings, sources, mirror):
     """Returns the configuration of a run without a recipe."""
-    settings = {**settings, "bert_config": None}
+    settings, network = {**settings}, None
     sources = {**sources, "bert_config": provenance.DEFAULT}
     use_embedded = not any(sources[name] == provenance.FLAG for name in _INPUT_FLAGS)
     if use_embedded:
-        network = {"vocab_size": embedded.DATA["vocab_size"], **embedded.BERT_CONFIG}
-        for name, value in {**embedded.PRETRAINING_FLAGS, "bert_config": network}.items():
-            if sources[name] != provenance.FLAG:
-                settings[name], sources[name] = value, provenance.EMBEDDED
+        network = {"vocab_size": embedded.VOCAB_SIZE, **embedded.BERT_CONFIG}
+        sources["bert_config"] = provenance.EMBEDDED
+        provenance.apply(embedded.PRETRAINING_FLAGS, provenance.EMBEDDED, settings, sources)
     settings["optimizer"] = settings["optimizer"] or "adamw"
     _fit_warmup(settings, sources, embedded.PRETRAINING_FLAGS if use_embedded else _DEFAULTS)
-    config = PretrainingConfig(**settings, embedded=use_embedded, sources=sources)
-    config.check()
-    return config
+    return _checked(settings, sources, network, use_embedded, mirror)
+
+
+def _checked(settings, sources, network, use_embedded, mirror):
+    fields = {"bert_config": network, "embedded": use_embedded, "mirror": mirror}
+    run = flags.build(PretrainingConfig, settings, sources=sources, **fields)
+    run.check()
+    return run
 
 
 def _fit_warmup(settings, sources, defaults):
@@ -309,10 +385,10 @@ def _fit_warmup(settings, sources, defaults):
         )
 
 
-def _resolve_stages(settings, sources):
+def _resolve_stages(settings, sources, mirror):
     """Returns the configurations of a recipe's stages, each in a directory of its own."""
     recipe = settings["recipe"]
-    stages, network, network_source = _plan(recipe, settings["scale"])
+    stages, sizes, network_source = _plan(recipe, settings["scale"])
     numbers = range(1, len(stages) + 1)
     flags.check(
         settings["stage"] in (None, *numbers),
@@ -331,9 +407,10 @@ def _resolve_stages(settings, sources):
     configs, before = [], None
     for number, stage in zip(numbers, stages, strict=True):
         own, own_sources = _stage(settings, sources, number, stage)
+        network = None
         if own["bert_config_file"] is None:
-            size = embedded.DATA["vocab_size"] if use_embedded else plans.VOCAB_SIZE
-            own["bert_config"] = {"vocab_size": size, **network}
+            vocab_size = embedded.VOCAB_SIZE if use_embedded else plans.VOCAB_SIZE
+            network = {"vocab_size": vocab_size, **sizes}
             own_sources["bert_config"] = network_source
         num_train_steps = own["num_train_steps"]
         if settings["stage"] in (None, number):
@@ -342,24 +419,26 @@ def _resolve_stages(settings, sources):
             if before and not is_first_given:
                 own["init_checkpoint"] = None  # `check` would miss it: it may not exist yet
                 own_sources["init_checkpoint"] = Source(Origin.STAGE, recipe, stage=number - 1)
-            config = PretrainingConfig(**own, embedded=use_embedded, sources=own_sources)
-            config.check()
+            run = _checked(own, own_sources, network, use_embedded, mirror)
             if before and not is_first_given:
-                config = dataclasses.replace(config, init_checkpoint=before)
-            configs.append(config)
+                run = flags.changed(run, init_checkpoint=before)
+            configs.append(run)
         else:  # the stage ran before, perhaps with another number of steps
             recorded = run_directory.recorded_settings(own["output_dir"])
             num_train_steps = recorded.get("num_train_steps", stage["num_train_steps"].value)
         if is_chained:
-            before = os.path.join(own["output_dir"], f"{CHECKPOINT_PREFIX}{num_train_steps}")
+            before = os.path.join(
+                own["output_dir"], f"{run_directory.CHECKPOINT_PREFIX}{num_train_steps}"
+            )
     first = configs[0]
     starts = first.do_train and not run_directory.RunDirectory(first.output_dir).holds_checkpoint()
-    if starts and first.sources["init_checkpoint"].origin is Origin.STAGE:
+    if starts and first.starts_from_stage():
+        checkpoint = first.network.init_checkpoint
         flags.check(
-            os.path.exists(first.init_checkpoint + ".index"),
+            os.path.exists(checkpoint + ".index"),
             "stage",
             first.stage,
-            f"starts from {first.init_checkpoint}, which is not there; run --stage="
+            f"starts from {checkpoint}, which is not there; run --stage="
             f"{first.stage - 1} first, or give --init_checkpoint (empty: from scratch)",
         )
     return configs
@@ -381,13 +460,12 @@ def _plan(recipe, scale_name):
 def _stage(settings, sources, number, stage):
     """Returns (settings, sources) of a recipe's stage; flags on the command line come first."""
     recipe = settings["recipe"]
-    settings = {**settings, "bert_config": None, "stage": number}
+    settings = {**settings, "stage": number}
     # --config of this stage's config.json repeats this stage.
     sources = {**sources, "bert_config": provenance.DEFAULT, "stage": provenance.FLAG}
     for name, given in stage.items():
-        if sources[name] != provenance.FLAG:
-            settings[name] = given.value
-            sources[name] = dataclasses.replace(given.source, recipe=recipe)
+        source = dataclasses.replace(given.source, recipe=recipe)
+        provenance.apply({name: given.value}, source, settings, sources)
     for name in ("input_file", "eval_input_file"):
         if settings[name] is not None:
             length = str(settings["max_seq_length"])

@@ -12,7 +12,7 @@ from bert_estimator import tokenization
 from bert_estimator.cluster import hosts
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import NETWORK_FILES, RunDirectory
-from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.jobs.pretraining.config import PretrainingConfig, Records
 from bert_estimator.recipes import embedded
 from bert_estimator.system import json_files
 from input_pipelines.creation import held_out
@@ -85,7 +85,7 @@ class PretrainingData:
         )
 
 
-def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
+def prepare(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> PretrainingData:
     """Finds the records of a configuration, and makes records of the embedded corpus.
 
     Args:
@@ -100,32 +100,31 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
     Raises:
       FlagError: the records do not fit the flags, the network or each other.
     """
-    made = None
-    train_files, eval_files = config.input_file, config.eval_input_file
+    train_files, eval_files = config.data.input_file, config.data.eval_input_file
     if config.embedded:
         with flags.named("output_dir"), hosts.chief_first():
             made = default_data.make(
                 os.path.join(config.output_dir, "data"),
-                max_seq_length=config.max_seq_length,
-                max_predictions_per_seq=config.max_predictions_per_seq,
+                max_seq_length=config.data.max_seq_length,
+                max_predictions_per_seq=config.data.max_predictions_per_seq,
                 may_replace=may_replace,
                 **embedded.DATA,
             )
         train_files, eval_files = made.train_files, made.held_out_files
-    records = _open(config, vocab_size, "input_file", train_files)
+    records = _open(config.data, vocab_size, "input_file", train_files)
     flag, token_counts = "eval_input_file", None
     if config.do_eval or config.evaluates_while_training():
         with flags.named("input_file"):
             if not eval_files:
                 flag, eval_files = "input_file", held_out.find(records.files)
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
-    eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
+    eval_records = _open(config.data, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
-    if not config.eval_input_file:
+    if not config.data.eval_input_file:
         _warn_of_text_on_both_sides(records.files)
     both = [*records.files, *eval_records.files]
     _check_one_vocabulary(flag, eval_files, both, "the records of --input_file")
-    needs_vocabulary = config.do_train or config.init_checkpoint
+    needs_vocabulary = config.do_train or config.network.init_checkpoint
     return PretrainingData(
         train_files,
         eval_files or train_files,
@@ -133,34 +132,36 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
         manifest.digest(records.files),
         manifest.digest(eval_records.files),
         set(records.files).isdisjoint(eval_records.files),
-        _vocabulary(config, vocab_size, records.files) if needs_vocabulary else None,
+        _vocabulary(config.data.vocab_file, vocab_size, records.files)
+        if needs_vocabulary
+        else None,
         next(iter(manifest.casings(records.files)), None),
         next(iter(manifest.vocabularies(records.files)), None),
         token_counts,
     )
 
 
-def check_evaluated(config: PretrainingConfig, data: PretrainingData) -> None:
+def check_evaluated(output_dir: str, records: Records, data: PretrainingData) -> None:
     """Checks that the records are of the vocabulary of the run that is evaluated.
 
     Raises:
       FlagError: the files beside its checkpoints say that they are not.
     """
-    path, casing = config.output_dir, None
-    task_file = os.path.join(path, NETWORK_FILES[1])
+    casing = None
+    task_file = os.path.join(output_dir, NETWORK_FILES[1])
     if os.path.exists(task_file):
         with flags.named("output_dir"):
             task = json_files.read(task_file)
         if task.get("do_lower_case") is not None:
             casing = tokenization.Casing(task["do_lower_case"], task.get("strip_accents"))
-    vocab_file = RunDirectory(path).vocab_file()
+    vocab_file = RunDirectory(output_dir).vocab_file()
     learned = vocab_file and manifest.sha256_of_file(vocab_file), casing
     rule = (
         "its records were made with another vocabulary, --do_lower_case or --strip_accents than "
-        f"{path} learned"
+        f"{output_dir} learned"
     )
     for pair in zip(learned, (data.vocab_sha256, data.casing), strict=True):
-        flags.check(None in pair or pair[0] == pair[1], "input_file", config.input_file, rule)
+        flags.check(None in pair or pair[0] == pair[1], "input_file", records.input_file, rule)
 
 
 def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) -> None:
@@ -176,7 +177,7 @@ def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) ->
                 "its records were made with another vocabulary, --do_lower_case or "
                 "--strip_accents than the records of the stage before"
             )
-            flags.check(len(values) < 2, "input_file", config.input_file, rule)
+            flags.check(len(values) < 2, "input_file", config.data.input_file, rule)
 
 
 def _warn_of_text_on_both_sides(record_files):
@@ -192,9 +193,8 @@ def _check_one_vocabulary(flag, value, files, others):
     flags.check(is_one, flag, value, rule)
 
 
-def _vocabulary(config, vocab_size, record_files):
+def _vocabulary(vocab_file, vocab_size, record_files):
     """Returns the path of the vocabulary to keep with the run, or None if it is not known."""
-    vocab_file = config.vocab_file
     if vocab_file is None:
         with flags.named("input_file"):
             return manifest.find_vocabulary(record_files)
@@ -216,10 +216,9 @@ def _vocabulary(config, vocab_size, record_files):
     return vocab_file
 
 
-def _open(config, vocab_size, flag, files):
+def _open(flags_of_records, vocab_size, flag, files):
     with flags.named(flag):
-        records = pretraining_features.open_pretraining_records(
-            files, config.max_seq_length, config.max_predictions_per_seq, vocab_size
-        )
+        lengths = flags_of_records.max_seq_length, flags_of_records.max_predictions_per_seq
+        records = pretraining_features.open_pretraining_records(files, *lengths, vocab_size)
         packed_records.open_packing(records.files, seed=None)  # for its errors, before step 0
     return records

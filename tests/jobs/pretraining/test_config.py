@@ -21,10 +21,10 @@ def test_a_recipe_s_stages_follow_each_other(tmp_path):
     first, second = stages(tmp_path, "--recipe=lamb_76min")
     assert (first.output_dir, second.output_dir) == (f"{tmp_path}/stage_1", f"{tmp_path}/stage_2")
     assert (first.stage, second.stage) == (1, 2)
-    assert first.init_checkpoint is None
-    assert second.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
-    assert (first.train_batch_size, second.train_batch_size) == (65536, 32768)
-    assert first.do_train and first.do_eval and first.optimizer == "lamb"
+    assert first.network.init_checkpoint is None
+    assert second.network.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
+    assert (first.training.train_batch_size, second.training.train_batch_size) == (65536, 32768)
+    assert first.do_train and first.do_eval and first.training.optimizer == "lamb"
 
 
 def test_every_value_says_where_it_came_from(tmp_path):
@@ -55,20 +55,20 @@ def test_every_value_says_where_it_came_from(tmp_path):
 )  # fmt: skip
 def test_flags_override_the_recipe_in_every_stage(tmp_path, flag, value):
     for config in stages(tmp_path, "--recipe=lamb_76min", f"--{flag}={value}"):
-        assert getattr(config, flag) == value
+        assert config.settings()[flag] == value
         assert config.sources[flag] == provenance.FLAG
 
 
 def test_a_flag_can_be_for_one_stage(tmp_path):
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=1", "--learning_rate=5e-3")
-    assert config.stage == 1 and config.learning_rate == 5e-3
+    assert config.stage == 1 and config.training.learning_rate == 5e-3
 
 
 def test_the_config_of_a_stage_repeats_this_stage(tmp_path):
     (alone,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
     _, of_all = stages(tmp_path, "--recipe=lamb_76min")
-    for each in (alone, of_all):
-        RunDirectory(str(tmp_path)).write_config(each.settings(), each.sources, "digest")
+    for stage in (alone, of_all):
+        RunDirectory(str(tmp_path)).write_config(stage.settings(), stage.sources, "digest")
         (again,) = stages(tmp_path, f"--config={tmp_path}/config.json", "--init_checkpoint=")
         assert again.stage == 2
 
@@ -86,7 +86,7 @@ def finished(tmp_path, num_train_steps):
 def test_a_stage_alone_starts_from_where_the_one_before_it_ended(tmp_path):
     checkpoint = finished(tmp_path, 5000)
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--num_train_steps=1000")
-    assert config.init_checkpoint == checkpoint
+    assert config.network.init_checkpoint == checkpoint
     assert config.sources["init_checkpoint"] == Source(Origin.STAGE, "lamb_76min", stage=1)
 
 
@@ -94,19 +94,18 @@ def test_a_given_checkpoint_is_what_the_first_stage_of_a_run_starts_from(tmp_pat
     (tmp_path / "own.index").write_text("")
     given = ["--recipe=lamb_76min", f"--init_checkpoint={tmp_path}/own"]
     first, second = stages(tmp_path, *given)
-    assert first.init_checkpoint == f"{tmp_path}/own"
-    assert second.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
+    assert first.network.init_checkpoint == f"{tmp_path}/own"
+    assert second.network.init_checkpoint == f"{tmp_path}/stage_1/model.ckpt-7037"
     (config,) = stages(tmp_path, *given, "--stage=2")
-    assert config.init_checkpoint == f"{tmp_path}/own"
+    assert config.network.init_checkpoint == f"{tmp_path}/own"
     assert config.sources["init_checkpoint"] == provenance.FLAG
     (config,) = stages(tmp_path, "--recipe=lamb_76min", "--stage=2", "--init_checkpoint=")
-    assert config.init_checkpoint is None
+    assert config.network.init_checkpoint is None
 
 
 def test_a_run_may_be_moved_and_its_directory_be_written_otherwise(tmp_path, monkeypatch):
     _, second = stages(tmp_path / "run", "--recipe=lamb_76min")
-    directory = RunDirectory(second.output_dir)
-    directory.write_config(second.settings(), second.sources, None)
+    second.open_directory().write_config(second.settings(), second.sources, None)
     os.rename(tmp_path / "run", tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     _, second = stages("moved", "--recipe=lamb_76min")
@@ -126,7 +125,7 @@ def test_a_program_is_of_one_stage(tmp_path):
 def test_the_recipe_goes_on_the_paper_s_pod(tmp_path):
     """Its evaluation batch is not given, and grows with the cores."""
     pod = ["--recipe=lamb_76min", "--use_tpu", "--num_tpu_cores=2048"]
-    assert [config.num_tpu_cores for config in stages(tmp_path, *pod)] == [2048, 2048]
+    assert [config.devices.num_tpu_cores for config in stages(tmp_path, *pod)] == [2048, 2048]
     with pytest.raises(FlagError, match="--eval_batch_size=64: must be a multiple of --num_tpu_c"):
         stages(tmp_path, *pod, "--eval_batch_size=64")
 
@@ -141,7 +140,7 @@ def test_the_network_is_large_with_a_published_vocabulary_unless_trained_on_the_
         assert config.bert_config["vocab_size"] == 30522
         assert config.bert_config["num_hidden_layers"] == 24
         assert not config.embedded
-        assert config.init_checkpoint is None
+        assert config.network.init_checkpoint is None
     assert stages(tmp_path, "--recipe=lamb_76min")[0].bert_config["vocab_size"] == 2000
     (tmp_path / "c.json").write_text("{}")
     own = stages(tmp_path, "--recipe=lamb_76min", f"--bert_config_file={tmp_path}/c.json")
@@ -154,8 +153,8 @@ def test_each_stage_has_records_of_its_length(tmp_path):
     first, second = stages(
         tmp_path, "--recipe=lamb_76min", f"--input_file={tmp_path}/{{max_seq_length}}.tfrecord"
     )
-    assert first.input_file == f"{tmp_path}/128.tfrecord"
-    assert second.input_file == f"{tmp_path}/512.tfrecord"
+    assert first.data.input_file == f"{tmp_path}/128.tfrecord"
+    assert second.data.input_file == f"{tmp_path}/512.tfrecord"
     assert not first.embedded and first.bert_config["vocab_size"] == 30522
 
 
@@ -210,6 +209,6 @@ def test_a_default_warm_up_fits_into_a_short_training(tmp_path, given, warmup, s
     if given[:1] == ["--bert_config_file=FILE"]:
         given = [f"--bert_config_file={network}", f"--input_file={network}", *given[1:]]
     (config,) = resolve(["script", f"--output_dir={tmp_path / 'run'}", *given])
-    assert config.num_warmup_steps == warmup
+    assert config.training.num_warmup_steps == warmup
     assert str(config.sources["num_warmup_steps"]) == source
     assert Source.parse(source) == config.sources["num_warmup_steps"]

@@ -11,7 +11,7 @@ import sentencepiece
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import flags
-from bert_estimator.jobs.fine_tuning import text_export
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, tag_model, text_model
 from bert_estimator.serving.graph.graph_sentencepiece import GraphSentencePiece
 from bert_estimator.serving.predictor import words_of
@@ -189,11 +189,11 @@ def test_the_probes_show_an_operation_that_is_not_for_a_model(monkeypatch, capsy
     why = f"tensorflow-text cannot do the same as {vocab_file}; for example, the graph of the exp"
 
     def why_not():
-        return text_export.why_not(vocab_file, Casing(False))
+        return export.why_not(vocab_file, Casing(False))
 
     with pytest.raises(flags.FlagError, match=f"^--export_inputs=text: {re.escape(why)}"):
-        text_export.takes_text("text", why_not, str)
-    assert not text_export.takes_text(None, why_not, str)
+        export.takes_text("text", why_not, str)
+    assert not export.takes_text(None, why_not, str)
     assert capsys.readouterr().out.startswith(f"The SavedModel takes ids: {why}")
 
 

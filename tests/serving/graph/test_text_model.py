@@ -12,7 +12,7 @@ from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.jobs.fine_tuning import classification_export
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.serving.graph import graph_sentencepiece, graph_tokenizer, text_model
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import (
@@ -192,11 +192,6 @@ def test_single_texts(tmp_path, capsys, kind, vocabulary):
 
 
 @dataclasses.dataclass
-class _Config:
-    export_inputs: str | None
-
-
-@dataclasses.dataclass
 class _Task:
     vocab_file: str
     kind: str = "classification"
@@ -213,13 +208,13 @@ def test_what_cannot_take_text_takes_ids(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(graph_sentencepiece, "load_operations", lambda: why)
     task = _Task("vocab.model")
     with pytest.raises(FlagError, match=rf"^--export_inputs=text: .*{why}.*; give --export_in"):
-        classification_export.takes_text(_Config("text"), task)
-    assert not classification_export.takes_text(_Config(None), task)
+        export.labels_take_text("text", task)
+    assert not export.labels_take_text(None, task)
     assert capsys.readouterr().out == f"The SavedModel takes ids: {why}.\n"
-    assert not classification_export.takes_text(_Config("ids"), task)
+    assert not export.labels_take_text("ids", task)
     assert capsys.readouterr().out == "The SavedModel takes ids.\n"  # why it must does not matter
-    assert classification_export.takes_text(_Config(None), _Task(vocab_file))
+    assert export.labels_take_text(None, _Task(vocab_file))
     assert "splits all 1 texts of the task as training does" in capsys.readouterr().out
-    assert classification_export.takes_text(_Config("text"), _Task(vocab_file, "tagging"))
+    assert export.labels_take_text("text", _Task(vocab_file, "tagging"))
     assert "splits all 1 words of the task as training does" in capsys.readouterr().out
-    assert not classification_export.takes_text(_Config("ids"), _Task(vocab_file))
+    assert not export.labels_take_text("ids", _Task(vocab_file))

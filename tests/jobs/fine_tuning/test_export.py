@@ -9,7 +9,7 @@ from tiny_run import bert_config, classifier_flags, pairs, words, write_pairs
 
 import run_classifier
 from bert_estimator import precision, tpu
-from bert_estimator.jobs.fine_tuning import rounded_weights
+from bert_estimator.jobs.fine_tuning import export
 from bert_estimator.serving import exported_model
 from bert_estimator.serving.predictor import Predictor
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
@@ -38,7 +38,7 @@ def test_restoring_rounds_as_a_cast_does(tmp_path, use_resource):
         kept = tf.get_variable("kept", VALUES.shape, use_resource=use_resource)
         step = tf.train.create_global_step()
         cast = tf.cast(VALUES, tf.bfloat16)
-        saver = rounded_weights.RoundingSaver()
+        saver = export.RoundingSaver()
         number = len(graph.get_operations())
         saver.restore(session, checkpoint)
         assert len(graph.get_operations()) == number
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path):
         tf.get_variable("w", [2], tf.bfloat16)
         tf.get_variable("new", [1])
         with pytest.raises(ValueError, match=r"(?s)  w: \[2\] in the model.*  new: not in the "):
-            rounded_weights.RoundingSaver().restore(session, checkpoint)
+            export.RoundingSaver().restore(session, checkpoint)
 
 
 def stored_dtypes(export):
@@ -85,7 +85,7 @@ def test_an_estimator_exports_what_its_model_reads(tmp_path, kind):
 
     run_config = tpu.RunConfig(model_dir=str(tmp_path / "run"))
     answers = []
-    for wrap in (lambda model_fn: model_fn, rounded_weights.rounded):
+    for wrap in (lambda model_fn: model_fn, export.rounded):
         estimator = tpu.TPUEstimator(wrap(model_fn), config=run_config, train_batch_size=2)
         if not answers:
             estimator.train(input_fn, max_steps=3)
