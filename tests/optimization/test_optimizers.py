@@ -9,7 +9,7 @@ import pytest
 
 from bert_estimator import optimization
 from bert_estimator.command_line import choices
-from bert_estimator.jobs.pretraining.config import PretrainingConfig
+from bert_estimator.jobs.pretraining.config import Schedule
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
     AdafactorOptimizer,
@@ -397,12 +397,12 @@ def test_the_package_exports_what_it_says():
     assert {each.__name__ for each in OPTIMIZERS.values()} <= set(optimization.__all__)
 
 
-@pytest.mark.parametrize("flag", PretrainingConfig.OPTIMIZER_FLAGS)
+@pytest.mark.parametrize("flag", Schedule.OPTIMIZER_FLAGS)
 def test_a_flag_of_some_optimizers_is_an_argument_of_each(flag):
-    config = PretrainingConfig(**{flag: True})
-    for name in PretrainingConfig.OPTIMIZER_FLAGS[flag]:
-        create_optimizer(name, 0.1, **config.optimizer_options())
+    schedule = Schedule(**{flag: True})
+    for name in Schedule.OPTIMIZER_FLAGS[flag]:
+        create_optimizer(name, 0.1, **schedule.optimizer_options())
     # AdamW takes bias_correction, too, which --lamb_bias_correction does not set.
-    for name in set(OPTIMIZERS) - set(PretrainingConfig.OPTIMIZER_FLAGS[flag]) - {"adamw"}:
+    for name in set(OPTIMIZERS) - set(Schedule.OPTIMIZER_FLAGS[flag]) - {"adamw"}:
         with pytest.raises(TypeError, match="unexpected keyword argument"):
-            create_optimizer(name, 0.1, **config.optimizer_options())
+            create_optimizer(name, 0.1, **schedule.optimizer_options())
