@@ -9,12 +9,10 @@ XNLI; with --train_file, --eval_file and --predict_file it reads your own TSV, C
 """
 
 import contextlib
-import sys
 
-from bert_estimator.command_line import console
+from bert_estimator.command_line import console, help_page
 from bert_estimator.jobs.config import open_directories
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig, resolve
-from bert_estimator.system import tensorflow_import
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -78,14 +76,15 @@ def compile_step(config):
 
 
 def main(argv):
-    """Runs the script; returns the exit code of `console.main`."""
-    return console.main("run_classifier.py", argv, __doc__, ClassificationConfig, fine_tune_all)
+    """Runs the script; returns the exit code of `console.exit_code`."""
+    if console.has_answered(argv, lambda: help_page.of_config(ClassificationConfig, __doc__)):
+        return 0
+    return console.exit_code("run_classifier.py", argv, lambda: fine_tune_all(argv), resumes=True)
 
 
 def command():
     """Runs the console command `bert-classify`."""
-    tensorflow_import.prepare()
-    console.leave(main(sys.argv))
+    console.run(main)
 
 
 if __name__ == "__main__":

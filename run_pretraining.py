@@ -8,12 +8,10 @@ google-research/bert's run_pretraining.py, flags and records included.
 """
 
 import contextlib
-import sys
 
-from bert_estimator.command_line import console
+from bert_estimator.command_line import console, help_page
 from bert_estimator.jobs.config import open_directories
 from bert_estimator.jobs.pretraining.config import PretrainingConfig, resolve
-from bert_estimator.system import tensorflow_import
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -119,14 +117,15 @@ def compile_step(config):
 
 
 def main(argv):
-    """Runs the script; returns the exit code of `console.main`."""
-    return console.main("run_pretraining.py", argv, __doc__, PretrainingConfig, pretrain)
+    """Runs the script; returns the exit code of `console.exit_code`."""
+    if console.has_answered(argv, lambda: help_page.of_config(PretrainingConfig, __doc__)):
+        return 0
+    return console.exit_code("run_pretraining.py", argv, lambda: pretrain(argv), resumes=True)
 
 
 def command():
     """Runs the console command `bert-pretrain`."""
-    tensorflow_import.prepare()
-    console.leave(main(sys.argv))
+    console.run(main)
 
 
 if __name__ == "__main__":

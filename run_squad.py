@@ -9,15 +9,13 @@ in the layout of SQuAD 1.1 and, with --version_2_with_negative, 2.0; --eval_file
 """
 
 import contextlib
-import sys
 
-from bert_estimator.command_line import console
+from bert_estimator.command_line import console, help_page
 from bert_estimator.jobs.config import open_directories
 from bert_estimator.jobs.fine_tuning.question_answering_config import (
     QuestionAnsweringConfig,
     resolve,
 )
-from bert_estimator.system import tensorflow_import
 
 # What takes TensorFlow is imported where it is used: wrong flags are reported before it is loaded.
 
@@ -81,14 +79,15 @@ def compile_step(config):
 
 
 def main(argv):
-    """Runs the script; returns the exit code of `console.main`."""
-    return console.main("run_squad.py", argv, __doc__, QuestionAnsweringConfig, fine_tune_all)
+    """Runs the script; returns the exit code of `console.exit_code`."""
+    if console.has_answered(argv, lambda: help_page.of_config(QuestionAnsweringConfig, __doc__)):
+        return 0
+    return console.exit_code("run_squad.py", argv, lambda: fine_tune_all(argv), resumes=True)
 
 
 def command():
     """Runs the console command `bert-answer`."""
-    tensorflow_import.prepare()
-    console.leave(main(sys.argv))
+    console.run(main)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ import shutil
 
 from absl import flags
 
+from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.tokenization import open_tokenizer
-from input_pipelines import command_line, remote_output
+from input_pipelines import arguments, remote_output
 from input_pipelines.creation.beam_pool import BeamPool
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.worker_pool import WorkerPool, available_cores
@@ -175,10 +176,10 @@ def _create(values, output_file, there):
         # The message begins with the name of a field, which is the name of its flag too.
         raise ValueError(f"--{error}") from None
     options = text_flags.options(values)
-    with command_line.naming("input_file"):
+    with named("input_file"):
         input_files = find_files(values.input_file.split(","), values.vocab_file)
     output_files = _output_files(output_file.split(","), values.num_shards, there)
-    with command_line.naming("vocab_file"):
+    with named("vocab_file"):
         vocab_file = remote.local(values.vocab_file)
     if values.runner:  # its processes may have another working directory
         output_files, input_files = (
@@ -191,8 +192,8 @@ def _create(values, output_file, there):
             f"--eval_fraction={values.eval_fraction}: must be 0 or more, and less than 1"
         )
     for path in output_files:
-        command_line.check_output("output_file", path, [*input_files, vocab_file])
-    with command_line.naming("vocab_file"):
+        arguments.check_output("output_file", path, [*input_files, vocab_file])
+    with named("vocab_file"):
         tokenizer = open_tokenizer(vocab_file, values.do_lower_case, values.strip_accents)
     with lock.held_for(output_files[0]):
         return _write(
@@ -211,7 +212,7 @@ def _output_files(output_files, num_shards, there):
         if os.path.basename(output_files[0]):
             output_files = shards.names(output_files[0], num_shards)
     for path in output_files:
-        command_line.check_names_a_file("output_file", path)
+        arguments.check_names_a_file("output_file", path)
         if os.path.basename(path).startswith(companions.HELD_OUT_PREFIX):
             raise ValueError(
                 f"--output_file={path}: names that begin with {companions.HELD_OUT_PREFIX!r} are "
@@ -295,7 +296,7 @@ def _pool(values, num_bytes, output_file):
                 f"--num_workers={values.num_workers}: --runner has an option of its own. Give it "
                 "in --beam_options"
             )
-        with command_line.naming("beam_options"):
+        with named("beam_options"):
             options = shlex.split(values.beam_options)
         return BeamPool(values.runner, options, os.path.dirname(output_file) or ".")
     most = num_bytes // _BYTES_OF_A_WORKER
@@ -312,13 +313,13 @@ def _in_words(manifest):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `command_line.exit_code`)."""
-    return command_line.exit_code("create_pretraining_data", create, argv)
+    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
+    return arguments.exit_code("create_pretraining_data", create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-pretraining-data`."""
-    command_line.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main, __doc__)
 
 
 if __name__ == "__main__":

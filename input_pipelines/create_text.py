@@ -10,10 +10,11 @@ import functools
 
 from absl import flags
 
+from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, lock
 from bert_estimator.system.progress import Progress
-from input_pipelines import command_line, remote_output
+from input_pipelines import arguments, remote_output
 from input_pipelines.text import document_filter, text_files, text_flags, text_formats, words
 from input_pipelines.text.documents import find_files, read_pieces, total_bytes
 
@@ -59,14 +60,14 @@ def create(values: flags.FlagValues) -> str:
 def _create(values, path, there):
     """Makes the text in a file of this machine; returns what `remote_output.create` asks for."""
     del there
-    command_line.check_names_a_file("output_file", path)
+    arguments.check_names_a_file("output_file", path)
     _check_is_read_as_text(path)
     options = text_flags.options(values)
     chosen = options.new_filter()
-    with command_line.naming("input_file"):
+    with named("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
-    command_line.check_output("output_file", path, files)
+    arguments.check_output("output_file", path, files)
     pieces = read_pieces(files, progress, options, chosen)
     with lock.held_for(path), atomic_file.writer(path) as file:
         number, size, repeated = _write(pieces, file, values.deduplicate)
@@ -114,13 +115,13 @@ def _write(pieces, file, kind):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `command_line.exit_code`)."""
-    return command_line.exit_code("create_text", create, argv)
+    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
+    return arguments.exit_code("create_text", create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-text`."""
-    command_line.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main, __doc__)
 
 
 if __name__ == "__main__":

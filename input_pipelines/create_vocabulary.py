@@ -10,10 +10,11 @@ import functools
 
 from absl import flags
 
+from bert_estimator.command_line.flags import named
 from bert_estimator.system import lock
 from bert_estimator.system.progress import Progress
 from bert_estimator.tokenization import train_sentencepiece, train_vocabulary, write_vocab
-from input_pipelines import command_line, remote_output
+from input_pipelines import arguments, remote_output
 from input_pipelines.text import document_filter, text_flags
 from input_pipelines.text.documents import find_files, read_documents, total_bytes
 
@@ -58,16 +59,16 @@ def create(values: flags.FlagValues) -> str:
 def _create(values, path, there):
     """Trains it in a file of this machine; returns what `remote_output.create` asks for."""
     del there
-    command_line.check_names_a_file("vocab_file", path)
+    arguments.check_names_a_file("vocab_file", path)
     if not 0 < values.vocab_size <= _LARGEST:
         rule = f"must be from 1 to {_LARGEST}"
         raise ValueError(f"--vocab_size={values.vocab_size}: {rule}")
     options = text_flags.options(values)
     chosen = options.new_filter()
-    with command_line.naming("input_file"):
+    with named("input_file"):
         files = find_files(values.input_file.split(","))
         progress = Progress("Reading text", total_bytes(files), "B")
-    command_line.check_output("vocab_file", path, files)
+    arguments.check_output("vocab_file", path, files)
     documents = read_documents(files, progress, options, chosen)
     sentences = (sentence for document in documents for sentence in document)
     is_model = path.endswith(".model")
@@ -96,13 +97,13 @@ def _create(values, path, there):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `command_line.exit_code`)."""
-    return command_line.exit_code("create_vocabulary", create, argv)
+    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
+    return arguments.exit_code("create_vocabulary", create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-vocabulary`."""
-    command_line.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main, __doc__)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from typing import Any
 from absl import flags
 
 from bert_estimator import __version__
+from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, json_files, lock
-from input_pipelines import command_line
 from input_pipelines.text import companions, documents, remote_files
 
 _PREFIX = "bert_estimator_output"
@@ -66,7 +66,7 @@ def create(
     if not remote.is_remote(output):
         return make(output, None)[0]
     with contextlib.ExitStack() as stack:
-        with command_line.naming(flag):
+        with named(flag):
             directory, names = _split(output)
             remote.check(directory)
             there = remote.names(directory)
@@ -160,7 +160,7 @@ def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
         if name not in _WITHOUT_EFFECT
         and not values.find_module_defining_flag(name, "").startswith("absl.")
     }
-    with command_line.naming("input_file"):
+    with named("input_file"):
         texts = documents.find_files(values.input_file.split(","))
         versions = [
             [path, remote_files.version(path)]

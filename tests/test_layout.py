@@ -203,6 +203,7 @@ ROOMS = {
 NARROW = {
     "bert_estimator.tpu.program": [
         "bert_estimator.tpu.program",
+        "bert_estimator.command_line.console",
         "bert_estimator.cluster",
         "bert_estimator.system",
     ],
@@ -210,6 +211,7 @@ NARROW = {
     "bert_estimator.serving.predictor": [
         "bert_estimator.serving",
         "bert_estimator.tokenization",
+        "bert_estimator.command_line.console",
         "bert_estimator.storage",
         "bert_estimator.system",
         "input_pipelines",

@@ -1,5 +1,6 @@
-"""What the scripts print: TensorFlow's logger with short lines, and what ended a script."""
+"""What all commands share: help, version and exit codes, and what they print."""
 
+import argparse
 import contextlib
 import logging
 import os
@@ -12,10 +13,15 @@ from typing import NoReturn
 
 from bert_estimator import __version__
 from bert_estimator.cluster import hosts
-from bert_estimator.command_line import flags, help_page
 from bert_estimator.storage import remote
-from bert_estimator.system import disk_errors, ticker
-from bert_estimator.system.errors import ArgumentError
+from bert_estimator.system import (
+    disk_errors,
+    paths,
+    standard_streams,
+    tensorflow_import,
+    ticker,
+)
+from bert_estimator.system.errors import ArgumentError, FlagError
 
 # Lines of TensorFlow that tell a user of a script nothing.
 _CHATTER = re.compile(
@@ -37,38 +43,50 @@ _SELF_EXPLAINING = (
     "NoWholeCheckpointError",
     "MissingHostsError",
     "StorageError",
+    "WorkerError",
 )
 
 # `tpu.lock` raises this before anything is done; its text names the process that writes here.
 _LOCKED_OUT = "InUseError"
 
 
-def main(
-    script: str,
-    argv: list[str],
-    description: str,
-    config_class: type,
-    job: Callable[[list[str]], None],
-) -> int:
-    """Runs a script, or prints its help or its version.
+def run(main: Callable[[list[str]], int], prepare: Callable[[], None] = lambda: None) -> NoReturn:
+    """Runs a command with the arguments of this process, which ends with its exit code.
 
     Args:
-      script: the script's name, for messages.
-      argv: the command line.
-      description: the text before the flags in the help.
-      config_class: the dataclass whose fields are the flags; `flags.field` makes them.
-      job: function of the command line that does what it asks for.
-
-    Returns:
-      The exit code that `exit_code` returns.
+      main: function of the arguments, the command's name included, that returns the exit code.
+      prepare: what else is done to the process before.
     """
+    tensorflow_import.prepare()
+    prepare()
+    leave(main(sys.argv))
+
+
+def has_answered(argv: list[str], help_text: Callable[[], str]) -> bool:
+    """Prints the version or the help, if the arguments ask for one; returns whether they do."""
     if "--version" in argv[1:]:
         print(f"bert-estimator {__version__}")
-        return 0
-    if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
-        print(help_page.of_config(config_class, description))
-        return 0
-    return exit_code(script, lambda: job(argv))
+    elif any(argument in ("--help", "-help", "-h", "--helpfull") for argument in argv[1:]):
+        print(help_text())
+    else:
+        return False
+    return True
+
+
+def parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Returns a parser of arguments, for a command that has others than flags; it has --version.
+
+    Args:
+      module: the name after `python -m`.
+      description: the text before the arguments in the help.
+    """
+    arguments = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    arguments.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
+    return arguments
 
 
 def load_tensorflow() -> None:
@@ -90,56 +108,86 @@ def set_up(logger: logging.Logger) -> None:
 
 
 def exit_code(
-    script: str,
-    body: Callable[[], None],
-    when_stopped: str = "The same command goes on from the last checkpoint.",
-    doing: str = "Starting",
+    name: str,
+    argv: list[str],
+    body: Callable[[], int | None],
+    *,
+    expected: tuple[type[Exception], ...] = (),
+    resumes: bool = False,
+    when_stopped: str = "",
+    doing: str | None = "Starting",
+    prints_results: bool = False,
 ) -> int:
-    """Runs a script's body; prints on stderr what ended it, if it did not end by itself.
+    """Runs the body of a command; prints on stderr what ended it, if it did not end by itself.
 
     Args:
-      script: the script's name, for the message.
-      body: function without arguments.
-      when_stopped: a sentence that says how to go on after Ctrl-C.
-      doing: what the body does before its first line, which is said if that takes long.
+      name: the command's name, for messages.
+      argv: the command line, which is checked first.
+      body: function without arguments that may return an exit code.
+      expected: further errors that say that the command line, or what it names, cannot work.
+      resumes: whether the same command goes on from what a stopped one saved.
+      when_stopped: a sentence that is printed after Ctrl-C.
+      doing: what the body does before its first line, which is said if that takes long; or None.
+      prints_results: whether the results are what is printed.
 
     Returns:
-      0 if the body ran to its end; 2 for a `FlagError` or an `ArgumentError`, or if another process
-      writes in the same directory; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other failure,
-      after its message if the message explains the failure, else after its traceback.
+      0, or what the body returns, if it ran to its end; 2 for a `FlagError`, an `ArgumentError` or
+      an expected error, if another process writes in the same directory, or if results are to be
+      printed and standard output is closed; 130 after Ctrl-C, 143 after SIGTERM; 1 for any other
+      failure, after its message if the message explains the failure, else after its traceback.
     """
+    output = standard_streams.needed_output() if prints_results else contextlib.nullcontext()
+    silence = ticker.never_silent(doing) if doing else contextlib.nullcontext()
     try:
-        with hosts.explaining_errors(), _quiet_event_files(), ticker.never_silent(doing):
-            body()
-    except flags.FlagError as error:
-        _print(f"{script}: {error}")
-        return 2
-    except ArgumentError as error:
-        _print(f"{script}: --{error}")
-        return 2
+        with hosts.explaining_errors(), _quiet_event_files(), silence, output:
+            _check_arguments(argv)
+            return body() or 0
     except KeyboardInterrupt:
-        print(f"{script}: stopped. {when_stopped}", file=sys.stderr)
+        go_on = "The same command goes on from the last checkpoint." if resumes else when_stopped
+        print(f"{name}: stopped. {go_on}".strip(), file=sys.stderr)
         return 130
+    except standard_streams.OutputLostError as loss:
+        if str(loss):
+            print(f"{name}: {loss}.", file=sys.stderr)
+        return loss.code
+    except SystemExit as end:
+        return end.code
     except Exception as error:
-        if type(error).__name__ == _LOCKED_OUT:
-            _print(f"{script}: {error}")
-            return 2
-        message = _explanation(error) or disk_errors.explanation(
-            error, "then run the same command again: it resumes from what was saved."
-        )
+        code, message = _told(error, expected, resumes)
         if message is None:
             traceback.print_exc()
         else:
-            _print(f"{script}: error: {message}")
-        return 1
-    except SystemExit as end:
-        return end.code
-    return 0
+            print(f"{name}: {'error: ' if code == 1 else ''}{message}", file=sys.stderr)
+        return code
 
 
-def _print(text):
-    """Prints on stderr; paths of local copies become the names that the user knows."""
-    print(remote.shown(text), file=sys.stderr)
+def _check_arguments(argv):
+    try:
+        paths.check_arguments(argv[1:])
+    except ValueError as error:
+        raise FlagError(str(error)) from None
+
+
+def _told(error, expected, resumes):
+    """Returns (the exit code, the message without the command's name); None is a traceback."""
+    # Paths of local copies become the names that the user knows.
+    message = remote.shown(str(error))
+    if isinstance(error, ArgumentError):  # flags have the names of arguments
+        return 2, f"--{message}"
+    if isinstance(error, FlagError) or type(error).__name__ == _LOCKED_OUT:
+        return 2, message
+    if isinstance(error, expected) and not _is_of_disk(error):
+        return 2, message
+    if (explained := _explanation(error)) is not None:
+        return 1, remote.shown(explained)
+    go_on = ": it resumes from what was saved." if resumes else "."
+    of_disk = disk_errors.explanation(error, f"then run the same command again{go_on}")
+    # It names the disk's own path, also if a URL is shown for it.
+    return 1, of_disk or (message if isinstance(error, expected) else None)
+
+
+def _is_of_disk(error):
+    return isinstance(error, OSError) and not disk_errors.is_of_path(error)
 
 
 def leave(code: int) -> NoReturn:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from absl import flags
 
 from bert_estimator.system import disk_errors, errors, paths, remote_paths
+from bert_estimator.system.errors import FlagError
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINERS = {
@@ -43,10 +44,6 @@ HEADINGS = COMMON, TASKS, DATA, TRAINING, CHECKPOINTS, CORES, LOG = (
 
 Check = Callable[[str, Any], None]  # of a flag's name and value; raises FlagError
 Config = TypeVar("Config")  # a configuration, or a group of one
-
-
-class FlagError(ValueError):
-    """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
 
 def field(
@@ -270,7 +267,8 @@ def named(name: str) -> Iterator[None]:
     except OSError as error:
         if not disk_errors.is_of_path(error):
             raise
-        raise FlagError(f"--{name}: {error.filename}: {error.strerror}") from None
+        said = f"{error.filename}: {error.strerror}" if error.strerror else error
+        raise FlagError(f"--{name}: {said}") from None
 
 
 def find_hosts() -> Any:

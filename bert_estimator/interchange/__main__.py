@@ -14,12 +14,9 @@ the logits on a fixed batch.
 
 import argparse
 import os
-import sys
 
-from bert_estimator import __version__
 from bert_estimator.command_line import console
 from bert_estimator.command_line.flags import FlagError
-from bert_estimator.system import paths, tensorflow_import
 
 
 def run(args: argparse.Namespace) -> None:
@@ -28,10 +25,6 @@ def run(args: argparse.Namespace) -> None:
     Raises:
       FlagError: the source or the target cannot work.
     """
-    try:
-        paths.check_arguments([args.source, args.target])
-    except ValueError as error:
-        raise FlagError(str(error)) from None
     # Loaded only now, since it takes seconds: a wrong command line has been reported by here.
     import tensorflow.compat.v1 as tf
 
@@ -66,12 +59,7 @@ def run(args: argparse.Namespace) -> None:
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit code: 0, 2 for a source or target that cannot work, 1 for
     any other failure."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bert_estimator.interchange",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
+    parser = console.parser("bert_estimator.interchange", __doc__)
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument(
@@ -89,13 +77,19 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--vocab_file", help="use this vocabulary, not the one beside SOURCE")
     args = parser.parse_args(argv[1:])
-    return console.exit_code("interchange", lambda: run(args), "No target was made.", "Converting")
+    return console.exit_code(
+        "interchange",
+        argv,
+        lambda: run(args),
+        expected=(ValueError, OSError),
+        when_stopped="No target was made.",
+        doing="Converting",
+    )
 
 
 def command() -> None:
     """Runs the console command `bert-convert`."""
-    tensorflow_import.prepare()
-    console.leave(main(sys.argv))
+    console.run(main)
 
 
 if __name__ == "__main__":

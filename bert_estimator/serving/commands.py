@@ -11,9 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bert_estimator import __version__
-from bert_estimator.storage import remote
-from bert_estimator.system import paths, standard_streams, ticker
+from bert_estimator.command_line import console
+from bert_estimator.system import ticker
 from input_pipelines.tasks.examples import Example
 
 BATCH_SIZE = 32
@@ -214,12 +213,7 @@ def parser(module: str, description: str, model_help: str) -> argparse.ArgumentP
       description: the text before the arguments in the help.
       model_help: the help of MODEL.
     """
-    made = argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--version", action="version", version=f"bert-estimator {__version__}")
+    made = console.parser(module, description)
     made.add_argument("model", metavar="MODEL", help=model_help)
     made.add_argument(
         "file",
@@ -261,29 +255,19 @@ def exit_code(name: str, argv: list[str], answer: Callable[[], int]) -> int:
         cannot be answered.
 
     Returns:
-      0; 2 for a model or a file that cannot work, or if standard output is closed; 1 if some lines
-      cannot be answered, or if the answers cannot be written: the disk is full, or their reader
-      has ended; or 130 after Ctrl-C.
+      The code of `console.exit_code`; 1 if some lines cannot be answered.
     """
     # TensorFlow warns that sessions should not load SavedModels, which users cannot change.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    try:
-        paths.check_arguments(argv[1:])
-        with standard_streams.needed_output():
-            errors = answer()
-        if errors:
+
+    def body():
+        if errors := answer():
             lines = "1 line was" if errors == 1 else f"{errors} lines were"
             print(f"{lines} answered with an error.", file=sys.stderr)
-    except standard_streams.OutputLostError as loss:
-        if str(loss):
-            print(f"{name}: {loss}.", file=sys.stderr)
-        return loss.code
-    except KeyboardInterrupt:
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"{name}: {remote.shown(error)}", file=sys.stderr)
-        return 2
-    return 1 if errors else 0
+        return int(errors > 0)
+
+    expected = ValueError, OSError
+    return console.exit_code(name, argv, body, expected=expected, doing=None, prints_results=True)
 
 
 def report_cuts(num_cut: int, max_seq_length: int, what: str = "texts") -> None:

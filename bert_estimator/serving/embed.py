@@ -29,10 +29,11 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
+from bert_estimator.command_line import console
 from bert_estimator.command_line.choices import POOLINGS
 from bert_estimator.serving import commands
 from bert_estimator.serving.commands import BATCHES_TOGETHER
-from bert_estimator.system import disk_errors, memory, standard_streams, tensorflow_import
+from bert_estimator.system import disk_errors, memory, standard_streams
 
 _HEADER_BYTES = 128  # what NumPy writes for two dimensions
 
@@ -272,9 +273,7 @@ def _report(error):
 
 def command() -> None:
     """Runs the console command `bert-embed`."""
-    tensorflow_import.prepare()
-    memory.keep_freed_memory()
-    sys.exit(main(sys.argv))
+    console.run(main, memory.keep_freed_memory)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
+from bert_estimator.command_line import console
 from bert_estimator.serving import commands, exported_model
 from bert_estimator.serving.commands import (
     BATCH_SIZE,
@@ -35,7 +36,7 @@ from bert_estimator.serving.commands import (
     check_characters,
     example_of,
 )
-from bert_estimator.system import memory, tensorflow_import
+from bert_estimator.system import memory
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.features import Features
@@ -255,9 +256,7 @@ def main(argv: list[str]) -> int:
 
 def command() -> None:
     """Runs the console command `bert-predict`."""
-    tensorflow_import.prepare()
-    memory.keep_freed_memory()
-    sys.exit(main(sys.argv))
+    console.run(main, memory.keep_freed_memory)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The error of a library function's argument, which scripts report as the error of a flag."""
+"""Errors of flags, and of library functions' arguments, which commands report as flags' errors."""
 
 import math
 
 GREATEST = 2**31 - 1  # of a whole number: steps are counted in 32 bits on cores
+
+
+class FlagError(ValueError):
+    """A flag's value cannot work; the text names the flag, what is allowed, and what to do."""
 
 
 class ArgumentError(ValueError):

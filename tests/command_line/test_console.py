@@ -69,7 +69,7 @@ def ended_by(error):
         if error is not None:
             raise error
 
-    return console.exit_code("script.py", body)
+    return console.exit_code("script.py", ["script.py"], body, resumes=True)
 
 
 class RecordError(ValueError):
@@ -130,7 +130,7 @@ def test_what_cannot_go_on_says_so_when_it_is_stopped(capsys):
     def body():
         raise KeyboardInterrupt
 
-    assert console.exit_code("script.py", body, "Nothing was made.") == 130
+    assert console.exit_code("script.py", ["x"], body, when_stopped="Nothing was made.") == 130
     assert capsys.readouterr() == ("", "script.py: stopped. Nothing was made.\n")
 
 

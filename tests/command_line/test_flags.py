@@ -125,6 +125,8 @@ def test_an_error_is_named_by_its_flag():
     for error, message in (
         (ValueError("cut short"), "--input_file: cut short"),
         (flags.FlagError("--vocab_file: is not there"), "--vocab_file: is not there"),
+        (FileNotFoundError(2, "No such file", "v.txt"), "--input_file: v.txt: No such file"),
+        (IsADirectoryError("a folder"), "--input_file: a folder"),
     ):
         with pytest.raises(flags.FlagError) as caught, flags.named("input_file"):
             raise error

@@ -84,7 +84,7 @@ def test_what_happens_later_is_1(tmp_path, documents, monkeypatch, capsys):
         (tmp_path / "a").write_text("\n\n".join("\n".join(document) for document in documents))
         argv = [f"--input_file={tmp_path}/a", f"--vocab_file={tmp_path}/v", "--vocab_size=80"]
         assert create_vocabulary.main(["program", *argv]) == 1
-    message = f"create_vocabulary: {tmp_path}/v: No space left on device. Free space there"
+    message = f"create_vocabulary: error: {tmp_path}/v: No space left on device. Free space there"
     assert capsys.readouterr().err.startswith(message)
 
 

@@ -386,7 +386,9 @@ def test_the_step_leaves_for_where_tensorflow_is_not(data, trained, tmp_path, ca
     assert f"--export_program={program}: needs --use_tpu" in capsys.readouterr().err
     from bert_estimator.tpu.program import run_program
 
-    assert run_program.main([str(program), "--steps=2", "--tpu_name=rehearse:1"]) == 0
+    assert (
+        run_program.main(["run_program", str(program), "--steps=2", "--tpu_name=rehearse:1"]) == 0
+    )
     first = float(re.search(r"loss: (\S+) at the first step", capsys.readouterr().out).group(1))
     assert first == pytest.approx(metrics_of(trained("session"))[0]["loss"], rel=1e-5)
 

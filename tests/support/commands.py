@@ -32,8 +32,8 @@ def _with_absl(name):
     return main
 
 
-def _main_of(module, skip=0):
-    return lambda argv: importlib.import_module(module).main(argv[skip:])
+def _main_of(module):
+    return lambda argv: importlib.import_module(module).main(argv)
 
 
 MAINS = {
@@ -47,7 +47,7 @@ MAINS = {
     "predict": _main_of("bert_estimator.serving.predictor"),
     "embed": _main_of("bert_estimator.serving.embed"),
     "legacy": _main_of("bert_estimator.legacy.__main__"),
-    "run_program": _main_of("bert_estimator.tpu.program.run_program", skip=1),
+    "run_program": _main_of("bert_estimator.tpu.program.run_program"),
 }
 
 

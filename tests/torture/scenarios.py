@@ -203,7 +203,9 @@ def _creation(data, output_dir):
         "max_predictions_per_seq": 4,
     }
     argv = ["create_pretraining_data", *(f"--{name}={value}" for name, value in flags.items())]
-    return console.exit_code(argv[0], lambda: leave_unless_0(create_pretraining_data.main(argv)))
+    return console.exit_code(
+        argv[0], argv, lambda: leave_unless_0(create_pretraining_data.main(argv))
+    )
 
 
 def leave_unless_0(code):

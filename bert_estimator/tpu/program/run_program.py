@@ -8,13 +8,12 @@ are on the devices before the first step, and the host only waits for the last s
 write any files.
 """
 
-import argparse
-import sys
 import time
 
 import numpy as np
 
-from bert_estimator.system import paths, standard_streams
+from bert_estimator.command_line import console
+from bert_estimator.system.errors import FlagError
 from bert_estimator.tpu.program import devices, exported_program, stablehlo, topology
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 
@@ -104,7 +103,7 @@ def find_cores(tpu_name: str | None, number: int) -> list:
 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="run_program", description=__doc__.splitlines()[0])
+    parser = console.parser("bert_estimator.tpu.run_program", __doc__)
     parser.add_argument("directory", help="read the program from this --export_program directory")
     parser.add_argument(
         "--batches", help="read batches from this npz file instead of the exported batches"
@@ -115,28 +114,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tpu_name", help=f"run on {devices.ALLOWED} (default: the fastest kind of device)"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(argv[1:])
     if not 2 <= arguments.steps <= _MOST_STEPS:
         parser.error(
             f"--steps={arguments.steps}: must be from 2 to {_MOST_STEPS}; the first is not timed"
         )
-    try:
-        with standard_streams.needed_output():
-            return _run(arguments, argv)
-    except standard_streams.OutputLostError as loss:
-        if str(loss):
-            print(f"run_program: {loss}.", file=sys.stderr)
-        return loss.code
+    return console.exit_code(
+        "run_program", argv, lambda: _run(arguments), doing=None, prints_results=True
+    )
 
 
-def _run(arguments, argv):
+def _run(arguments):
     try:
-        paths.check_arguments(argv)
         program = exported_program.load(arguments.directory, arguments.batches)
         cores = find_cores(arguments.tpu_name, program.num_cores)
     except (OSError, ValueError, RuntimeError) as error:
-        print(f"run_program: {error}", file=sys.stderr)
-        return 2
+        raise FlagError(str(error)) from None
     flops = stablehlo.matmul_flops(program.lowered.text)
     print(
         f"{len(cores)} x {cores[0].device_kind}; {program.batch_size} examples and "
@@ -150,8 +143,12 @@ def _run(arguments, argv):
         f"{program.batch_size / secs:.4g} sequences/s, share of peak: {share}"
     )
     print(f"loss: {losses[0]:.5f} at the first step, {losses[-1]:.5f} at step {len(losses)}")
-    return 0
+
+
+def command() -> None:
+    """Runs the console command `tpu-run-program`."""
+    console.run(main)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    command()

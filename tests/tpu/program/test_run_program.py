@@ -241,7 +241,7 @@ def test_batches_of_another_program(exported, tmp_path, arrays, message):
 def test_a_damaged_file_is_named(exported, tmp_path, capsys, damage, name):
     directory = shutil.copytree(exported[0], tmp_path / "program")
     damage(directory / name)
-    assert run_program.main([str(directory)]) == 2
+    assert run_program.main(["run_program", str(directory)]) == 2
     error = capsys.readouterr().err
     message = f"{directory}/{name} is not an npz file, or is truncated or damaged ("
     assert f"run_program: {message}" in error
@@ -254,7 +254,7 @@ def test_a_damaged_step_is_named(exported, tmp_path, capsys, content):
     path = directory / "step.stablehlo"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    assert run_program.main([str(directory)]) == 2
+    assert run_program.main(["run_program", str(directory)]) == 2
     error = capsys.readouterr().err
     assert f"run_program: {path} is not a program, or is truncated or damaged (" in error
 
@@ -275,7 +275,7 @@ def test_a_program_json_of_another_program_is_named(exported, tmp_path, capsys):
         ({"state": [{**v, "split_axis": 2} for v in values["state"]]}, "the split_axis 2"),
     ):
         (directory / "program.json").write_text(json.dumps({**values, **changes}))
-        assert run_program.main([str(directory)]) == 2
+        assert run_program.main(["run_program", str(directory)]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -288,7 +288,7 @@ def test_a_file_of_one_array_is_no_npz_file(exported, tmp_path):
 def test_a_state_without_one_of_its_variables_is_named(exported, tmp_path, capsys):
     directory = shutil.copytree(exported[0], tmp_path / "program")
     np.savez(directory / "state.npz", w=np.zeros([WIDTH, 1]))
-    assert run_program.main([str(directory)]) == 2
+    assert run_program.main(["run_program", str(directory)]) == 2
     assert re.search(r"state\.npz lacks \[.*'slot'.*\]", capsys.readouterr().err)
 
 
@@ -311,12 +311,12 @@ def test_a_save_that_is_cut_short_leaves_no_program(exported, tmp_path, monkeypa
 
 
 def test_a_command_that_cannot_work(exported, tmp_path, capsys):
-    assert run_program.main([str(tmp_path)]) == 2
+    assert run_program.main(["run_program", str(tmp_path)]) == 2
     assert f"{tmp_path} does not hold a complete exported program" in capsys.readouterr().err
-    assert run_program.main([str(exported[0]), "--tpu_name=nowhere"]) == 2
+    assert run_program.main(["run_program", str(exported[0]), "--tpu_name=nowhere"]) == 2
     assert "'nowhere' does not name a TPU" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        run_program.main([str(exported[0]), "--steps=1"])
+        run_program.main(["run_program", str(exported[0]), "--steps=1"])
     assert "must be from 2 to 1000000" in capsys.readouterr().err
 
 

@@ -1,28 +1,15 @@
-"""From a command's arguments to its exit code, for the commands that make data."""
+"""Arguments of the commands that make data: absl's flags, their help, and checks of files."""
 
-import contextlib
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from absl import flags
 
-from bert_estimator import __version__
-from bert_estimator.command_line import help_page
+from bert_estimator.command_line import console, help_page
 from bert_estimator.storage import remote
-from bert_estimator.system import (
-    atomic_file,
-    disk_errors,
-    errors,
-    lock,
-    paths,
-    standard_streams,
-    tensorflow_import,
-    ticker,
-)
-from input_pipelines.creation import worker_pool
+from bert_estimator.system import atomic_file, errors
 
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
@@ -37,14 +24,15 @@ def run(
       main: function of the program's name and its arguments that returns the exit code.
       description: the text before the flags in the help.
     """
-    standard_streams.prepare()
     before = set(flags.FLAGS)
     define_flags()
-    if any(argument in ("--help", "-help", "-h", "--helpfull") for argument in sys.argv[1:]):
-        print(help_text(description, [name for name in flags.FLAGS if name not in before]))
-        sys.exit(0)
-    tensorflow_import.prepare()
-    sys.exit(main(sys.argv))
+    names = [name for name in flags.FLAGS if name not in before]
+
+    def answer_or_run(argv):
+        is_answered = console.has_answered(argv, lambda: help_text(description, names))
+        return 0 if is_answered else main(argv)
+
+    console.run(answer_or_run)
 
 
 def help_text(description: str, names: Iterable[str]) -> str:
@@ -83,44 +71,19 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
 
     Args:
       name: name of the command, for error messages.
-      create: function of the flags that does the work and returns a summary in words.
+      create: function of the flags that does the work and returns a summary in words. A ValueError
+        or an OSError says that flags or files cannot work.
       argv: the program's name, then its arguments.
 
     Returns:
-      0 if the command succeeded; 2 if flags or files cannot work, which a ValueError or an error of
-      a path says, or if another process writes the same files; 130 after Ctrl-C; 1 for any other
-      error of the operating system, and if a worker failed.
+      The exit code, see `console.exit_code`.
     """
-    if "--version" in argv[1:]:
-        print(f"bert-estimator {__version__}")
-        return 0
-    try:
-        paths.check_arguments(argv[1:])
+
+    def body():
         _parse(argv)
-        with ticker.never_silent("Starting"):
-            summary = create(flags.FLAGS)
-        print(remote.shown(summary))
-    except (flags.Error, ValueError, OSError, lock.InUseError) as error:
-        failed = isinstance(error, OSError) and not disk_errors.is_of_path(error)
-        message = remote.shown(error)
-        if failed and (of_disk := _of_disk(error)):
-            message = of_disk  # It names the disk's own path, also if a URL is shown for it.
-        if isinstance(error, errors.ArgumentError):  # flags have the names of arguments
-            message = f"--{message}"
-        print(f"{name}: {message}", file=sys.stderr)
-        return 1 if failed else 2
-    except KeyboardInterrupt:
-        print(f"{name}: stopped.", file=sys.stderr)
-        return 130
-    except worker_pool.WorkerError as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        if (message := _of_disk(error)) is None:
-            raise
-        print(f"{name}: {message}", file=sys.stderr)
-        return 1
-    return 0
+        print(remote.shown(create(flags.FLAGS)))
+
+    return console.exit_code(name, argv, body, expected=(ValueError, OSError, flags.Error))
 
 
 def _parse(argv):
@@ -150,26 +113,6 @@ def _check_numbers(values):
             errors.check_number(name, values[name].value)
         except errors.ArgumentError as error:
             raise ValueError(f"--{error}") from None
-
-
-def _of_disk(error):
-    return disk_errors.explanation(error, "then run the same command again.")
-
-
-@contextlib.contextmanager
-def naming(flag: str) -> Iterator[None]:
-    """Puts the name of a flag before the message of an error that its value leads to."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"--{flag}: {error}") from None
-    except OSError as error:
-        if not disk_errors.is_of_path(error):
-            raise
-        said = f"{error.filename}: {error.strerror}" if error.strerror else error
-        # An error that is made of a text does not have a number.
-        kind = type(error) if disk_errors.is_of_path(type(error)(said)) else ValueError
-        raise kind(f"--{flag}: {said}") from None
 
 
 def check_names_a_file(flag: str, path: str) -> None:

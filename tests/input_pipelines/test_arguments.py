@@ -7,7 +7,7 @@ import sys
 import pytest
 from absl import flags
 
-from input_pipelines import command_line
+from input_pipelines import arguments
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMANDS = ("create_text", "create_vocabulary", "create_pretraining_data")
@@ -45,7 +45,7 @@ def test_the_help_of_a_flag(monkeypatch):
     flags.DEFINE_enum("kind", "a", ["a", "b"], "Choose.", flag_values=values)
     flags.DEFINE_bool("fast", True, "Make it fast.", flag_values=values)
     flags.DEFINE_float("share", 0.5, "Take a part.", flag_values=values)
-    text = command_line.help_text("Does something.", ["path", "count", "kind", "fast", "share"])
+    text = arguments.help_text("Does something.", ["path", "count", "kind", "fast", "share"])
     lines = text.splitlines()
     assert lines[:4] == ["Does something.", "", "Flags that are needed:", lines[3]]
     assert [" ".join(line.split()) for line in lines[3:-3] if line.startswith("  ")] == [
@@ -55,17 +55,3 @@ def test_the_help_of_a_flag(monkeypatch):
         "--[no]fast Make it fast. (default: true)",
         "--share=X Take a part. (default: 0.5)",
     ]
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (ValueError("is wrong"), "--vocab_file: is wrong"),
-        (FileNotFoundError(2, "No such file", "v.txt"), "--vocab_file: v.txt: No such file"),
-        (IsADirectoryError("a folder"), "--vocab_file: a folder"),
-    ],
-)
-def test_errors_name_the_flag(error, message):
-    with pytest.raises(type(error)) as raised, command_line.naming("vocab_file"):
-        raise error
-    assert str(raised.value) == message
