@@ -14,25 +14,15 @@ from bert_estimator.system import atomic_file, errors
 _VALUES = {"bool": "", "int": "N", "float": "X", "string": "TEXT"}
 
 
-def run(
-    define_flags: Callable[[], None], main: Callable[[list[str]], int], description: str
-) -> NoReturn:
+def run(define_flags: Callable[[], None], main: Callable[[list[str]], int]) -> NoReturn:
     """Runs a command with the arguments of this process, which ends with its exit code.
 
     Args:
       define_flags: defines the flags of the command.
       main: function of the program's name and its arguments that returns the exit code.
-      description: the text before the flags in the help.
     """
-    before = set(flags.FLAGS)
     define_flags()
-    names = [name for name in flags.FLAGS if name not in before]
-
-    def answer_or_run(argv):
-        is_answered = console.has_answered(argv, lambda: help_text(description, names))
-        return 0 if is_answered else main(argv)
-
-    console.run(answer_or_run)
+    console.run(main)
 
 
 def help_text(description: str, names: Iterable[str]) -> str:
@@ -48,6 +38,12 @@ def help_text(description: str, names: Iterable[str]) -> str:
         for heading, required in (("Flags that are needed", True), ("Flags", False))
     }
     return help_page.text(description.replace("```\n", "").strip(), groups)
+
+
+def own_flags(values: flags.FlagValues) -> list[str]:
+    """Returns the names of the flags that are not absl's own."""
+    defined_in = values.find_module_defining_flag
+    return [name for name in values if not defined_in(name, "").startswith("absl.")]
 
 
 def _is_required(flag):
@@ -66,11 +62,14 @@ def _entry(flag):
     return f"--{flag.name}={value}", explained
 
 
-def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[str]) -> int:
-    """Runs a command; prints its summary, or on stderr the error that ended it.
+def exit_code(
+    name: str, description: str, create: Callable[[flags.FlagValues], str], argv: list[str]
+) -> int:
+    """Runs a command; prints its help, its summary, or on stderr the error that ended it.
 
     Args:
       name: name of the command, for error messages.
+      description: the text before the flags in the help.
       create: function of the flags that does the work and returns a summary in words. A ValueError
         or an OSError says that flags or files cannot work.
       argv: the program's name, then its arguments.
@@ -83,6 +82,8 @@ def exit_code(name: str, create: Callable[[flags.FlagValues], str], argv: list[s
         _parse(argv)
         print(remote.shown(create(flags.FLAGS)))
 
+    if console.has_answered(argv, lambda: help_text(description, own_flags(flags.FLAGS))):
+        return 0
     return console.exit_code(name, argv, body, expected=(ValueError, OSError, flags.Error))
 
 

@@ -313,13 +313,13 @@ def _in_words(manifest):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
-    return arguments.exit_code("create_pretraining_data", create, argv)
+    """Runs the command; returns its exit code (see `console.exit_code`)."""
+    return arguments.exit_code("create_pretraining_data", __doc__, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-pretraining-data`."""
-    arguments.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main)
 
 
 if __name__ == "__main__":

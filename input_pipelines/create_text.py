@@ -115,13 +115,13 @@ def _write(pieces, file, kind):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
-    return arguments.exit_code("create_text", create, argv)
+    """Runs the command; returns its exit code (see `console.exit_code`)."""
+    return arguments.exit_code("create_text", __doc__, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-text`."""
-    arguments.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main)
 
 
 if __name__ == "__main__":

@@ -97,13 +97,13 @@ def _create(values, path, there):
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit code (see `arguments.exit_code`)."""
-    return arguments.exit_code("create_vocabulary", create, argv)
+    """Runs the command; returns its exit code (see `console.exit_code`)."""
+    return arguments.exit_code("create_vocabulary", __doc__, create, argv)
 
 
 def command() -> None:
     """Runs the console command `bert-vocabulary`."""
-    arguments.run(define_flags, main, __doc__)
+    arguments.run(define_flags, main)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from bert_estimator import __version__
 from bert_estimator.command_line.flags import named
 from bert_estimator.storage import remote
 from bert_estimator.system import atomic_file, json_files, lock
+from input_pipelines import arguments
 from input_pipelines.text import companions, documents, remote_files
 
 _PREFIX = "bert_estimator_output"
@@ -156,9 +157,8 @@ def _identity(values: flags.FlagValues, vocab_file: str | None) -> str:
     """Returns a hash of all that the files of a command depend on."""
     given = {
         name: values[name].value
-        for name in values
+        for name in arguments.own_flags(values)
         if name not in _WITHOUT_EFFECT
-        and not values.find_module_defining_flag(name, "").startswith("absl.")
     }
     with named("input_file"):
         texts = documents.find_files(values.input_file.split(","))
