@@ -1,7 +1,7 @@
 """Makes flags of the fields of a configuration, parses them, and checks their values.
 
 A configuration is a frozen dataclass of fields that are flags (`field`) and of groups of them
-(`group`), which are such dataclasses, too. Flags are flat: their names do not say the group.
+(`member`), which are such dataclasses, too. Flags are flat: their names do not say the group.
 
 This module does not import TensorFlow, which takes seconds, so wrong flags are reported at once.
 """
@@ -13,6 +13,7 @@ import glob
 import itertools
 import os
 import re
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -49,20 +50,22 @@ Config = TypeVar("Config")  # a configuration, or a group of one
 def field(
     default: Any,
     text: str,
-    heading: str | None = None,
     *checks: Check,
+    heading: str | None = None,
     below: str | None = None,
-    is_setting: bool = True,
-    may_differ: bool = False,
-    eval_may_differ: bool = False,
+    is_setting: bool | None = None,
+    may_differ: bool | None = None,
+    eval_may_differ: bool | None = None,
 ) -> Any:
     """Returns a dataclass field that is a flag of the same name and type.
+
+    For what is None, see `group`.
 
     Args:
       default: value of the flag if it is not given.
       text: the flag's help.
-      heading: one of HEADINGS, below which --help has the flag, in the order of the fields.
       checks: checks of the value, which `check_values` calls.
+      heading: one of HEADINGS, below which --help has the flag, in the order of the fields.
       below: in the place of `heading`, the flag right below which --help has this one.
       is_setting: whether the flag says how to run, so that config.json has it. A flag that asks for
         something else than a run, such as --compile_only, is not a setting.
@@ -83,7 +86,37 @@ def field(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def group(group_class: type) -> Any:
+def group(
+    heading: str | None = None,
+    is_setting: bool = True,
+    may_differ: bool = False,
+    eval_may_differ: bool = False,
+) -> Callable[[type[Config]], type[Config]]:
+    """Makes a frozen dataclass of a class of flags, which is a decorator.
+
+    Args:
+      heading, is_setting, may_differ, eval_may_differ: see `field`; for the flags of the class that
+        do not say otherwise.
+    """
+    defaults = {
+        "heading": heading,
+        "is_setting": is_setting,
+        "may_differ": may_differ,
+        "eval_may_differ": eval_may_differ,
+    }
+
+    def decorate(group_class):
+        group_class = dataclasses.dataclass(frozen=True, kw_only=True)(group_class)
+        for flag in dataclasses.fields(group_class):
+            if "help" in flag.metadata:
+                own = {name: value for name, value in flag.metadata.items() if value is not None}
+                flag.metadata = types.MappingProxyType({"below": None, **defaults, **own})
+        return group_class
+
+    return decorate
+
+
+def member(group_class: type) -> Any:
     """Returns a dataclass field that is a group of flags."""
     return dataclasses.field(default_factory=group_class, metadata={"group": group_class})
 

@@ -3,7 +3,6 @@
 This is what `--compile_only` does.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -24,33 +23,25 @@ _SHARE_OF_PEAK_OF_THE_PAPER = 0.283
 _MOST_TIMES_THE_CORES = 8
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TASKS, is_setting=False)
 class Plan:
     """What is to be compiled in the place of a run."""
 
     compile_only: bool = flags.field(
-        False,
-        "Compile the training step for --tpu_topology, report what it needs, and end.",
-        flags.TASKS,
-        is_setting=False,
+        False, "Compile the training step for --tpu_topology, report what it needs, and end."
     )
     suggest: bool = flags.field(
-        False,
-        "Compile, with --compile_only, what may fit if the step does not.",
-        flags.TASKS,
-        is_setting=False,
+        False, "Compile, with --compile_only, what may fit if the step does not."
     )
     tpu_topology: str | None = flags.field(
         None,
         "Compile for this TPU, such as v3:32x32; it need not be there.",
         below="num_cores_per_replica",
-        is_setting=False,
     )
     price_per_chip_hour: float | None = flags.field(
         None,
         "Print, with --compile_only, what the training costs at this price of a chip's hour.",
         below="tpu_topology",
-        is_setting=False,
     )
 
     def check(self, output_dir: str, use_tpu: bool, tpu_name: str | None) -> None:

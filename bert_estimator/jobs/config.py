@@ -25,7 +25,7 @@ def _for_one_host(name, value):
     flags.check(not value or flags.find_hosts().number == 1, name, value, rule)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class Data:
     """What a run reads. Each script has a group of its own, which extends this one."""
 
@@ -34,49 +34,44 @@ class Data:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.COMMON, eval_may_differ=True)
 class Network:
     """Which network a run builds, what its weights are at first, and how it is computed."""
 
     bert_config_file: str | None = flags.field(
         None,
         "Build this network: a bert_config.json, or the config.json of transformers.",
-        flags.COMMON,
         flags.check_file,
-        eval_may_differ=True,
     )
     init_checkpoint: str | None = flags.field(
         None,
         "Start training from the weights of this checkpoint, Google's, Hugging Face's or TF Hub's: "
         "a path without .index, a directory, or a zip archive. Empty: start from scratch.",
-        flags.COMMON,
         flags.check_checkpoint,
+        eval_may_differ=False,
     )
     allow_partial_init: bool = flags.field(
         False,
         "Initialize the variables that --init_checkpoint lacks, and ignore its other variables; "
         "its vocabulary may be another.",
         below="random_seed",
-        eval_may_differ=True,
     )
     precision: str = flags.field(
         "float32",
         f"Compute the network in {' or '.join(PRECISIONS)}.",
-        None,
         flags.one_of(PRECISIONS),
         below="use_tpu",
+        eval_may_differ=False,
     )
     recompute: bool = flags.field(
         False,
         "Compute each layer again for its gradient: less memory, more work.",
         below="micro_batch_size",
-        eval_may_differ=True,
     )
     use_one_hot_embeddings: bool = flags.field(
         False,
         "Look embeddings up by a matrix product, as google-research/bert did on TPUs.",
         below="recompute",
-        eval_may_differ=True,
     )
 
     def options(self) -> dict[str, Any]:
@@ -85,7 +80,7 @@ class Network:
         return {n: v for n, v in flags.values_of(self).items() if n not in left_out}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TRAINING, eval_may_differ=True)
 class Training:
     """How weights are updated. Each script has a group of its own, which says how long, too.
 
@@ -96,38 +91,26 @@ class Training:
     OPTIMIZER_FLAGS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     train_batch_size: int = flags.field(
-        32,
-        "Train on global batches of this many examples.",
-        flags.COMMON,
-        *BATCH_CHECKS,
-        eval_may_differ=True,
+        32, "Train on global batches of this many examples.", *BATCH_CHECKS, heading=flags.COMMON
     )
     learning_rate: float = flags.field(
         5e-5,
         "Set the peak learning rate.",
-        flags.COMMON,
         flags.rule(lambda rate: 0 < rate <= _GREATEST_RATE, "must be a positive number of 32 bits"),
-        eval_may_differ=True,
+        heading=flags.COMMON,
     )
     optimizer: str = flags.field(
-        None,
-        f"Choose one of {', '.join(OPTIMIZERS)}.",
-        flags.TRAINING,
-        flags.one_of(OPTIMIZERS),
-        eval_may_differ=True,
+        None, f"Choose one of {', '.join(OPTIMIZERS)}.", flags.one_of(OPTIMIZERS)
     )
     random_seed: int = flags.field(
         12345,
         "Choose the seed of weights, dropout and the order of the data.",
-        flags.TRAINING,
         flags.rule(lambda seed: 0 <= seed < 2**31, "must be from 0 to 2147483647"),
-        eval_may_differ=True,
     )
     max_rollbacks: int = flags.field(
         0,
         "Leave out the batches since the newest checkpoint if a loss or weight is not finite, and "
         "go on from it, at most so many times; 0: end with an error.",
-        flags.TRAINING,
         flags.not_negative,
         _for_one_host,
         may_differ=True,
@@ -135,10 +118,8 @@ class Training:
     micro_batch_size: int | None = flags.field(
         None,
         "Compute at most this many rows at a time within a step; by default all.",
-        None,
         flags.positive,
         below="price_per_chip_hour",
-        eval_may_differ=True,
     )
 
     def check(self) -> None:
@@ -151,57 +132,44 @@ class Training:
             flags.check(is_used, name, value, rule)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class Progress:
     """When a run saves checkpoints and says how far it is."""
 
     save_checkpoints_steps: int = flags.field(
-        1000,
-        "Set the number of steps between checkpoints.",
-        flags.CHECKPOINTS,
-        flags.positive,
-        may_differ=True,
+        1000, "Set the number of steps between checkpoints.", flags.positive
     )
     log_every_secs: float = flags.field(
         10.0,
         "Log a line whenever so many seconds have passed; 0: a line for each line of "
         "metrics.jsonl but the first.",
-        flags.LOG,
         flags.rule(lambda secs: 0 <= secs < float("inf"), "must be 0 or a positive number"),
-        may_differ=True,
+        heading=flags.LOG,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation:
     """How a run evaluates, and what follows from it for the training."""
 
     eval_steps: int | None = flags.field(
         None,
         "Evaluate while training, at the first checkpoint after every so many steps.",
-        flags.CHECKPOINTS,
         flags.positive,
-        may_differ=True,
     )
     keep_best_checkpoint: bool = flags.field(
         False,
         "Evaluate while training, by default at every checkpoint; end with the best checkpoint.",
-        flags.CHECKPOINTS,
-        may_differ=True,
     )
     early_stopping_patience: int = flags.field(
         0,
         "End after this many evaluations in a row that are not better; 0: never.",
-        flags.CHECKPOINTS,
         flags.not_negative,
-        may_differ=True,
     )
     eval_batch_size: int = flags.field(
         8,
         "Evaluate on global batches of this many examples; by default at least one on each core.",
-        flags.CHECKPOINTS,
         *BATCH_CHECKS,
-        may_differ=True,
     )
 
     def while_training(self) -> dict[str, Any]:
@@ -214,53 +182,38 @@ class Evaluation:
         return bool(self.keep_best_checkpoint or self.early_stopping_patience)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CORES, may_differ=True)
 class Devices:
     """What a run runs on."""
 
     use_tpu: bool = flags.field(
-        False,
-        "Follow the rules of TPUs, and run on a TPU if one is found.",
-        flags.COMMON,
-        may_differ=True,
+        False, "Follow the rules of TPUs, and run on a TPU if one is found.", heading=flags.COMMON
     )
     tpu_name: str | None = flags.field(
         None,
         "Run on local, gpu or rehearse:N; by default on $TPU_NAME, or on a TPU if one is found.",
-        flags.CORES,
-        may_differ=True,
     )
     num_tpu_cores: int | None = flags.field(
-        None,
-        "Expect this many cores; by default all that are found.",
-        flags.CORES,
-        flags.positive,
-        may_differ=True,
+        None, "Expect this many cores; by default all that are found.", flags.positive
     )
     num_cores_per_replica: int = flags.field(
         1,
         "Split each copy of the model over this many cores.",
-        flags.CORES,
         flags.positive,
         flags.rule(
             CORES_PER_REPLICA.__contains__,
             f"must be one of {', '.join(map(str, CORES_PER_REPLICA))}",
         ),
-        may_differ=True,
     )
     iterations_per_loop: int = flags.field(
         1000,
         "Set the number of steps between visits of hooks and checkpoints, with --use_tpu.",
-        flags.CORES,
         flags.positive,
-        may_differ=True,
     )
     host_wait_secs: float = flags.field(
         600.0,
         "Wait so many seconds for the other hosts of TF_CONFIG to start.",
-        flags.CORES,
         flags.rule(lambda secs: 0 < secs < float("inf"), "must be a positive number"),
-        may_differ=True,
     )
 
     def check(self) -> None:
@@ -274,7 +227,7 @@ class Devices:
             flags.check(is_whole, "num_cores_per_replica", per_replica, rule)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TASKS, may_differ=True)
 class JobConfig:
     """A run, resolved and checked: flags in groups, and three fields more.
 
@@ -292,36 +245,32 @@ class JobConfig:
     output_dir: str = flags.field(
         "runs/here",
         "Write checkpoints, events, metrics and curves into this directory.",
-        flags.COMMON,
-        may_differ=True,
+        heading=flags.COMMON,
     )
-    do_train: bool = flags.field(
-        None,
-        "Train. If no flag says what to do, train and evaluate.",
-        flags.TASKS,
-        may_differ=True,
-    )
-    do_eval: bool = flags.field(None, "Evaluate.", flags.TASKS, may_differ=True)
-    data: Data = flags.group(Data)
-    network: Network = flags.group(Network)
-    training: Training = flags.group(Training)
-    progress: Progress = flags.group(Progress)
-    evaluation: Evaluation = flags.group(Evaluation)
-    devices: Devices = flags.group(Devices)
-    plan: Plan = flags.group(Plan)
+    do_train: bool = flags.field(None, "Train. If no flag says what to do, train and evaluate.")
+    do_eval: bool = flags.field(None, "Evaluate.")
+    data: Data = flags.member(Data)
+    network: Network = flags.member(Network)
+    training: Training = flags.member(Training)
+    progress: Progress = flags.member(Progress)
+    evaluation: Evaluation = flags.member(Evaluation)
+    devices: Devices = flags.member(Devices)
+    plan: Plan = flags.member(Plan)
     config: str | None = flags.field(
         None,
         "Take the flags of this JSON or YAML file, such as the config.json of a run that is to be "
         "repeated. Flags on the command line come first.",
-        flags.COMMON,
         is_setting=False,
+        heading=flags.COMMON,
+        may_differ=False,
     )
     take_over: bool = flags.field(
         False,
         "Take over a run in a remote --output_dir from the process that owner.json names, which "
         "has ended; if it has not, it is stopped.",
-        flags.CHECKPOINTS,
         is_setting=False,
+        heading=flags.CHECKPOINTS,
+        may_differ=False,
     )
 
     sources: dict[str, provenance.Source] = dataclasses.field(default_factory=dict)

@@ -48,29 +48,31 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    steps: int = flags.field(10, "Train.", flags.TRAINING, flags.positive, flags.at_most(99))
-    warmup: int = flags.field(1, "Warm up.", None, flags.not_negative, below="optimizer")
+    steps: int = flags.field(
+        10, "Train.", flags.positive, flags.at_most(99), heading=flags.TRAINING
+    )
+    warmup: int = flags.field(1, "Warm up.", flags.not_negative, below="optimizer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongSchedule(Schedule):
-    steps: int = flags.field(90, "Train long.", flags.TRAINING)
+    steps: int = flags.field(90, "Train long.", heading=flags.TRAINING)
     power: float = flags.field(1.0, "Decay.", below="warmup")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grouped:
-    output_dir: str = flags.field("runs", "Write here.", flags.COMMON)
-    schedule: Schedule = flags.group(Schedule)
+    output_dir: str = flags.field("runs", "Write here.", heading=flags.COMMON)
+    schedule: Schedule = flags.member(Schedule)
     optimizer: str | None = flags.field(
-        None, "Choose.", flags.TRAINING, flags.one_of(("lamb", "adamw"))
+        None, "Choose.", flags.one_of(("lamb", "adamw")), heading=flags.TRAINING
     )
     sources: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongGrouped(Grouped):
-    schedule: LongSchedule = flags.group(LongSchedule)
+    schedule: LongSchedule = flags.member(LongSchedule)
 
 
 def test_groups_are_flat():

@@ -3,7 +3,6 @@
 This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
-import dataclasses
 import glob
 import os
 import re
@@ -41,100 +40,92 @@ def _check_weights(name, value):
     flags.check(are_numbers and any(map(float, weights)), name, value, rule)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.COMMON, eval_may_differ=True)
 class Examples(config.Texts):
     """Which examples a run reads, and what their labels are."""
 
     task_name: str | None = flags.field(
-        None,
-        f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.",
-        below="output_dir",
-        eval_may_differ=True,
+        None, f"Choose one of {', '.join((*TASK_NAMES, *_EMBEDDED))}.", below="output_dir"
     )
     data_dir: str | None = flags.field(
         None,
         "Read the task's files, as they are distributed, from this directory.",
         below="task_name",
-        eval_may_differ=True,
     )
     train_file: str | None = flags.field(
         None,
         "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
         ".jsonl file.",
-        flags.COMMON,
         flags.check_file,
-        eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
         None,
         "Evaluate on the examples of such a file.",
-        flags.COMMON,
         flags.check_file,
         may_differ=True,
     )
     predict_file: str | None = flags.field(
         None,
         "Predict for the examples of such a file; it does not need labels.",
-        flags.COMMON,
         flags.check_file,
         may_differ=True,
     )
     task_kind: str = flags.field(
         "classification",
         f"Say what labels are: {', '.join(TASK_KINDS)}.",
-        flags.DATA,
         flags.one_of(TASK_KINDS),
-        eval_may_differ=True,
+        heading=flags.DATA,
     )
-    language: str = flags.field("zh", "Choose the language of XNLI.", flags.DATA)
+    language: str = flags.field(
+        "zh", "Choose the language of XNLI.", heading=flags.DATA, eval_may_differ=False
+    )
     text_a_column: str | None = flags.field(
         None,
         "Name the column of the text or the words, or give its number from 1 (no header).",
-        flags.DATA,
+        heading=flags.DATA,
+        eval_may_differ=False,
     )
-    text_b_column: str | None = flags.field(None, "Name the column of the second text.", flags.DATA)
+    text_b_column: str | None = flags.field(
+        None, "Name the column of the second text.", heading=flags.DATA, eval_may_differ=False
+    )
     label_column: str | None = flags.field(
-        None, "Name the column of the label or the tags.", flags.DATA
+        None, "Name the column of the label or the tags.", heading=flags.DATA, eval_may_differ=False
     )
     class_weights: str | None = flags.field(
         None,
         "Weight the labels in the loss: numbers, comma-separated.",
-        flags.DATA,
         _check_weights,
+        heading=flags.DATA,
+        eval_may_differ=False,
     )
     max_seq_length: int = flags.field(
         128,
         "Cut examples to this many tokens.",
-        None,
         flags.rule(
             lambda length: length >= LEAST_TOKENS,
             f"must be at least {LEAST_TOKENS}: a pair of texts has three tokens besides its words",
         ),
         below="learning_rate",
+        eval_may_differ=False,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
     """How a run evaluates and predicts, and what it exports."""
 
     prediction_header: bool = flags.field(
-        False,
-        "Write the labels as the first line of test_results.tsv.",
-        below="predict_batch_size",
-        may_differ=True,
+        False, "Write the labels as the first line of test_results.tsv.", below="predict_batch_size"
     )
     export_inputs: str | None = flags.field(
         None,
         "Export a model that takes text or ids; the default is text, but ids for a SentencePiece "
         "vocabulary without tensorflow-text.",
-        flags.CHECKPOINTS,
         flags.one_of(EXPORT_INPUTS),
-        may_differ=True,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(may_differ=True)
 class ClassificationConfig(FineTuningConfig):
     """A run of run_classifier.py, with one seed."""
 
@@ -143,16 +134,14 @@ class ClassificationConfig(FineTuningConfig):
     output_dir: str = flags.field(
         "runs/classifier",
         "Write checkpoints, events, metrics and curves into this directory.",
-        flags.COMMON,
-        may_differ=True,
+        heading=flags.COMMON,
     )
-    data: Examples = flags.group(Examples)
-    evaluation: Evaluation = flags.group(Evaluation)
+    data: Examples = flags.member(Examples)
+    evaluation: Evaluation = flags.member(Evaluation)
     do_predict: bool = flags.field(
         False,
         "Predict, into test_results.tsv, or for tagging in the format of --predict_file.",
         below="do_eval",
-        may_differ=True,
     )
 
     def check(self) -> None:

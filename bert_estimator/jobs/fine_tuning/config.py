@@ -3,7 +3,6 @@
 This module does not import TensorFlow, so wrong flags are reported before it is loaded.
 """
 
-import dataclasses
 import glob
 import os
 from typing import Any, ClassVar
@@ -18,92 +17,70 @@ from bert_estimator.system.errors import GREATEST
 _share = flags.rule(lambda share: 0 <= share <= 1, "must be from 0 to 1")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.COMMON, eval_may_differ=True)
 class Texts(config.Data):
     """Which files a run reads, and how it makes tokens of their text."""
 
-    train_file: str | None = flags.field(
-        None, "Train on this file.", flags.COMMON, flags.check_file, eval_may_differ=True
-    )
+    train_file: str | None = flags.field(None, "Train on this file.", flags.check_file)
     eval_file: str | None = flags.field(
-        None, "Evaluate on this file.", flags.COMMON, flags.check_file, may_differ=True
+        None, "Evaluate on this file.", flags.check_file, may_differ=True
     )
     predict_file: str | None = flags.field(
-        None, "Predict for this file.", flags.COMMON, flags.check_file, may_differ=True
+        None, "Predict for this file.", flags.check_file, may_differ=True
     )
     vocab_file: str | None = flags.field(
         None,
         "Tokenize with this vocabulary: WordPiece, or SentencePiece if it ends in .model.",
-        flags.COMMON,
         flags.check_file,
-        eval_may_differ=True,
     )
     do_lower_case: bool = flags.field(
         True,
         "Lower-case the text, if the vocabulary was made of lower-cased text.",
-        flags.DATA,
-        eval_may_differ=True,
+        heading=flags.DATA,
     )
     strip_accents: bool | None = flags.field(
         None,
         "Strip accents from the text. By default, do so if it is lower-cased, and always for "
         "SentencePiece.",
-        flags.DATA,
-        eval_may_differ=True,
+        heading=flags.DATA,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(eval_may_differ=True)
 class Training(config.Training):
     """How weights are updated, and how long."""
 
     num_train_epochs: float = flags.field(
         3.0,
         "Pass this many times over the training examples.",
-        None,
         flags.positive,
         below="init_checkpoint",
         may_differ=True,
     )
     warmup_proportion: float = flags.field(
-        0.1,
-        "Warm up linearly for this share of the training.",
-        None,
-        _share,
-        below="optimizer",
-        eval_may_differ=True,
+        0.1, "Warm up linearly for this share of the training.", _share, below="optimizer"
     )
     layerwise_lr_decay: float = flags.field(
         1.0,
         "Multiply the learning rate by this factor from each layer to the layer below it.",
-        None,
         _share,
         below="warmup_proportion",
-        eval_may_differ=True,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
     """How a run evaluates and predicts, and what it exports."""
 
     predict_batch_size: int = flags.field(
-        8,
-        "Predict global batches of this many examples.",
-        flags.CHECKPOINTS,
-        *BATCH_CHECKS,
-        may_differ=True,
+        8, "Predict global batches of this many examples.", *BATCH_CHECKS
     )
     export_inputs: str | None = flags.field(
-        None,
-        "Export a model that takes text or ids.",
-        flags.CHECKPOINTS,
-        flags.one_of(EXPORT_INPUTS),
-        may_differ=True,
+        None, "Export a model that takes text or ids.", flags.one_of(EXPORT_INPUTS)
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TASKS, may_differ=True)
 class FineTuningConfig(JobConfig):
     """A run that fine-tunes, with one seed.
 
@@ -114,20 +91,16 @@ class FineTuningConfig(JobConfig):
     VERBS: ClassVar[tuple[str, ...]] = ("do_train", "do_eval", "do_predict", "do_export")
     DATA_FLAGS: ClassVar[tuple[str, ...]] = ("train_file", "eval_file", "predict_file")
 
-    data: Texts = flags.group(Texts)
-    training: Training = flags.group(Training)
-    evaluation: Evaluation = flags.group(Evaluation)
-    do_predict: bool = flags.field(False, "Predict.", below="do_eval", may_differ=True)
-    do_export: bool = flags.field(
-        False, "Export a SavedModel, into export/.", below="do_predict", may_differ=True
-    )
+    data: Texts = flags.member(Texts)
+    training: Training = flags.member(Training)
+    evaluation: Evaluation = flags.member(Evaluation)
+    do_predict: bool = flags.field(False, "Predict.", below="do_eval")
+    do_export: bool = flags.field(False, "Export a SavedModel, into export/.", below="do_predict")
     num_seeds: int = flags.field(
         1,
         "Run this many seeds, from --random_seed on; print median and spread.",
-        flags.TASKS,
         flags.positive,
         flags.at_most(1000),
-        may_differ=True,
     )
 
     def evaluates(self) -> bool:

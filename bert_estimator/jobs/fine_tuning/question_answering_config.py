@@ -17,33 +17,27 @@ from bert_estimator.recipes.plans import SQUAD_RECIPES
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.COMMON)
 class Questions(config.Texts):
     """Which questions a run reads, and how they become windows."""
 
     train_file: str | None = flags.field(
         None,
         "Train on the questions of this file, in the layout of SQuAD 1.1 or 2.0.",
-        flags.COMMON,
         flags.check_file,
         eval_may_differ=True,
     )
     eval_file: str | None = flags.field(
-        None,
-        "Evaluate on the questions of such a file.",
-        flags.COMMON,
-        flags.check_file,
-        may_differ=True,
+        None, "Evaluate on the questions of such a file.", flags.check_file, may_differ=True
     )
     predict_file: str | None = flags.field(
         None,
         "Predict the answers of such a file; it needs no answers.",
-        flags.COMMON,
         flags.check_file,
         may_differ=True,
     )
     version_2_with_negative: bool = flags.field(
-        False, "Allow questions without answer, as SQuAD 2.0 has them.", flags.DATA
+        False, "Allow questions without answer, as SQuAD 2.0 has them.", heading=flags.DATA
     )
     max_seq_length: int = flags.field(
         384,
@@ -53,11 +47,11 @@ class Questions(config.Texts):
     doc_stride: int = flags.field(
         128,
         "Start each window so many tokens of the context after the window before it.",
-        flags.DATA,
         flags.positive,
+        heading=flags.DATA,
     )
     max_query_length: int = flags.field(
-        64, "Cut questions to this many tokens.", flags.DATA, flags.positive
+        64, "Cut questions to this many tokens.", flags.positive, heading=flags.DATA
     )
 
     def check(self) -> None:
@@ -80,55 +74,44 @@ class Questions(config.Texts):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.CHECKPOINTS, may_differ=True)
 class Evaluation(config.Evaluation):
     """How a run evaluates and predicts, and what it exports."""
 
     n_best_size: int = flags.field(
         20,
         "Look at this many starts and ends of each window, and keep as many answers.",
-        flags.CHECKPOINTS,
         flags.positive,
-        may_differ=True,
     )
     max_answer_length: int = flags.field(
-        30,
-        "Give answers of at most this many tokens.",
-        flags.CHECKPOINTS,
-        flags.positive,
-        may_differ=True,
+        30, "Give answers of at most this many tokens.", flags.positive
     )
     null_score_diff_threshold: float = flags.field(
         0.0,
         "Say that there is no answer if its score is above the best answer's by more than this.",
-        flags.CHECKPOINTS,
-        may_differ=True,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(may_differ=True)
 class QuestionAnsweringConfig(FineTuningConfig):
     """A run of run_squad.py, with one seed."""
 
     output_dir: str = flags.field(
         "runs/squad",
         "Write checkpoints, events, metrics, curves and answers into this directory.",
-        flags.COMMON,
-        may_differ=True,
+        heading=flags.COMMON,
     )
-    data: Questions = flags.group(Questions)
-    evaluation: Evaluation = flags.group(Evaluation)
+    data: Questions = flags.member(Questions)
+    evaluation: Evaluation = flags.member(Evaluation)
     do_predict: bool = flags.field(
         False,
         "Predict, into predictions.json, nbest_predictions.json and null_odds.json.",
         below="do_eval",
-        may_differ=True,
     )
     recipe: str | None = flags.field(
         None,
         f"Take the settings of a paper: {' or '.join(SQUAD_RECIPES)}. Other flags come first.",
-        below="suggest",
-        may_differ=True,  # the settings themselves may not
+        below="suggest",  # the settings themselves may not
     )
 
     def check(self) -> None:

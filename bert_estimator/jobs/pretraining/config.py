@@ -17,7 +17,7 @@ from bert_estimator.recipes.plans import RECIPES
 _INPUT_FLAGS = ("input_file", "bert_config_file")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.COMMON)
 class Records(config.Data):
     """Which records a run reads."""
 
@@ -26,7 +26,6 @@ class Records(config.Data):
         "Train on these records: TFRecord files, patterns or directories, comma-separated. With a "
         "weight after each pattern, as in a*.tfrecord:0.7,b*.tfrecord:0.3, they are mixed. With a "
         "recipe, {max_seq_length} in a name stands for the length of the stage.",
-        flags.COMMON,
         eval_may_differ=True,
     )
     eval_input_file: str | None = flags.field(
@@ -34,32 +33,30 @@ class Records(config.Data):
         "Evaluate on these records. By default, evaluate on the held-out records that "
         "create_pretraining_data --eval_fraction writes beside the records of --input_file; "
         "without them, evaluate on the records of --input_file.",
-        flags.COMMON,
         may_differ=True,
     )
     vocab_file: str | None = flags.field(
         None,
         "Keep this vocabulary with the run; by default the vocabulary beside the records, which "
         "records made by google-research/bert do not have.",
-        flags.COMMON,
         may_differ=True,
     )
     max_seq_length: int = flags.field(
-        128, "Set the length of sequences in tokens.", None, flags.positive, below="learning_rate"
+        128, "Set the length of sequences in tokens.", flags.positive, below="learning_rate"
     )
     max_predictions_per_seq: int = flags.field(
         20,
         "Predict at most this many masked positions of a sequence.",
-        flags.DATA,
         flags.positive,
+        heading=flags.DATA,
     )
     max_bad_records: int = flags.field(
         0,
         "Leave out at most this many records that are damaged or not what they should be, with a "
         "warning for each; 0 ends the run at the first of them. Each host counts its own.",
-        flags.DATA,
         flags.rule(lambda number: number >= 0, "must be 0 or more"),
         may_differ=True,
+        heading=flags.DATA,
     )
 
     def check(self) -> None:
@@ -81,7 +78,7 @@ class Records(config.Data):
             flags.check_patterns(name, getattr(self, name))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(eval_may_differ=True)
 class Schedule(config.Training):
     """How weights are updated, how long, and at which rate."""
 
@@ -93,43 +90,30 @@ class Schedule(config.Training):
     num_train_steps: int = flags.field(
         100000,
         "End training at this global step.",
-        None,
         flags.positive,
         below="init_checkpoint",
         may_differ=True,
     )
     num_warmup_steps: int = flags.field(
-        10000,
-        "Warm up linearly over this many steps.",
-        below="optimizer",
-        eval_may_differ=True,
+        10000, "Warm up linearly over this many steps.", below="optimizer"
     )
     learning_rate_decay_power: float = flags.field(
         1.0,
         "Decay the learning rate with this power; 1 is linear.",
-        None,
         flags.rule(lambda power: 0 < power < float("inf"), "must be positive"),
         below="num_warmup_steps",
-        eval_may_differ=True,
     )
     legacy_schedule_jump: bool = flags.field(
         False,
         "Follow google-research/bert's schedule, which decays from step 0 and drops at the end of "
         "warm-up.",
         below="learning_rate_decay_power",
-        eval_may_differ=True,
     )
     lamb_bias_correction: bool = flags.field(
-        False,
-        "Correct the bias of LAMB's moments, as Adam does.",
-        below="legacy_schedule_jump",
-        eval_may_differ=True,
+        False, "Correct the bias of LAMB's moments, as Adam does.", below="legacy_schedule_jump"
     )
     bfloat16_first_moments: bool = flags.field(
-        False,
-        "Store the first moments of LAMB or AdamW as bfloat16.",
-        below="lamb_bias_correction",
-        eval_may_differ=True,
+        False, "Store the first moments of LAMB or AdamW as bfloat16.", below="lamb_bias_correction"
     )
 
     def optimizer_options(self) -> dict[str, Any]:
@@ -151,21 +135,19 @@ class Schedule(config.Training):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(may_differ=True)
 class Evaluation(config.Evaluation):
     """How a run evaluates."""
 
     max_eval_steps: int = flags.field(
         100,
         "Evaluate on at most this many batches.",
-        None,
         flags.positive,
         below="early_stopping_patience",
-        may_differ=True,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TASKS, eval_may_differ=True)
 class PretrainingConfig(JobConfig):
     """A run of run_pretraining.py, or one stage of a recipe.
 
@@ -176,37 +158,28 @@ class PretrainingConfig(JobConfig):
     output_dir: str = flags.field(
         "runs/pretraining",
         "Write checkpoints, events, metrics and curves into this directory.",
-        flags.COMMON,
         may_differ=True,
+        heading=flags.COMMON,
+        eval_may_differ=False,
     )
-    data: Records = flags.group(Records)
-    training: Schedule = flags.group(Schedule)
-    evaluation: Evaluation = flags.group(Evaluation)
+    data: Records = flags.member(Records)
+    training: Schedule = flags.member(Schedule)
+    evaluation: Evaluation = flags.member(Evaluation)
     export_program: str | None = flags.field(
         None,
         "Write the training step into this directory, to run without TensorFlow, and end.",
-        flags.TASKS,
         is_setting=False,
+        eval_may_differ=False,
     )
     recipe: str | None = flags.field(
-        None,
-        f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}.",
-        flags.TASKS,
-        eval_may_differ=True,
+        None, f"Follow a plan, whose values the other flags override: {', '.join(RECIPES)}."
     )
     scale: str | None = flags.field(
         None,
         f"Make a smaller experiment of the recipe: {', '.join(scale.PRESETS)}, or a fraction for "
         "network, batch and steps.",
-        flags.TASKS,
-        eval_may_differ=True,
     )
-    stage: int | None = flags.field(
-        None,
-        "Run this stage of the recipe; by default all of them.",
-        flags.TASKS,
-        eval_may_differ=True,
-    )
+    stage: int | None = flags.field(None, "Run this stage of the recipe; by default all of them.")
 
     bert_config: dict[str, Any] | None = None
 
