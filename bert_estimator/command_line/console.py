@@ -14,13 +14,7 @@ from typing import NoReturn
 from bert_estimator import __version__
 from bert_estimator.cluster import hosts
 from bert_estimator.storage import remote
-from bert_estimator.system import (
-    disk_errors,
-    paths,
-    standard_streams,
-    tensorflow_import,
-    ticker,
-)
+from bert_estimator.system import disk_errors, paths, standard_streams, tensorflow_import, ticker
 from bert_estimator.system.errors import ArgumentError, FlagError
 
 # Lines of TensorFlow that tell a user of a script nothing.

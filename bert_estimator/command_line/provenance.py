@@ -92,10 +92,7 @@ EMBEDDED = Source(Origin.EMBEDDED)
 
 
 def apply(
-    plan: Mapping[str, Any],
-    source: Source,
-    settings: dict[str, Any],
-    sources: dict[str, Source],
+    plan: Mapping[str, Any], source: Source, settings: dict[str, Any], sources: dict[str, Source]
 ) -> None:
     """Puts the values of a plan into settings, except for flags that the command line gives."""
     for name, value in plan.items():

@@ -104,12 +104,7 @@ def spearman(examples: Examples) -> Metric:
 
 # Kind of head -> name -> function of `Examples`.
 METRICS_OF_KIND = {
-    "classification": {
-        "accuracy": accuracy,
-        "f1": f1,
-        "macro_f1": macro_f1,
-        "matthews": matthews,
-    },
+    "classification": {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews},
     "multi_label": {"micro_f1": micro_f1, "exact_match": exact_match},
     "regression": {"pearson": pearson, "spearman": spearman},
 }

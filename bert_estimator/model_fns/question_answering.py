@@ -46,9 +46,7 @@ class Scorer(Protocol):
 
 
 def model_fn_builder(
-    network: Network,
-    rule: update.UpdateRule | None = None,
-    scorer: Scorer | None = None,
+    network: Network, rule: update.UpdateRule | None = None, scorer: Scorer | None = None
 ) -> Callable[..., tpu.TPUEstimatorSpec]:
     """Returns the `model_fn` for `TPUEstimator`.
 

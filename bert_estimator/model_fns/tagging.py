@@ -75,10 +75,7 @@ class TaggingHead(classification.Head):
         results = {name: results[name] for name in self.metrics}
         if self.reports:
             results |= classification_report.counts(self.kind, words)
-        return {
-            **results,
-            "mean_loss": classification.mean_loss(losses, weights),
-        }
+        return {**results, "mean_loss": classification.mean_loss(losses, weights)}
 
 
 def entity_metrics(

@@ -98,10 +98,7 @@ def square_root_rate(batch: int) -> float:
 
 def _row(batch, steps_1, steps_2):
     """Returns a row of the paper's table: both stages have the same batch and rate."""
-    both = {
-        "train_batch_size": paper(batch),
-        "learning_rate": paper(square_root_rate(batch)),
-    }
+    both = {"train_batch_size": paper(batch), "learning_rate": paper(square_root_rate(batch))}
     # Warm-up is the same share of the steps in stage 2 as in stage 1, which has 3125 steps of it.
     return _stages(
         {**both, "num_train_steps": paper(steps_1), "num_warmup_steps": paper(3125)},

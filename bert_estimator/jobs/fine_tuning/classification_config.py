@@ -59,10 +59,7 @@ class Examples(config.Texts):
         flags.check_file,
     )
     eval_file: str | None = flags.field(
-        None,
-        "Evaluate on the examples of such a file.",
-        flags.check_file,
-        may_differ=True,
+        None, "Evaluate on the examples of such a file.", flags.check_file, may_differ=True
     )
     predict_file: str | None = flags.field(
         None,

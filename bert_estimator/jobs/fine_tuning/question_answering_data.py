@@ -136,10 +136,7 @@ def _check_network(config, bert_config):
 
 
 def _windows(
-    lengths: Questions,
-    questions: list[Question],
-    tokenizer: tokenization.Tokenizer,
-    path: str,
+    lengths: Questions, questions: list[Question], tokenizer: tokenization.Tokenizer, path: str
 ) -> Windows:
     """Makes windows, and prints what they leave out."""
     windows = Windows(
