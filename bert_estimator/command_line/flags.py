@@ -263,8 +263,8 @@ def _with_flag_files(values, arguments):
 def check(ok: Any, name: str, value: Any, rule: Any) -> None:
     """Raises FlagError unless `ok`."""
     if not ok:
-        given = f"--{name}" if value is None else f"--{name}={value}"
-        raise FlagError(f"{given}: {rule}")
+        flag = f"--{name}" if value is None else f"--{name}={value}"
+        raise FlagError(f"{flag}: {rule}")
 
 
 def rule(is_allowed: Callable[[Any], Any], text: str) -> Check:

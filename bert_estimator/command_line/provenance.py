@@ -72,12 +72,12 @@ class Source:
           ValueError: the text is not the text of a source.
         """
         origins = "|".join(re.escape(origin.value) for origin in Origin)
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"(?:(\w+): )?({origins})(?: (\d+))?(?:, scaled from ([\d.e+-]+))?", text
         )
-        if found is None:
+        if match is None:
             raise ValueError(f"{text!r} does not say where a value came from")
-        recipe, origin, stage, scaled_from = found.groups()
+        recipe, origin, stage, scaled_from = match.groups()
         return cls(
             Origin(origin),
             recipe,
@@ -120,13 +120,13 @@ def read_command_line(
       FlagError: the command line cannot be parsed, see `flags.parse`.
     """
     values = flags.define(config_class)
-    given = flags.parse(values, argv)
+    on_command_line = flags.parse(values, argv)
     if path := values["config"].value:
         # Of a flag that is given twice the last value counts: the command line's, not the file's.
         values = flags.define(config_class)
-        given = flags.parse(values, [argv[0], *file_arguments(path), *argv[1:]])
+        on_command_line = flags.parse(values, [argv[0], *file_arguments(path), *argv[1:]])
     settings = {name: values[name].value for name in values}
-    sources = {name: FLAG if name in given else DEFAULT for name in settings}
+    sources = {name: FLAG if name in on_command_line else DEFAULT for name in settings}
     settings["init_checkpoint"] = settings["init_checkpoint"] or None  # empty: from scratch
     if settings["compile_only"] and sources["output_dir"] == DEFAULT:
         settings["output_dir"] += "_plan"  # The default directory is for a run.
@@ -199,14 +199,14 @@ def _without_nulls(values):
 
 def _of_run(config, path) -> dict[str, Any]:
     """Returns the flags that the command line of a run gave, by its config.json."""
-    given = {}
+    arguments = {}
     for name, entry in json_files.field(config, "flags", dict, path).items():
         json_files.check(entry, dict, f"{path}: flags: {name}")
         if entry.get("from") == str(FLAG) and name not in _OF_ONE_RUN:
             # An empty flag overrides a recipe or a default; config.json has null for it.
             value = entry.get("value")
-            given[name] = "" if value is None else value
-    return given
+            arguments[name] = "" if value is None else value
+    return arguments
 
 
 def _as_argument(value, what):

@@ -298,9 +298,9 @@ class RunDirectory:
             _write(task_file, json.dumps(task, indent=2) + "\n")
         if os.path.exists(self._config_path) and not self.holds_checkpoint():
             # An attempt that failed before its first step may have left another vocabulary.
-            given = vocab_file and remote.local(vocab_file)
+            source = vocab_file and remote.local(vocab_file)
             for left in (word_piece, sentence_piece):
-                if os.path.exists(left) and not (given and os.path.samefile(left, given)):
+                if os.path.exists(left) and not (source and os.path.samefile(left, source)):
                     os.remove(left)
         if vocab_file is not None:
             kept = sentence_piece if vocab_file.endswith(".model") else word_piece

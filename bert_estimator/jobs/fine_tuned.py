@@ -132,12 +132,12 @@ def check(
                 "questions without an answer. Add that flag; with a large "
                 "--null_score_diff_threshold, every question is answered all the same"
             )
-        found = source.shapes[head[0]][0]
-        number = len(task["labels"]) or 1 if "labels" in task else found
-        if number != found:
+        outputs = source.shapes[head[0]][0]
+        number = len(task["labels"]) or 1 if "labels" in task else outputs
+        if number != outputs:
             raise ValueError(
-                f"{source.path}: the network has {found} outputs, but the flags and files ask for "
-                f"{number}. {_WHAT_TO_DO}"
+                f"{source.path}: the network has {outputs} outputs, but the flags and files ask "
+                f"for {number}. {_WHAT_TO_DO}"
             )
         beside = source.vocab_file
         if beside is not None and _bytes_of(beside) != _bytes_of(vocab_file):

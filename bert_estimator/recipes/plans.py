@@ -29,31 +29,31 @@ from bert_estimator.command_line.provenance import Origin, Source
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class Planned:
     """Holds a flag's value, and the source of that value."""
 
     value: Any
     source: Source
 
 
-def paper(value: Any) -> Given:
-    return Given(value, Source(Origin.PAPER))
+def paper(value: Any) -> Planned:
+    return Planned(value, Source(Origin.PAPER))
 
 
-def assumed(value: Any) -> Given:
-    return Given(value, Source(Origin.ASSUMED))
+def assumed(value: Any) -> Planned:
+    return Planned(value, Source(Origin.ASSUMED))
 
 
 def _nvidia(value):
-    return Given(value, Source(Origin.NVIDIA))
+    return Planned(value, Source(Origin.NVIDIA))
 
 
 def _bert(value):
-    return Given(value, Source(Origin.GOOGLE))
+    return Planned(value, Source(Origin.GOOGLE))
 
 
 def _bert_paper(value):
-    return Given(value, Source(Origin.BERT_PAPER))
+    return Planned(value, Source(Origin.BERT_PAPER))
 
 
 # This is BERT-Large (Devlin et al., 2018).

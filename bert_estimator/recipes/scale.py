@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_estimator.recipes.plans import NETWORK, Given
+from bert_estimator.recipes.plans import NETWORK, Planned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Scale:
             "intermediate_size": 256 * heads,
         }
 
-    def stage(self, stage: dict[str, Given]) -> dict[str, Given]:
-        """Scales a recipe's stage, a dict of flag name -> `Given`.
+    def stage(self, stage: dict[str, Planned]) -> dict[str, Planned]:
+        """Scales a recipe's stage, a dict of flag name -> `Planned`.
 
         The rate is proportional to the square root of the batch, by the paper's rule. The source of
         a changed value says what the value was.
         """
-        old = {name: given.value for name, given in stage.items()}
+        old = {name: planned.value for name, planned in stage.items()}
         batch = max(4, 2 ** round(math.log2(old["train_batch_size"] * self.batch)))
         steps = max(4, round(old["num_train_steps"] * self.steps))
         new = {
@@ -61,7 +61,7 @@ class Scale:
         for name, value in new.items():
             if value != old[name]:
                 source = dataclasses.replace(stage[name].source, scaled_from=old[name])
-                scaled[name] = Given(value, source)
+                scaled[name] = Planned(value, source)
         return scaled
 
 

@@ -7,14 +7,14 @@ import pytest
 from bert_estimator.command_line import flags
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class Common:
     learning_rate: float = flags.field(5e-5, "Set the rate.")
     train_batch_size: int = flags.field(32, "Set the batch.", is_setting=False, may_differ=True)
     not_a_flag: str = "value"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class Config(Common):
     use_tpu: bool = flags.field(False, "Use a TPU.")
     do_eval: bool = flags.field(None, "Evaluate.")
@@ -46,21 +46,19 @@ def test_fields_are_flags_of_their_names_types_and_defaults():
     assert settings == {"learning_rate": True, "train_batch_size": False}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group(flags.TRAINING, eval_may_differ=True)
 class Schedule:
-    steps: int = flags.field(
-        10, "Train.", flags.positive, flags.at_most(99), heading=flags.TRAINING
-    )
+    steps: int = flags.field(10, "Train.", flags.positive, flags.at_most(99))
     warmup: int = flags.field(1, "Warm up.", flags.not_negative, below="optimizer")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class LongSchedule(Schedule):
     steps: int = flags.field(90, "Train long.", heading=flags.TRAINING)
     power: float = flags.field(1.0, "Decay.", below="warmup")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class Grouped:
     output_dir: str = flags.field("runs", "Write here.", heading=flags.COMMON)
     schedule: Schedule = flags.member(Schedule)
@@ -70,9 +68,19 @@ class Grouped:
     sources: dict = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@flags.group()
 class LongGrouped(Grouped):
     schedule: LongSchedule = flags.member(LongSchedule)
+
+
+def test_a_group_says_what_its_flags_leave_open():
+    metadata = {flag.name: flag.metadata for flag in flags.of(LongGrouped)}
+    may_differ = {name: of_flag["eval_may_differ"] for name, of_flag in metadata.items()}
+    # A group's own flags are those that its class has, and not those of its base.
+    expected = {"output_dir": False, "steps": False, "warmup": True, "power": False}
+    assert may_differ == {**expected, "optimizer": False}
+    assert metadata["steps"]["heading"] == flags.TRAINING
+    assert all(of_flag["is_setting"] for of_flag in metadata.values())
 
 
 def test_groups_are_flat():

@@ -78,7 +78,7 @@ def test_stages(name):
         for flag, (value, source) in expected.items():
             assert found[flag].value == pytest.approx(value, rel=1e-4), flag
             assert found[flag].source == source, flag
-        assert found["optimizer"] == plans.Given("lamb", PAPER)
+        assert found["optimizer"] == plans.Planned("lamb", PAPER)
         as_nvidia = name == "nvidia"
         assert found["learning_rate_decay_power"].value == (0.5 if as_nvidia else 1.0)
         assert found["legacy_schedule_jump"].value == as_nvidia

@@ -40,7 +40,7 @@ def test_a_fraction_of_network_batch_and_steps_with_the_rate_by_the_square_root(
 
 def test_a_changed_value_says_what_it_was():
     stage = scale.PRESETS["smoke"].stage(STAGES[0])
-    assert stage["train_batch_size"] == plans.Given(64, Source(Origin.PAPER, scaled_from=65536))
+    assert stage["train_batch_size"] == plans.Planned(64, Source(Origin.PAPER, scaled_from=65536))
     assert stage["learning_rate"].source == Source(Origin.ASSUMED, scaled_from=0.006)
     assert stage["optimizer"] == STAGES[0]["optimizer"]
 

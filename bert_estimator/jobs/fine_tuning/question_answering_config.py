@@ -143,9 +143,9 @@ def resolve(argv: list[str]) -> list[QuestionAnsweringConfig]:
     recipe = settings["recipe"]
     if recipe is not None:
         flags.check_choice("recipe", recipe, tuple(SQUAD_RECIPES))
-        for name, given in SQUAD_RECIPES[recipe].items():
-            source = dataclasses.replace(given.source, recipe=recipe)
-            provenance.apply({name: given.value}, source, settings, sources)
+        for name, planned in SQUAD_RECIPES[recipe].items():
+            source = dataclasses.replace(planned.source, recipe=recipe)
+            provenance.apply({name: planned.value}, source, settings, sources)
     is_embedded = not any(
         sources[name] == provenance.FLAG for name in QuestionAnsweringConfig.DATA_FLAGS
     )

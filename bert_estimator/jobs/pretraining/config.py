@@ -436,9 +436,9 @@ def _stage(settings, sources, number, stage):
     settings = {**settings, "stage": number}
     # --config of this stage's config.json repeats this stage.
     sources = {**sources, "bert_config": provenance.DEFAULT, "stage": provenance.FLAG}
-    for name, given in stage.items():
-        source = dataclasses.replace(given.source, recipe=recipe)
-        provenance.apply({name: given.value}, source, settings, sources)
+    for name, planned in stage.items():
+        source = dataclasses.replace(planned.source, recipe=recipe)
+        provenance.apply({name: planned.value}, source, settings, sources)
     for name in ("input_file", "eval_input_file"):
         if settings[name] is not None:
             length = str(settings["max_seq_length"])
