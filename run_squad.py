@@ -21,7 +21,7 @@ from bert_estimator.jobs.fine_tuning.question_answering_config import (
 
 
 def fine_tune_all(argv):
-    """Fine-tunes once, or once for each seed of --num_seeds."""
+    """Runs the fine-tuning of each seed of --num_seeds."""
     configs = [config.with_vocabulary() for config in resolve(argv)]
     open_directories(configs)
     console.load_tensorflow()

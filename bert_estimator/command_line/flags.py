@@ -1,7 +1,7 @@
 """Makes flags of the fields of a configuration, parses them, and checks their values.
 
-A configuration is a frozen dataclass of fields that are flags (`field`) and of groups of them
-(`member`), which are such dataclasses, too. Flags are flat: their names do not say the group.
+A configuration is a frozen dataclass. Its fields are flags (`field`) or groups of flags (`member`);
+a group is a frozen dataclass of flags, too. Flags are flat: their names do not say the group.
 
 This module does not import TensorFlow, which takes seconds, so wrong flags are reported at once.
 """

@@ -1,4 +1,4 @@
-"""Where the values of flags come from: the command line, --config, a default, or a recipe.
+"""Sources of the values of flags: the command line, --config, a default, or a recipe.
 
 config.json keeps the source of each value as text, `str(source)`, which `Source.parse` reads back:
 

@@ -76,7 +76,7 @@ class LongGrouped(Grouped):
 def test_a_group_says_what_its_flags_leave_open():
     metadata = {flag.name: flag.metadata for flag in flags.of(LongGrouped)}
     may_differ = {name: of_flag["eval_may_differ"] for name, of_flag in metadata.items()}
-    # A group's own flags are those that its class has, and not those of its base.
+    # What a class says is for the fields of the class, not of its base.
     expected = {"output_dir": False, "steps": False, "warmup": True, "power": False}
     assert may_differ == {**expected, "optimizer": False}
     assert metadata["steps"]["heading"] == flags.TRAINING

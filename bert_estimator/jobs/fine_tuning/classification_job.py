@@ -27,7 +27,7 @@ from bert_estimator.storage import remote
 
 @dataclasses.dataclass(frozen=True)
 class Classification(FineTuning):
-    """A fine-tuning of a `ClassificationConfig` on `ClassificationData`.
+    """Holds the fine-tuning of a `ClassificationConfig` on `ClassificationData`.
 
     Attributes:
       reports: name of a set of examples -> what the last evaluation counted for its report.

@@ -95,7 +95,7 @@ def run_seeds(
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning(abc.ABC):
-    """A fine-tuning: its flags, its data, and what follows from them; each script has a subclass.
+    """Holds a fine-tuning: its flags and its data; each script has a subclass.
 
     Attributes:
       config: its `FineTuningConfig`, completed for the cores.
@@ -170,7 +170,7 @@ class FineTuning(abc.ABC):
 
     @functools.cached_property
     def run(self) -> Run:
-        """The `Run` of the estimator in the directory."""
+        """Is the `Run` of the estimator in the directory."""
         return Run(self.config, self.directory, self.estimator())
 
     @functools.cached_property

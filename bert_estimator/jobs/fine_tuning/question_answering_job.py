@@ -22,7 +22,7 @@ from input_pipelines.tasks.windows import Windows
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswering(FineTuning):
-    """A fine-tuning of a `QuestionAnsweringConfig` on `QuestionAnsweringData`."""
+    """Holds the fine-tuning of a `QuestionAnsweringConfig` on `QuestionAnsweringData`."""
 
     IGNORES_PADDING = False  # its logits compete for the n best, as in google-research/bert
 

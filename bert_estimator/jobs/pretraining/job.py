@@ -46,7 +46,7 @@ def update_rule(schedule: Schedule, output_dir: str) -> update.UpdateRule:
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """A pretraining, or a stage of a recipe.
+    """Holds a pretraining, or a stage of a recipe.
 
     Attributes:
       config: its `PretrainingConfig`, completed for the cores.
