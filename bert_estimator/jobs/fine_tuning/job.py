@@ -170,7 +170,7 @@ class FineTuning(abc.ABC):
 
     @functools.cached_property
     def run(self) -> Run:
-        """Is the `Run` of the estimator in the directory."""
+        """Returns the `Run` of the estimator in the directory, always the same."""
         return Run(self.config, self.directory, self.estimator())
 
     @functools.cached_property
