@@ -30,6 +30,7 @@ from bert_estimator import tpu
 from bert_estimator.bert_config import PRESETS, BertConfig
 from bert_estimator.command_line.choices import PRECISIONS
 from bert_estimator.model_fns import pretraining, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.program import devices, exported_program
 from bert_estimator.tpu.program.core_mesh import CoreMesh
 from input_pipelines.embedded import default_data
@@ -126,7 +127,7 @@ def pretraining_job(
     model_dir = os.path.join(directory, "model")
     model_fn = pretraining.model_fn_builder(
         BertConfig.preset(arguments.network, _VOCAB_SIZE),
-        update.UpdateRule("lamb", 1e-4, 10**6, 10**3, summary_dir=model_dir),
+        update.UpdateRule("lamb", WarmupPolynomialDecay(1e-4, 10**6, 10**3), summary_dir=model_dir),
         precision=arguments.precision,
     )
     estimator = tpu.TPUEstimator(

@@ -23,13 +23,8 @@ class UpdateRule:
 
     Attributes:
       optimizer: a key of `optimization.OPTIMIZERS`.
-      learning_rate: the peak of the learning rate.
-      num_train_steps: the step at which the learning rate reaches 0.
-      num_warmup_steps: the step at which the learning rate reaches its peak.
+      schedule: the learning rate by step.
       micro_batch_size: rows of a core's batch that are computed at a time; None means all rows.
-      learning_rate_decay_power: the power of the polynomial decay; 1 is linear.
-      legacy_schedule_jump: whether to use google-research/bert's schedule, which jumps at the end
-        of warm-up.
       optimizer_options: further arguments of the optimizer.
       rate_scale: a function of a variable's name that returns a factor of its learning rate; None
         means that all variables have the same rate.
@@ -37,18 +32,11 @@ class UpdateRule:
     """
 
     optimizer: str
-    learning_rate: float
-    num_train_steps: int
-    num_warmup_steps: int
+    schedule: optimization.WarmupPolynomialDecay
     micro_batch_size: int | None = None
-    learning_rate_decay_power: float = 1.0
-    legacy_schedule_jump: bool = False
     optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     rate_scale: Callable[[str], float] | None = None
     summary_dir: str | None = None
-
-    def __post_init__(self):
-        self._schedule()
 
     def train_spec(
         self,
@@ -77,7 +65,7 @@ class UpdateRule:
         )
         loss = tpu.cross_replica_sum(loss)
         sums = {name: tpu.cross_replica_sum(value) for name, value in sums.items()}
-        rate = self._schedule()(step)
+        rate = self.schedule(step)
         optimizer = optimization.create_optimizer(
             self.optimizer, self._rate_by_name(rate), **self.optimizer_options
         )
@@ -120,18 +108,9 @@ class UpdateRule:
           Dicts of step (the first is 1, as in reports) and learning_rate. In between, the rate is a
           straight line.
         """
-        schedule, warmup = self._schedule(), self.num_warmup_steps
+        warmup = self.schedule.num_warmup_steps
         updates = sorted({0, max(warmup - 1, 0), warmup})
-        return [{"step": u + 1, "learning_rate": float(schedule(u))} for u in updates]
-
-    def _schedule(self):
-        return optimization.WarmupPolynomialDecay(
-            self.learning_rate,
-            self.num_train_steps,
-            self.num_warmup_steps,
-            learning_rate_decay_power=self.learning_rate_decay_power,
-            legacy_schedule_jump=self.legacy_schedule_jump,
-        )
+        return [{"step": u + 1, "learning_rate": float(self.schedule(u))} for u in updates]
 
     def _rate_by_name(self, rate):
         if self.rate_scale is None:

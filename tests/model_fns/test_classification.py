@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator import tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.model_fns import classification, fine_tuning, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 
 B, F = 4, 6
@@ -132,7 +133,10 @@ def _trained(kind, head_dropout):
 
 def _train_once(kind, micro_batch_size=None, rows=slice(None), replica=None, **options):
     rule = update.UpdateRule(
-        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+        "adamw",
+        WarmupPolynomialDecay(0.01, 10),
+        micro_batch_size,
+        summary_dir="unused",
     )
     with tf.Graph().as_default(), tf.Session() as session:
         if replica is not None:
@@ -232,7 +236,7 @@ def test_a_batch_whose_labels_have_no_weight_has_no_loss():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_border_of_precision(precision):
-    rule = update.UpdateRule("lamb", 0.01, 10, 0)
+    rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.01, 10))
     with tf.Graph().as_default() as graph:
         spec, _ = build("classification", tpu.ModeKeys.TRAIN, rule, precision=precision)
         assert spec.loss.dtype == tf.float32

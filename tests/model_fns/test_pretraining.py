@@ -14,6 +14,7 @@ from tensorflow.core.util import event_pb2
 
 from bert_estimator import modeling, optimization, precision, tpu
 from bert_estimator.model_fns import pretraining, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 from input_pipelines.records.record_reader import RecordFiles
 
@@ -32,7 +33,7 @@ WITHOUT_DROPOUT = dataclasses.replace(
 RELU = dataclasses.replace(CONFIG, hidden_act="relu")
 BATCH, LENGTH, PREDICTIONS = 8, 12, 4
 STEPS, WARMUP, RATE = 20, 5, 0.01
-SCHEDULE = optimization.WarmupPolynomialDecay(RATE, STEPS, WARMUP)
+SCHEDULE = WarmupPolynomialDecay(RATE, STEPS, WARMUP)
 
 
 def make_batch(seed, masked=(2, 4, 1, 3, 4, 1, 2, 3)):
@@ -80,9 +81,8 @@ def build(features, mode=tpu.ModeKeys.TRAIN, config=RELU, optimizer="lamb", **op
     """
     tf.train.get_or_create_global_step()
     of_rule = {f.name for f in dataclasses.fields(update.UpdateRule)} & set(options)
-    rule = update.UpdateRule(
-        optimizer, RATE, STEPS, WARMUP, **{name: options.pop(name) for name in of_rule}
-    )
+    schedule = WarmupPolynomialDecay(RATE, STEPS, WARMUP)
+    rule = update.UpdateRule(optimizer, schedule, **{name: options.pop(name) for name in of_rule})
     model_fn = pretraining.model_fn_builder(config, rule, **options)
     features = {
         name: value if tf.is_tensor(value) else tf.constant(value)
@@ -548,7 +548,12 @@ def test_host_call_writes_each_steps_report(tmp_path):
     records = []
     estimator = tpu.TPUEstimator(
         model_fn=pretraining.model_fn_builder(
-            RELU, update.UpdateRule("lamb", RATE, STEPS, WARMUP, summary_dir=model_dir)
+            RELU,
+            update.UpdateRule(
+                "lamb",
+                WarmupPolynomialDecay(RATE, STEPS, WARMUP),
+                summary_dir=model_dir,
+            ),
         ),
         config=tpu.RunConfig(
             model_dir=model_dir,

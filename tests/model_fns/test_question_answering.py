@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.model_fns import fine_tuning, question_answering, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from tests.model_fns.test_classification import CONFIG, REAL, B, F
 
 STARTS, ENDS = np.array([3, 0, 5, 1], np.int32), np.array([4, 0, 5, 2], np.int32)
@@ -90,7 +91,10 @@ def test_the_logits_are_google_s_head_on_each_token():
 
 def train_once(micro_batch_size=None, **options):
     rule = update.UpdateRule(
-        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+        "adamw",
+        WarmupPolynomialDecay(0.01, 10),
+        micro_batch_size,
+        summary_dir="unused",
     )
     with tf.Graph().as_default(), tf.Session() as session:
         spec = build(tpu.ModeKeys.TRAIN, rule, **options)
@@ -125,7 +129,7 @@ def test_micro_batches_equal_the_batch():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_border_of_precision(precision):
-    rule = update.UpdateRule("lamb", 0.01, 10, 0)
+    rule = update.UpdateRule("lamb", WarmupPolynomialDecay(0.01, 10))
     with tf.Graph().as_default() as graph:
         spec = build(tpu.ModeKeys.TRAIN, rule, precision=precision)
         assert spec.loss.dtype == tf.float32

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.model_fns import classification, fine_tuning, tagging, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tokenization import entities
 from bert_estimator.tpu.replicas.replica import Replica
 from tests.model_fns.test_classification import CONFIG, B, F
@@ -122,7 +123,10 @@ def test_predictions():
 def train_once(rows=slice(None), replica=None, micro_batch_size=None, **options):
     """Runs one training step; returns (loss, report, weights before it, weights after it)."""
     rule = update.UpdateRule(
-        "adamw", 0.01, 10, 0, micro_batch_size=micro_batch_size, summary_dir="unused"
+        "adamw",
+        WarmupPolynomialDecay(0.01, 10),
+        micro_batch_size,
+        summary_dir="unused",
     )
     with tf.Graph().as_default(), tf.Session() as session:
         if replica is not None:

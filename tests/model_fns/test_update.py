@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.model_fns import update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.replicas.replica import Replica
 
 FEATURES = np.array([[1.0], [2.0], [4.0]], np.float32)
@@ -29,9 +30,12 @@ def make_loss_fn(_):
 def run_update(steps=2, **options):
     """Returns (variables by name, the report of the last step)."""
     rule = update.UpdateRule(
-        "adamw", 0.1, 10, 0, optimizer_options={"weight_decay_rate": 0.0}, summary_dir="x",
+        "adamw",
+        WarmupPolynomialDecay(0.1, 10),
+        optimizer_options={"weight_decay_rate": 0.0},
+        summary_dir="x",
         **options,
-    )  # fmt: skip
+    )
     with tf.Graph().as_default(), tf.Session() as session:
         spec = rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
         report = spec.host_call[1]
@@ -54,7 +58,9 @@ def test_a_report_is_of_its_own_step():
 
 @pytest.mark.parametrize("micro_batch_size", [None, 1])
 def test_what_is_reported_is_computed_before_the_update(micro_batch_size):
-    rule = update.UpdateRule("lamb", 0.1, 10, 0, micro_batch_size=micro_batch_size, summary_dir="x")
+    rule = update.UpdateRule(
+        "lamb", WarmupPolynomialDecay(0.1, 10), micro_batch_size, summary_dir="x"
+    )
     with tf.Graph().as_default() as graph:
         spec = rule.train_spec(make_loss_fn, {"x": tf.constant(FEATURES)})
         report = spec.host_call[1]
@@ -87,7 +93,10 @@ def test_a_variable_may_have_a_rate_of_its_own():
 
 def test_a_schedule_that_cannot_be_is_refused_before_the_graph():
     with pytest.raises(ValueError, match=r"^num_warmup_steps=10: must be at least 0 and below"):
-        update.UpdateRule("adamw", 0.1, num_train_steps=10, num_warmup_steps=10)
+        update.UpdateRule(
+            "adamw",
+            WarmupPolynomialDecay(0.1, num_train_steps=10, num_warmup_steps=10),
+        )
 
 
 def test_means_are_over_the_global_batch():
@@ -110,7 +119,7 @@ def test_example_weights_are_one_unless_the_batch_says_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("rule", "expected"),
+    ("schedule", "expected"),
     [
         (dict(num_warmup_steps=0), {1: 0.5}),
         (dict(num_warmup_steps=1), {1: 0.0, 2: 0.5}),
@@ -119,7 +128,7 @@ def test_example_weights_are_one_unless_the_batch_says_otherwise():
         (dict(num_warmup_steps=5, legacy_schedule_jump=True), {1: 0.0, 5: 0.4, 6: 0.375}),
     ],
 )
-def test_corners_of_the_learning_rate(rule, expected):
-    corners = update.UpdateRule("adamw", 0.5, 20, **rule).corners()
+def test_corners_of_the_learning_rate(schedule, expected):
+    corners = update.UpdateRule("adamw", WarmupPolynomialDecay(0.5, 20, **schedule)).corners()
     assert {c["step"]: c["learning_rate"] for c in corners} == pytest.approx(expected)
     json.dumps(corners)

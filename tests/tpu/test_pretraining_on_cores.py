@@ -9,6 +9,7 @@ import toy
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.model_fns import pretraining, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("xla_runtime")]
 
@@ -49,7 +50,7 @@ def input_fn(params):
 def pretrain(folder, master, bert_config, micro_batch_size=None, steps=STEPS):
     """Trains one step, and goes on from its checkpoint; returns the losses of all steps."""
     rule = update.UpdateRule(
-        "lamb", 1e-2, STEPS, 5, micro_batch_size=micro_batch_size, summary_dir=str(folder)
+        "lamb", WarmupPolynomialDecay(1e-2, STEPS, 5), micro_batch_size, summary_dir=str(folder)
     )
     model_fn = pretraining.model_fn_builder(bert_config, rule, random_seed=3)
     estimator = toy.make_estimator(

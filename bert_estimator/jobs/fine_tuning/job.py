@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, tpu
+from bert_estimator import interchange, optimization, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line import flags
 from bert_estimator.command_line.run_directory import RunDirectory
@@ -371,11 +371,10 @@ class FineTuning(abc.ABC):
             f"the {len(self.data.train)} examples make no step of --train_batch_size="
             f"{training.train_batch_size}; give a smaller batch, more epochs or more examples",
         )
+        num_warmup_steps = min(int(steps * training.warmup_proportion), steps - 1)
         return update.UpdateRule(
             training.optimizer,
-            training.learning_rate,
-            steps,
-            min(int(steps * training.warmup_proportion), steps - 1),
+            optimization.WarmupPolynomialDecay(training.learning_rate, steps, num_warmup_steps),
             micro_batch_size=training.micro_batch_size,
             rate_scale=fine_tuning.layerwise_rate_scale(
                 training.layerwise_lr_decay, network.num_hidden_layers, network.num_hidden_groups

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_estimator import optimization
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.run_directory import RunDirectory, evaluation_record
 from bert_estimator.jobs import estimator, vocabulary
@@ -29,17 +30,20 @@ def read_network(config: PretrainingConfig) -> BertConfig:
     return network
 
 
-def update_rule(schedule: Schedule, output_dir: str) -> update.UpdateRule:
+def update_rule(training: Schedule, output_dir: str) -> update.UpdateRule:
     """Returns how weights are updated; what it reports goes into the events in a directory."""
+    schedule = optimization.WarmupPolynomialDecay(
+        training.learning_rate,
+        training.num_train_steps,
+        training.num_warmup_steps,
+        learning_rate_decay_power=training.learning_rate_decay_power,
+        legacy_schedule_jump=training.legacy_schedule_jump,
+    )
     return update.UpdateRule(
-        schedule.optimizer,
-        schedule.learning_rate,
-        schedule.num_train_steps,
-        schedule.num_warmup_steps,
-        micro_batch_size=schedule.micro_batch_size,
-        learning_rate_decay_power=schedule.learning_rate_decay_power,
-        legacy_schedule_jump=schedule.legacy_schedule_jump,
-        optimizer_options=schedule.optimizer_options(),
+        training.optimizer,
+        schedule,
+        micro_batch_size=training.micro_batch_size,
+        optimizer_options=training.optimizer_options(),
         summary_dir=output_dir,
     )
 

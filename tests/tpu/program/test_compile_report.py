@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import tpu
 from bert_estimator.model_fns import update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.program import compile_report, devices, stablehlo, topology
 
 pytestmark = pytest.mark.usefixtures("tpu_compiler")
@@ -30,7 +31,9 @@ def shared_model_fn(features, mode, params):
     def make_loss_fn(step):
         return lambda features, first_row: (tf.reduce_mean(tf.matmul(features["x"], kernel)), {})
 
-    return update.UpdateRule("adamw", 0.1, 9, 1).train_spec(make_loss_fn, features)
+    return update.UpdateRule("adamw", WarmupPolynomialDecay(0.1, 9, 1)).train_spec(
+        make_loss_fn, features
+    )
 
 
 def report(name, tmp_path, rows=ROWS, cores_per_replica=1):

@@ -13,12 +13,14 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import optimization, tpu
 from bert_estimator.model_fns import update
+from bert_estimator.optimization import WarmupPolynomialDecay
 from bert_estimator.tpu.program import devices, exported_program, run_program
 from bert_estimator.tpu.step.xla.step_graph import StepGraph
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
 WIDTH, OTHER, ROWS = 64, 65, 8
+SCHEDULE = WarmupPolynomialDecay(0.01, 20, num_warmup_steps=2)
 
 
 def model_fn(features, mode, params):
@@ -163,7 +165,7 @@ def make_estimator(directory, master, rule, loop_length=2, then=None):
         ),
         use_tpu=bool(master),
         train_batch_size=ROWS,
-        params={"rule": {"learning_rate": 0.01, "num_train_steps": 20, **rule}, "then": then},
+        params={"rule": rule, "then": then},
     )
 
 
@@ -195,7 +197,7 @@ def assert_equal(found, expected, rtol=1e-3, atol=2e-5):
 )
 def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimizer, options):
     """The training on cores is ended and resumed, so the parts become whole and parts again."""
-    rule = {"optimizer": optimizer, "num_warmup_steps": 2, **options}
+    rule = {"optimizer": optimizer, "schedule": SCHEDULE, **options}
     expected = train(tmp_path / "session", "", rule, steps=[5])
     assert_equal(train(tmp_path / "cores", f"rehearse:{cores}", rule), expected)
 
@@ -210,7 +212,7 @@ def test_cores_that_share_an_update_train_as_one_session(tmp_path, cores, optimi
 )
 def test_other_uses_of_a_weight_that_is_shared(tmp_path, then):
     """One core has the same order of reads and updates; a session does not in loops."""
-    rule = {"optimizer": "lars", "num_warmup_steps": 0}
+    rule = {"optimizer": "lars", "schedule": WarmupPolynomialDecay(0.01, 20)}
     expected = train(tmp_path / "one", "rehearse:1", rule, steps=[4], then=then)
     assert_equal(train(tmp_path / "two", "rehearse:2", rule, [2, 4], then=then), expected)
     if then == "then_clipped":
@@ -219,7 +221,7 @@ def test_other_uses_of_a_weight_that_is_shared(tmp_path, then):
 
 @pytest.mark.slow
 def test_first_moments_in_bfloat16(tmp_path):
-    rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+    rule = {"optimizer": "lamb", "schedule": SCHEDULE}
     rule["optimizer_options"] = {"bfloat16_first_moments": True}
     expected = train(tmp_path / "session", "", rule, steps=[5])
     found = train(tmp_path / "cores", "rehearse:2", rule)
@@ -229,7 +231,7 @@ def test_first_moments_in_bfloat16(tmp_path):
 
 @pytest.mark.slow
 def test_hooks_see_whole_slots_and_a_run_goes_on_with_another_number_of_cores(tmp_path):
-    rule = {"optimizer": "adamw", "num_warmup_steps": 0}
+    rule = {"optimizer": "adamw", "schedule": WarmupPolynomialDecay(0.01, 20)}
     seen, expected = SlotAtEachStep(), SlotAtEachStep()
     train(tmp_path / "one", "rehearse:1", rule, [4], [expected], 1)
     train(tmp_path / "cores", "rehearse:2", rule, [2], [seen], 1)
@@ -244,7 +246,7 @@ def test_hooks_see_whole_slots_and_a_run_goes_on_with_another_number_of_cores(tm
 )
 def test_an_exported_program(tmp_path, cores, num_shards):
     """Programs of earlier versions do not say that no core shares its update."""
-    rule, losses = {"optimizer": "lamb", "num_warmup_steps": 2}, []
+    rule, losses = {"optimizer": "lamb", "schedule": SCHEDULE}, []
     master, directory = f"rehearse:{cores}", tmp_path / "program"
     train(tmp_path / "run", master, rule, steps=[2])
     estimator = make_estimator(tmp_path / "run", master, rule, loop_length=1)
@@ -273,7 +275,7 @@ def noted(self, *values, **named):
     init(self, *values, **named)
     print("its shards:", self.num_shards)
 LoweredStep.__init__ = noted
-rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+rule = {"optimizer": "lamb", "schedule": SCHEDULE}
 test_update_shards.train(sys.argv[1], "rehearse:4", rule, [3, 5])
 """
 
@@ -298,7 +300,7 @@ def test_each_host_has_all_parts(tmp_path):
         out, err = host.communicate(timeout=240)
         assert host.returncode == 0, err
         assert {line for line in out.splitlines() if "its" in line} == {"its shards: 2"}
-    rule = {"optimizer": "lamb", "num_warmup_steps": 2}
+    rule = {"optimizer": "lamb", "schedule": SCHEDULE}
     expected = train(tmp_path / "alone", "", rule, [5])
     reader = tf.train.load_checkpoint(str(tmp_path / "hosts" / "model.ckpt-5"))
     names = reader.get_variable_to_shape_map()
@@ -316,7 +318,7 @@ def test_each_host_has_all_parts(tmp_path):
     ],
 )
 def test_what_a_core_holds(tmp_path, rule, axes):
-    rule |= {"learning_rate": 0.01, "num_train_steps": 20, "num_warmup_steps": 2}
+    rule |= {"schedule": SCHEDULE}
     estimator = tpu.TPUEstimator(
         model_fn,
         str(tmp_path),

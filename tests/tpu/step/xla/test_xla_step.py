@@ -13,6 +13,7 @@ import toy
 from bert_estimator import sharding, tpu
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.model_fns import pretraining, update
+from bert_estimator.optimization import WarmupPolynomialDecay
 
 pytestmark = pytest.mark.usefixtures("xla_runtime")
 
@@ -370,7 +371,7 @@ def pretrained(tmp_path_factory):
         key = (master, micro_batch_size, recompute, num_cores_per_replica, vocab_size)
         if key not in found:
             losses = []
-            rule = update.UpdateRule("lamb", 1e-2, 100, 2, micro_batch_size=micro_batch_size)
+            rule = update.UpdateRule("lamb", WarmupPolynomialDecay(1e-2, 100, 2), micro_batch_size)
             network = dataclasses.replace(BERT, vocab_size=vocab_size)
             model_fn = pretraining.model_fn_builder(
                 network, rule, random_seed=3, recompute=recompute
