@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+import numpy as np
+
 from bert_estimator.tokenization import casing
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -61,6 +63,11 @@ class Tokenizer(Protocol):
     @staticmethod
     def usually_strips_accents(do_lower_case: bool) -> bool:
         """Returns whether accents are stripped if nobody says whether."""
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """Returns the type in which files hold the ids of a vocabulary: 2 or 4 bytes, little-endian."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def open_tokenizer(
