@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-import numpy as np
-
 from bert_estimator.tokenization import casing
 from bert_estimator.tokenization.casing import Casing
 from bert_estimator.tokenization.offsets import Piece
@@ -65,9 +63,9 @@ class Tokenizer(Protocol):
         """Returns whether accents are stripped if nobody says whether."""
 
 
-def id_type(vocab_size: int) -> np.dtype:
-    """Returns the type in which files hold the ids of a vocabulary: 2 or 4 bytes, little-endian."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+def id_type(vocab_size: int) -> str:
+    """Returns NumPy's name of the type in which files hold ids: 2 or 4 bytes, little-endian."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def open_tokenizer(

@@ -191,7 +191,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     files = [work.piece(bucket), work.piece(bucket) + ".json"]
     if _is_joined(work, index) or all(map(os.path.exists, files)):
         return 1
-    dtype = id_type(work.tokenizer.vocab_size)
+    dtype = np.dtype(id_type(work.tokenizer.vocab_size))
     pairs = Pairs.joined(
         [
             pair_files.read(path, (bucket - first) % work.num_buckets, dtype)

@@ -126,7 +126,7 @@ class Packing:
         longest = self._max_seq_length - 3
         totals = lengths.sum(axis=1)
         sizes = np.array([len(ids) for ids in token_ids])
-        dtype = id_type(self._vocab_size)
+        dtype = np.dtype(id_type(self._vocab_size))
         width = dtype.itemsize
         # Each length is compared before their sum, which could wrap around.
         fits = ((lengths >= 0) & (lengths <= longest)).all(axis=1) & (totals <= longest)

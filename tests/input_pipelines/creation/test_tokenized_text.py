@@ -47,5 +47,5 @@ def test_any_documents_of_several_parts(tmp_path, tokenizer, documents):
 
 
 def test_ids_of_large_vocabularies():
-    assert id_type(2**16) == np.uint16
-    assert id_type(2**16 + 1) == np.uint32
+    assert np.dtype(id_type(2**16)) == np.uint16
+    assert np.dtype(id_type(2**16 + 1)) == np.uint32
