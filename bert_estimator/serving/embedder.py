@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import interchange, modeling
 from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
-from bert_estimator.interchange import loading, network_variables
+from bert_estimator.interchange import network_variables, weights
 from bert_estimator.interchange.hugging_face import config_json
 from bert_estimator.layers import primitives
 from bert_estimator.serving import commands
@@ -197,7 +197,7 @@ class Embedder:
             variables = tf.global_variables()
         stored = [v for v in variables if v.op.name in self._source.shapes]
         others = [v.initializer for v in variables if v.op.name not in self._source.shapes]
-        bad = loading.load(self._source.read, stored, self._session)
+        bad = weights.load(self._source.read, stored, self._session)
         if bad:
             raise ValueError(f"{self._source.path}: these weights are not finite: {', '.join(bad)}")
         # A pooler that the file does not have is not used.

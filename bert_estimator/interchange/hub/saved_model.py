@@ -28,8 +28,9 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, logits, network_files, network_variables
+from bert_estimator.interchange import architectures, network_files, network_variables
 from bert_estimator.interchange.source import Source
+from bert_estimator.interchange.weights import fixed_batch, logits_of
 from bert_estimator.layers import primitives
 from bert_estimator.tokenization import Tokenizer
 
@@ -219,8 +220,8 @@ def _with_heads(name, value, config):
 
 def _check(module, config, weights):
     """Raises ValueError if the outputs of a module are not what its weights give."""
-    batch = logits.fixed_batch(config)
-    expected = logits.compute(config, weights)
+    batch = fixed_batch(config)
+    expected = logits_of(config, weights)
     ids = {**_INPUTS, "input_type_ids": "segment_ids"}
     inputs = {theirs: tf.constant(batch[name]) for theirs, name in ids.items()}
     found = module(inputs, training=False)
