@@ -6,7 +6,6 @@ from typing import Any
 
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.command_line.choices import TASK_KINDS
-from bert_estimator.interchange import layer_groups
 from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
@@ -18,6 +17,15 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
 
 # Two networks whose weights have the same shapes can still differ in these.
 _NOT_IN_SHAPES = ("num_attention_heads", "hidden_act")
+
+# Projects that compute with rounded fractions which layers of an ALBERT share weights. For most
+# numbers of layers and groups, the outcome is the same as here.
+GOOGLE, TRANSFORMERS = "google-research/albert", "transformers"
+# The group of layer i, of L layers with G groups.
+_GROUP_OF = {
+    GOOGLE: lambda i, L, G: int(i / L * G),
+    TRANSFORMERS: lambda i, L, G: int(i / (L / G)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Source:
         """Checks that a checkpoint of another project gets a network that computes the same.
 
         In google-research/electra, "gelu" is the exact form, which is "gelu_erf" here; here "gelu"
-        is the tanh form. Of google-research/albert, see `layer_groups`.
+        is the tanh form. Of google-research/albert, see `check_layer_groups`.
 
         Args:
           config: the configuration of the network that gets the weights.
@@ -91,7 +99,7 @@ class Source:
           ValueError: it has the other GELU, or its layers share weights in another way.
         """
         if (self.format, self.architecture) == (TF1, ALBERT):
-            layer_groups.check(config, layer_groups.GOOGLE, self.path)
+            check_layer_groups(config, GOOGLE, self.path)
         if (self.format, self.architecture, config.hidden_act) == (TF1, ELECTRA, "gelu"):
             raise ValueError(
                 f'{self.path}: is an ELECTRA, whose hidden_act is "gelu_erf", but the '
@@ -167,3 +175,26 @@ class Source:
                 "trained with"
             )
         return tokenizer
+
+
+def check_layer_groups(config: BertConfig, project: str, path: str) -> None:
+    """Checks that each layer of an ALBERT has the same weights here and in another project.
+
+    Args:
+      config: the network.
+      project: GOOGLE or TRANSFORMERS.
+      path: the place of the network, for errors.
+
+    Raises:
+      ValueError: a layer has other weights there.
+    """
+    layers, groups = config.num_hidden_layers, config.num_own_layers()
+    for layer in range(layers):
+        ours, theirs = config.group_of(layer), _GROUP_OF[project](layer, layers, groups)
+        if ours != theirs:
+            raise ValueError(
+                f"{path}: num_hidden_layers={layers} with num_hidden_groups={groups} cannot be "
+                f"exchanged with {project}: layer {layer} has the weights of group {ours} here, "
+                f"and of group {theirs} there, where fractions are rounded (both count from 0). "
+                "Train a network with another number of groups, such as 1"
+            )

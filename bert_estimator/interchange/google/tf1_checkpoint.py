@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line import evaluated_steps, run_directory
-from bert_estimator.interchange import architectures, layer_groups, network_files
-from bert_estimator.interchange.source import TF1, Source
+from bert_estimator.interchange import architectures, network_files
+from bert_estimator.interchange.source import GOOGLE, TF1, Source, check_layer_groups
 from bert_estimator.system import paths
 from bert_estimator.tokenization import Tokenizer
 from bert_estimator.tpu import checkpoints
@@ -160,7 +160,7 @@ def write(
     del tokenizer
     architecture = architectures.of_tf1_names(source)
     if architecture == architectures.ALBERT:
-        layer_groups.check(source.config, layer_groups.GOOGLE, source.path)
+        check_layer_groups(source.config, GOOGLE, source.path)
     network_files.write(folder, source)
     values = {
         architectures.to_tf1(n, architecture): np.float32(weights[n]) for n in sorted(weights)

@@ -10,14 +10,16 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, layer_groups, network_files
+from bert_estimator.interchange import architectures, network_files
 from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
 from bert_estimator.interchange.source import (
     CLASSIFICATION,
     MULTI_LABEL,
     REGRESSION,
     TAGGING,
+    TRANSFORMERS,
     Source,
+    check_layer_groups,
 )
 from bert_estimator.system import json_files
 
@@ -150,7 +152,7 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
         del found["embedding_size"]
     config = BertConfig.from_dict(found, source=path)
     if kind == ALBERT:
-        layer_groups.check(config, layer_groups.TRANSFORMERS, path)
+        check_layer_groups(config, TRANSFORMERS, path)
     return config
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_estimator.interchange import architectures, layer_groups, network_variables
+from bert_estimator.interchange import architectures, network_variables
 from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA
 from bert_estimator.interchange.hugging_face import config_json, safetensors_files, tokenizer_files
 from bert_estimator.interchange.network_variables import (
@@ -33,7 +33,13 @@ from bert_estimator.interchange.network_variables import (
     NEXT_SENTENCE,
     POOLER,
 )
-from bert_estimator.interchange.source import HUGGING_FACE, TAGGING, Source
+from bert_estimator.interchange.source import (
+    HUGGING_FACE,
+    TAGGING,
+    TRANSFORMERS,
+    Source,
+    check_layer_groups,
+)
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import Tokenizer
 
@@ -165,7 +171,7 @@ def write(
     heads = network_variables.check(source.config, shapes, source.path)
     architecture = architectures.of(source)
     if architecture == ALBERT:
-        layer_groups.check(source.config, layer_groups.TRANSFORMERS, source.path)
+        check_layer_groups(source.config, TRANSFORMERS, source.path)
     _check_class(source, heads, shapes, architecture)
     tokenizer_files.write(folder, source, tokenizer)
     tensors = {
