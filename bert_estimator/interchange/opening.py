@@ -1,4 +1,4 @@
-"""Opening a model: a checkpoint's path, a directory, an archive, or any of them in remote storage."""
+"""Opening a model: a checkpoint's path, a directory, an archive; here or in remote storage."""
 
 import functools
 import glob
