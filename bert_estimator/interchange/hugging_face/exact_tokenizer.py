@@ -24,10 +24,10 @@ _BLANK = dict.fromkeys(("dropped", "space", "cased", "ignored", "accent", "sign"
 _NEW_DECOMPOSITIONS = "\U00011938"
 
 
-def values(tokenizer: FullTokenizer) -> dict[str, Any]:
+def written(tokenizer: FullTokenizer) -> dict[str, Any]:
     """Returns the object to write into tokenizer.json."""
-    single = [_special("[CLS]"), _text("A", 0), _special("[SEP]")]
-    pair = [*single, _text("B", 1), _special("[SEP]", 1)]
+    single = [_template_token("[CLS]"), _template_text("A", 0), _template_token("[SEP]")]
+    pair = [*single, _template_text("B", 1), _template_token("[SEP]", 1)]
     numbers = {token: tokenizer.vocab[token] for token in SPECIAL_TOKENS}
     return {
         "version": "1.0",
@@ -120,11 +120,11 @@ def _replace(pattern, content):
     return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
-def _special(token, segment=0):
+def _template_token(token, segment=0):
     return {"SpecialToken": {"id": token, "type_id": segment}}
 
 
-def _text(name, segment):
+def _template_text(name, segment):
     return {"Sequence": {"id": name, "type_id": segment}}
 
 

@@ -5,12 +5,7 @@ import os
 import shutil
 
 from bert_estimator.interchange import architectures
-from bert_estimator.interchange.hugging_face import (
-    added_tokens,
-    exact_tokenizer,
-    special_tokens,
-    tokenizer_json,
-)
+from bert_estimator.interchange.hugging_face import exact_tokenizer, special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.storage import remote
@@ -69,28 +64,19 @@ def find_vocabulary(folder: str) -> str | None:
     whole = tokenizer_json.read(folder)
     if vocab_file is not None:
         tokens = _tokens_of(vocab_file)
-        _check_tokens(folder, vocab_file, tokens)
+        special_tokens.check(folder, vocab_file, tokens)
         if whole is not None:
             _check_same(whole, path, vocab_file, tokens)
         return vocab_file
     if whole is None or not tokenizer_json.is_wordpiece(whole):
-        _check_tokens(folder, None, None)
+        special_tokens.check(folder, None, None)
         return None
     tokens = tokenizer_json.tokens(whole, path)
-    _check_tokens(folder, path, tokens)
+    special_tokens.check(folder, path, tokens)
     vocab_file = os.path.join(remote.temporary_folder(), VOCABULARY)
     with open(vocab_file, "w", encoding="utf-8", newline="\n") as writer:
         writer.writelines(f"{token}\n" for token in tokens)
     return vocab_file
-
-
-def _check_tokens(folder, vocab_file, tokens):
-    """Raises ValueError if a directory names or adds tokens that the tokenizers here do not have.
-
-    `tokens` are the tokens of its vocabulary in the order of their ids; both None without one.
-    """
-    special_tokens.check(folder, vocab_file)
-    added_tokens.check(folder, vocab_file, tokens)
 
 
 def _tokens_of(vocab_file):
@@ -283,7 +269,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     }
     write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
     if not is_pieces:
-        whole = exact_tokenizer.values(tokenizer)
+        whole = exact_tokenizer.written(tokenizer)
         write_json(os.path.join(folder, tokenizer_json.FILE), whole)
 
 

@@ -107,7 +107,7 @@ def written(tmp_path, casing, tokens=()):
     path = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *tokens], path)
     tokenizer = FullTokenizer(path, *casing)
-    return tokenizer, exact_tokenizer.values(tokenizer)
+    return tokenizer, exact_tokenizer.written(tokenizer)
 
 
 def in_python(pattern):
