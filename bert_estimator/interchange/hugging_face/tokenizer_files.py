@@ -5,7 +5,7 @@ import os
 import shutil
 
 from bert_estimator.interchange import architectures
-from bert_estimator.interchange.hugging_face import exact_tokenizer, special_tokens, tokenizer_json
+from bert_estimator.interchange.hugging_face import special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
 from bert_estimator.interchange.source import Source
 from bert_estimator.storage import remote
@@ -269,7 +269,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
     }
     write_json(os.path.join(folder, special_tokens.TOKENIZER), values)
     if not is_pieces:
-        whole = exact_tokenizer.written(tokenizer)
+        whole = tokenizer_json.written(tokenizer)
         write_json(os.path.join(folder, tokenizer_json.FILE), whole)
 
 
