@@ -30,12 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator.serving.graph import (
-    answer_search,
-    answer_windows,
-    graph_characters,
-    graph_tokenizer,
-)
+from bert_estimator.serving.graph import answer_search, graph_characters, graph_tokenizer
 from bert_estimator.serving.graph.answer_search import Contexts
 from bert_estimator.serving.graph.text_model import TextDifferenceError
 from bert_estimator.system.progress import Progress
@@ -88,7 +83,7 @@ class AnswerText:
         characters = graph_characters.characters(self.texts["context"])
         tokens = in_graph.with_offsets(characters.codes)
         self.contexts = Contexts(self.texts["context"], characters, tokens)
-        self._windows = answer_windows.windows_of(
+        self._windows = answer_search.windows_of(
             queries, tokens.ids, tokenizer, settings.max_seq_length, settings.doc_stride
         )
         self.ids = {
