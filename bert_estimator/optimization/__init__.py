@@ -12,8 +12,7 @@ In a `model_fn`:
 """
 
 from bert_estimator.optimization.chain import ChainOptimizer, to_dense_float32
-from bert_estimator.optimization.clipping import clip_by_global_norm
-from bert_estimator.optimization.micro_batches import accumulate
+from bert_estimator.optimization.gradients import accumulate, clip_by_global_norm
 from bert_estimator.optimization.moments import Momentum, ScaleByAdam, ScaleByFactoredMoments
 from bert_estimator.optimization.optimizers import (
     OPTIMIZERS,
