@@ -1,4 +1,4 @@
-"""The chain: gradients made dense, slots, order, where it runs, calls that alike variables share."""
+"""The chain: gradients made dense, slots, order, where it runs, and shared calls."""
 
 import functools
 import time
