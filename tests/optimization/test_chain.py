@@ -19,7 +19,7 @@ from bert_estimator.optimization.optimizers import (
     create_optimizer,
 )
 from bert_estimator.optimization.piece import Piece
-from bert_estimator.optimization.scaling import ScaleByLearningRate
+from bert_estimator.optimization.pieces import ScaleByLearningRate
 
 KERNEL = np.float32([[0.5, -0.25], [1.0, 2.0], [-1.5, 0.75]])
 TARGET = np.float32([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
