@@ -10,7 +10,7 @@ from bert_estimator.tokenization import Casing, Tokenizer, open_tokenizer
 
 TF1, HUGGING_FACE, HUB = "tf1", "hf", "hub"
 
-BERT, ALBERT, ELECTRA = "bert", "albert", "electra"
+BERT, ALBERT, ELECTRA = ARCHITECTURES = ("bert", "albert", "electra")
 
 # What the outputs of a classifier mean, as `bert_estimator.model_fns.classification` calls it.
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = KINDS = TASK_KINDS
@@ -58,7 +58,7 @@ class Source:
       version_2_with_negative: whether the model learned, as for SQuAD 2.0, that some questions have
         no answer; None if nothing beside the weights says so.
       architecture: BERT, ALBERT or ELECTRA, if the files show it; None if only the configuration
-        does, see `architectures.of`.
+        does, see `network_variables.architecture_of`.
     """
 
     path: str

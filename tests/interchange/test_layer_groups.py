@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.__main__ import main
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.hugging_face import config_json
-from bert_estimator.interchange.source import GOOGLE, TRANSFORMERS, check_layer_groups
+from bert_estimator.interchange.source import ALBERT, GOOGLE, TRANSFORMERS, check_layer_groups
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_albert_with_other_groups_is_not_used(tmp_path):
     weights = {k: np.zeros(s) for k, s in network_variables.encoder_shapes(config).items()}
     fixtures.write_tf1(tmp_path, network(1, 1), weights)  # which checks groups, but not weights
     source = open_source(str(tmp_path))
-    assert source.architecture == architectures.ALBERT and len(source.shapes) == len(weights)
+    assert source.architecture == ALBERT and len(source.shapes) == len(weights)
     source = dataclasses.replace(source, config=config)
     with pytest.raises(ValueError, match="=22 cannot be exchanged with google-research/albert"):
         source.with_files(None, "vocab.txt")

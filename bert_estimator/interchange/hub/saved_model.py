@@ -28,8 +28,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator import heads, modeling
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_files, network_variables
-from bert_estimator.interchange.source import Source
+from bert_estimator.interchange import network_files, network_variables
+from bert_estimator.interchange.source import BERT, Source
 from bert_estimator.interchange.weights import fixed_batch, logits_of
 from bert_estimator.layers import primitives
 from bert_estimator.tokenization import Tokenizer
@@ -81,8 +81,8 @@ def write(
       ValueError: the network is not BERT or has heads that modules do not have; or the outputs of
         what was written differ.
     """
-    architecture = architectures.of(source)
-    if architecture != architectures.BERT:
+    architecture = network_variables.architecture_of(source)
+    if architecture != BERT:
         raise ValueError(
             f"{source.path}: is an {architecture.upper()}, and TF Hub's layout here is BERT's; "
             "--to=tf1 writes it"

@@ -10,10 +10,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_files
-from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA, NAMES
+from bert_estimator.interchange import network_files, network_variables
 from bert_estimator.interchange.source import (
+    ALBERT,
+    ARCHITECTURES,
+    BERT,
     CLASSIFICATION,
+    ELECTRA,
     MULTI_LABEL,
     REGRESSION,
     TAGGING,
@@ -157,14 +160,14 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
 
 
 def model_type(values: dict[str, Any], path: str) -> str:
-    """Returns the model_type of the values of a config.json, one of `architectures.NAMES`.
+    """Returns the model_type of the values of a config.json, one of `ARCHITECTURES`.
 
     Raises:
       ValueError: it is another one.
     """
     kind = values.get("model_type", BERT)
-    if kind not in NAMES:
-        supported = ", ".join(map(repr, NAMES))
+    if kind not in ARCHITECTURES:
+        supported = ", ".join(map(repr, ARCHITECTURES))
         raise ValueError(f"{path}: model_type={kind!r}, but the network supports {supported} only")
     return kind
 
@@ -269,7 +272,7 @@ def write(folder: str, source: Source, architecture: str, num_labels: int, pad_i
     """
     values = {
         "architectures": [architecture],
-        "model_type": (kind := architectures.of(source)),
+        "model_type": (kind := network_variables.architecture_of(source)),
         **_FIXED,
         **source.config.to_dict(),
         # transformers' default is another width.

@@ -4,10 +4,10 @@ import itertools
 import os
 import shutil
 
-from bert_estimator.interchange import architectures
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.hugging_face import special_tokens, tokenizer_json
 from bert_estimator.interchange.hugging_face.config_json import CONFIG, write_json
-from bert_estimator.interchange.source import Source
+from bert_estimator.interchange.source import ALBERT, Source
 from bert_estimator.storage import remote
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import (
@@ -245,7 +245,7 @@ def write(folder: str, source: Source, tokenizer: Tokenizer) -> None:
       ValueError: the vocabulary is SentencePiece, and the network is not an ALBERT.
     """
     is_pieces = source.vocab_file.endswith(".model")
-    if is_pieces and architectures.of(source) != architectures.ALBERT:
+    if is_pieces and network_variables.architecture_of(source) != ALBERT:
         raise ValueError(
             f"{source.vocab_file}: is a SentencePiece model, and transformers would cut text into "
             "other pieces: none of its tokenizers splits a comma from the digit before it, as "

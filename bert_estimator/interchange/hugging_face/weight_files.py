@@ -23,8 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_estimator.interchange import architectures, network_variables
-from bert_estimator.interchange.architectures import ALBERT, BERT, ELECTRA
+from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.hugging_face import config_json, safetensors_files, tokenizer_files
 from bert_estimator.interchange.network_variables import (
     ANSWER,
@@ -34,6 +33,9 @@ from bert_estimator.interchange.network_variables import (
     POOLER,
 )
 from bert_estimator.interchange.source import (
+    ALBERT,
+    BERT,
+    ELECTRA,
     HUGGING_FACE,
     TAGGING,
     TRANSFORMERS,
@@ -106,7 +108,7 @@ def open_directory(folder: str, path: str) -> Source:
     stored = {_current_name(name, plain, architecture): plain[name] for name in plain}
     heads = network_variables.head_shapes(config, 0).values()
     known = [*network_variables.encoder_shapes(config), *(n for head in heads for n in head)]
-    theirs = {name: architectures.to_transformers(name, architecture) for name in known}
+    theirs = {name: network_variables.to_transformers(name, architecture) for name in known}
     theirs = {name: tensor for name, tensor in theirs.items() if tensor in stored}
 
     def read(name):
@@ -169,13 +171,13 @@ def write(
     """
     shapes = {name: list(value.shape) for name, value in weights.items()}
     heads = network_variables.check(source.config, shapes, source.path)
-    architecture = architectures.of(source)
+    architecture = network_variables.architecture_of(source)
     if architecture == ALBERT:
         check_layer_groups(source.config, TRANSFORMERS, source.path)
     _check_class(source, heads, shapes, architecture)
     tokenizer_files.write(folder, source, tokenizer)
     tensors = {
-        architectures.to_transformers(name, architecture): (
+        network_variables.to_transformers(name, architecture): (
             value.T if _is_transposed(name) else value
         )
         for name, value in weights.items()
