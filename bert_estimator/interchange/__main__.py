@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> None:
     console.set_up(tf.get_logger())
     try:
         source = open_source(args.source, args.checkpoint)
-        given = args.bert_config_file
-        config = config_json.read_any_config(given) if given else None
+        path = args.bert_config_file
+        config = config_json.read_any_config(path) if path else None
         source = source.with_files(config, args.vocab_file)
         to = args.to or (HUGGING_FACE if source.format == TF1 else TF1)
         differences = conversion.convert(source, args.target, to)

@@ -88,11 +88,11 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
     """
     num_labels = shapes.get(CLASSIFIER, [0])[0]
     heads = head_shapes(config, num_labels)
-    found = tuple(head for head, names in heads.items() if set(names) & set(shapes))
+    own_heads = tuple(head for head, names in heads.items() if set(names) & set(shapes))
     expected = encoder_shapes(config)
     if not any(name.startswith(POOLER) for name in shapes):
         expected = {k: v for k, v in expected.items() if not k.startswith(POOLER)}
-    for head in found:
+    for head in own_heads:
         expected.update(heads[head])
     problems = [f"{name} {shapes[name]}: unknown" for name in shapes if name not in expected]
     for name, shape in expected.items():
@@ -104,7 +104,7 @@ def check(config: BertConfig, shapes: Mapping[str, list[int]], path: str) -> tup
         raise ValueError(
             f"{path} does not hold a BERT of its configuration:\n  " + "\n  ".join(problems)
         )
-    return found
+    return own_heads
 
 
 def _dense(scope, inputs, outputs):

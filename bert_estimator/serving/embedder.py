@@ -77,8 +77,8 @@ class Embedder:
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}: must be one of {', '.join(POOLINGS)}")
         source = interchange.open_source(path, checkpoint)
-        given = bert_config_file and config_json.read_any_config(bert_config_file)
-        source = source.with_files(given or None, vocab_file)
+        config = bert_config_file and config_json.read_any_config(bert_config_file)
+        source = source.with_files(config or None, vocab_file)
         self._config, self._source, self._pooling = source.config, source, pooling
         encoder = {name: s for name, s in source.shapes.items() if name.startswith("bert/")}
         network_variables.check(source.config, encoder, path)
@@ -135,15 +135,15 @@ class Embedder:
         """
         commands.check_list(texts)
         features = self._features(texts)
-        found: dict[int, tuple[list[str], np.ndarray]] = {}
+        answer_of: dict[int, tuple[list[str], np.ndarray]] = {}
         for numbers, feed in self._batches(features):
             layers = self._session.run(self._token_vectors, feed)
             ids = feed[self._inputs["input_ids"]]
             for row, number in enumerate(numbers):
                 length = features.lengths[number]
                 tokens = self._tokenizer.convert_ids_to_tokens(ids[row, :length].tolist())
-                found[number] = tokens, np.stack([layer[row, :length] for layer in layers])
-        answers = [found[number] for number in range(len(texts))]
+                answer_of[number] = tokens, np.stack([layer[row, :length] for layer in layers])
+        answers = [answer_of[number] for number in range(len(texts))]
         _check_finite([vectors for _, vectors in answers])
         self.num_cut += features.num_cut
         return answers

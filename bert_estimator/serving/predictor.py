@@ -102,8 +102,8 @@ class Predictor:
         texts = list(texts) if not isinstance(texts, str) else texts
         outputs = self.predict(texts)
         if self.kind == "tagging":
-            found = zip(texts, outputs["probabilities"], strict=True)
-            return [self._tagged(words_of(text), rows) for text, rows in found]
+            sentences = zip(texts, outputs["probabilities"], strict=True)
+            return [self._tagged(words_of(text), rows) for text, rows in sentences]
         if self.kind == "regression":
             return [{"number": float(row[0])} for row in outputs["logits"]]
         return [self._answer(row) for row in outputs["probabilities"]]

@@ -88,8 +88,8 @@ def write(
             "--to=tf1 writes it"
         )
     shapes = {name: list(value.shape) for name, value in weights.items()}
-    found = network_variables.check(source.config, shapes, source.path)
-    if not set(found) <= {network_variables.MASKED_LM}:
+    heads = network_variables.check(source.config, shapes, source.path)
+    if not set(heads) <= {network_variables.MASKED_LM}:
         raise ValueError(
             f"{source.path}: has the head of a task, and TF Hub's modules of BERT hold what comes "
             "before it; --do_export of the run writes a SavedModel with it, and --to=hf or "
@@ -224,8 +224,8 @@ def _check(module, config, weights):
     expected = logits_of(config, weights)
     ids = {**_INPUTS, "input_type_ids": "segment_ids"}
     inputs = {theirs: tf.constant(batch[name]) for theirs, name in ids.items()}
-    found = module(inputs, training=False)
+    outputs = module(inputs, training=False)
     for name in ("sequence_output", "pooled_output"):
-        difference = float(np.max(np.abs(found[name].numpy() - expected[name])))
+        difference = float(np.max(np.abs(outputs[name].numpy() - expected[name])))
         if not difference <= _TOLERANCE:  # a NaN does not agree
             raise ValueError(f"{name} of the written module differs by {difference:g}")

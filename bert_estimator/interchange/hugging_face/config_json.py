@@ -139,21 +139,21 @@ def config_of(values: dict[str, Any], path: str) -> BertConfig:
     ours = {theirs: name for name, names in HIDDEN_ACTS.items() for theirs in names}
     known = _DEFAULTS[kind].to_dict()
     keys = (*known, *_ONLY_ALBERT) if kind == ALBERT else known
-    found = {**known, **{key: value for key, value in values.items() if key in keys}}
+    sizes = {**known, **{key: value for key, value in values.items() if key in keys}}
     if "hidden_act" in values:
         act = json_files.field(values, "hidden_act", str, path)
         if act not in ours:
             known_acts = ", ".join(ours)
             raise ValueError(f"{path}: hidden_act={act!r} is not known; known are {known_acts}")
-        found["hidden_act"] = ours[act]
-    if "embedding_size" in found and found["embedding_size"] == found["hidden_size"]:
+        sizes["hidden_act"] = ours[act]
+    if "embedding_size" in sizes and sizes["embedding_size"] == sizes["hidden_size"]:
         if kind == ALBERT:
             raise ValueError(
-                f"{path}: embedding_size and hidden_size are both {found['hidden_size']}, but the "
+                f"{path}: embedding_size and hidden_size are both {sizes['hidden_size']}, but the "
                 "network maps embeddings to another size only"
             )
-        del found["embedding_size"]
-    config = BertConfig.from_dict(found, source=path)
+        del sizes["embedding_size"]
+    config = BertConfig.from_dict(sizes, source=path)
     if kind == ALBERT:
         check_layer_groups(config, TRANSFORMERS, path)
     return config
@@ -225,10 +225,8 @@ def _names_of(values, path, num_outputs):
                 f"{path}: id2label: lacks the key {str(i)!r}; its keys must be the numbers of the "
                 f"outputs, 0 to {num_outputs - 1}. Correct id2label, or take it out of the file"
             )
-        given = names[str(i)]
-        label = json_files.check(
-            str(given) if type(given) is int else given, str, f"{path}: id2label"
-        )
+        name = names[str(i)]
+        label = json_files.check(str(name) if type(name) is int else name, str, f"{path}: id2label")
         if label in labels:
             raise ValueError(
                 f"{path}: id2label: the outputs {labels[label]} and {i} have the same label, "

@@ -127,7 +127,7 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
     name = _check_class(folder, values, path, whole is not None)
     _check_fixed(values, path)
     lower, strips, keeps = (
-        given if isinstance(given := values.get(key), bool) else None
+        setting if isinstance(setting := values.get(key), bool) else None
         for key in ("do_lower_case", "strip_accents", "keep_accents")
     )
     if whole is not None and tokenizer_json.is_wordpiece(whole):
@@ -150,10 +150,10 @@ def read_settings(folder: str) -> tuple[Casing | None, int | None]:
 def _check_fixed(values, path):
     """Raises ValueError if a tokenizer_config.json has a setting that is not supported."""
     for name, allowed in _FIXED.items():
-        given = values.get(name)
-        if given is not None and given != allowed:
+        setting = values.get(name)
+        if setting is not None and setting != allowed:
             raise ValueError(
-                f"{path}: {name}={json_files.shown(given)} is not supported: "
+                f"{path}: {name}={json_files.shown(setting)} is not supported: "
                 f"{_REASONS.get(name, _OTHER_TOKENS)}. Allowed is {json_files.shown(allowed)}. "
                 f"To use it all the same, take {name} out of the file"
             )

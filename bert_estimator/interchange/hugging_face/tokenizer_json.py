@@ -72,12 +72,12 @@ def added_tokens(values: dict[str, Any], path: str) -> list[tuple[str, int]]:
       ValueError: they are not tokens with ids.
     """
     added = json_files.field(values, "added_tokens", list, path, default=[])
-    found = []
+    tokens_and_ids = []
     for token in json_files.items(added, dict, f"{path}: added_tokens"):
         content = json_files.field(token, "content", str, path)
         number = json_files.check(token.get("id"), int, f"{path}: the id of {content!r}")
-        found.append((content, number))
-    return found
+        tokens_and_ids.append((content, number))
+    return tokens_and_ids
 
 
 def tokens(values: dict[str, Any], path: str) -> list[str]:
@@ -92,13 +92,13 @@ def tokens(values: dict[str, Any], path: str) -> list[str]:
     """
     ids = dict(json_files.field(values["model"], "vocab", dict, path))
     ids.update(added_tokens(values, path))
-    found = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
+    token_of = {json_files.check(i, int, f"{path}: the id of {t!r}"): t for t, i in ids.items()}
     for number in range(len(ids)):
-        if number not in found:
+        if number not in token_of:
             raise ValueError(f"{path}: of its {len(ids)} tokens, none has the id {number}")
-        if "\n" in found[number]:
-            raise ValueError(f"{path}: the token {found[number]!r} holds a line end")
-    return [found[number] for number in range(len(ids))]
+        if "\n" in token_of[number]:
+            raise ValueError(f"{path}: the token {token_of[number]!r} holds a line end")
+    return [token_of[number] for number in range(len(ids))]
 
 
 def lower_cases(values: dict[str, Any]) -> bool | None:
@@ -119,8 +119,8 @@ def strips_accents(values: dict[str, Any]) -> bool | None:
         return exact.do_lower_case if exact.strip_accents is None else exact.strip_accents
     if lower_cases(values) is None:
         return None
-    given = values["normalizer"].get("strip_accents")
-    return given if isinstance(given, bool) else None
+    strips = values["normalizer"].get("strip_accents")
+    return strips if isinstance(strips, bool) else None
 
 
 def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
@@ -149,10 +149,10 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
         ("truncation", "direction", ["Right"]),
         ("padding", "direction", ["Right"]),
     ):
-        given = values.get(part)
-        given = given if isinstance(given, dict) else {"type": None}
-        found = given.get(key, None if key == "type" else allowed[0])
-        if found not in allowed:
+        settings = values.get(part)
+        settings = settings if isinstance(settings, dict) else {"type": None}
+        setting = settings.get(key, None if key == "type" else allowed[0])
+        if setting not in allowed:
             reason = (
                 f" with do_lower_case={json_files.shown(do_lower_case)}: text would be cut into "
                 "other tokens than the model knows"
@@ -160,7 +160,7 @@ def check(values: dict[str, Any], path: str, do_lower_case: bool) -> None:
             if key == "direction":
                 reason = f": {OTHER_END if part == 'truncation' else OTHER_POSITIONS}"
             raise ValueError(
-                f"{path}: {part}: {key}={json_files.shown(found)} is not supported{reason}. "
+                f"{path}: {part}: {key}={json_files.shown(setting)} is not supported{reason}. "
                 f"Allowed is {_either(allowed)}. To use it all the same, write this there"
             )
     if not _adds_special_tokens(values.get("post_processor")):
@@ -190,13 +190,13 @@ def _parts(template):
     """Returns the (token or text, segment) of a template; None if it is another object."""
     if not isinstance(template, list):
         return None
-    found = []
+    parts = []
     for part in template:
         values = list(part.values()) if isinstance(part, dict) else []
         if len(values) != 1 or not isinstance(values[0], dict):
             return None
-        found.append((values[0].get("id"), values[0].get("type_id")))
-    return found
+        parts.append((values[0].get("id"), values[0].get("type_id")))
+    return parts
 
 
 def written(tokenizer: FullTokenizer) -> dict[str, Any]:
@@ -275,9 +275,9 @@ def casing_of(whole: dict[str, Any]) -> Casing | None:
     """
     if _shape(whole.get("pre_tokenizer")) != _pre_tokenizer(_BLANK):
         return None
-    found = _shape(whole.get("normalizer"))
+    normalizer = _shape(whole.get("normalizer"))
     for lower, strips in itertools.product((False, True), repeat=2):
-        if found == _normalizer(lower, strips, _BLANK):
+        if normalizer == _normalizer(lower, strips, _BLANK):
             return Casing(lower, None if strips == lower else strips)
     return None
 

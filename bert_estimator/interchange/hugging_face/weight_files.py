@@ -128,8 +128,8 @@ def open_directory(folder: str, path: str) -> Source:
             + f". They are ElectraForSequenceClassification's{_GELU}" * is_gelu
         )
     _check_known(values, path_of_config, architecture)
-    found = network_variables.check(config, shapes, path)
-    outputs = shapes[CLASSIFIER][0] if CLASSIFIER in found else 0
+    own_heads = network_variables.check(config, shapes, path)
+    outputs = shapes[CLASSIFIER][0] if CLASSIFIER in own_heads else 0
     kind = config_json.kind_of(values, path_of_config, outputs) if outputs else None
     has_pooler = any(name.startswith(POOLER) for name in shapes)
     if outputs and kind is None and not has_pooler:
