@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
 from bert_estimator.interchange import network_variables
 from bert_estimator.interchange.google import tf1_checkpoint
@@ -51,6 +52,8 @@ def convert(source: Source, target: str, to: str) -> dict[str, float]:
             raise ValueError(f"{target}: {error}") from None
     left_out = names_left_out(source, to)
     tokenizer = source.open_tokenizer()
+    needed = memory_needed.of_conversion(source.config)
+    memory_needed.check(needed, source.path, "convert it on a machine with more memory")
     weights = {name: source.read(name) for name in source.shapes if name not in left_out}
     for name, value in weights.items():
         if value.dtype != np.float32:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bert_estimator import interchange, modeling
+from bert_estimator import interchange, memory_needed, modeling
 from bert_estimator.command_line.choices import LEAST_TOKENS, POOLINGS
 from bert_estimator.interchange import network_variables, weights
 from bert_estimator.interchange.hugging_face import config_json
@@ -97,6 +97,9 @@ class Embedder:
         self.width = self._config.hidden_size * (1 if pooling == "pooled" else len(layers))
         self.batch_size = batch_size
         self.num_cut = 0
+        step = memory_needed.Step(batch_size, self.max_seq_length)
+        needed = memory_needed.of_running(source.config, step)
+        memory_needed.check(needed, path, "give a smaller batch_size or max_seq_length")
         self._session = tf.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._inputs, self._vectors, self._token_vectors = self._graph()

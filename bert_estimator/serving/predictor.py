@@ -82,7 +82,7 @@ class Predictor:
         self.is_pair: bool = task.is_pair
         self._tokenizer = task.open_tokenizer()
         self.max_seq_length: int = task.max_seq_length
-        self._model = exported_model.open_session(self.export_dir, task)
+        self._model = exported_model.open_session(self.export_dir, task, batch_size)
         self.num_cut = 0
         self._counting = threading.Lock()
 
