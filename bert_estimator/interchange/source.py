@@ -108,8 +108,10 @@ class Source:
             )
 
     def differences(self, config: BertConfig) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (key, its value here, its value there) of what makes a configuration another
-        network of the same weights; nothing if there is no configuration beside the weights.
+        """Yields (key, its value here, its value there) of what the two configurations differ in.
+
+        These are keys that make another network of the same weights. There is nothing to yield if
+        no configuration lies beside the weights.
 
         Shapes of weights do not show these keys. If layers share weights in either network, they do
         not show how many layers there are, either.

@@ -88,8 +88,8 @@ def write(
             "--to=tf1 writes it"
         )
     shapes = {name: list(value.shape) for name, value in weights.items()}
-    heads = network_variables.check(source.config, shapes, source.path)
-    if not set(heads) <= {network_variables.MASKED_LM}:
+    own_heads = network_variables.check(source.config, shapes, source.path)
+    if not set(own_heads) <= {network_variables.MASKED_LM}:
         raise ValueError(
             f"{source.path}: has the head of a task, and TF Hub's modules of BERT hold what comes "
             "before it; --do_export of the run writes a SavedModel with it, and --to=hf or "
