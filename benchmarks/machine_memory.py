@@ -11,13 +11,16 @@ a row are skipped. On two cores it takes an hour, and BERT-Large needs 16 GiB.
 
 import argparse
 import csv
+import math
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 
 from benchmarks import main_job, training_speed
+from bert_estimator import memory_needed
 from bert_estimator.bert_config import BertConfig
+from bert_estimator.jobs import estimator
 
 RESULTS = os.path.join(main_job.ROOT, "benchmarks", "results", "machine_memory.csv")
 COLUMNS = ["verb", "network", "length", "batch", "precision", "options", "peak_gib"]
@@ -51,7 +54,6 @@ MEASUREMENTS = [
     ("train", "small", 512, 16, _F32, _CORES),
     ("train", "base", 128, 32, _F32, ""),
     ("train", "base", 128, 32, _BF16, ""),
-    ("train", "large", 128, 4, _F32, _CORES),
 ]
 
 
@@ -68,7 +70,9 @@ def command_of(verb, network, length, batch, precision, options, directory):
         with open(texts, "w", encoding="utf-8") as writer:
             writer.write(("a " * (length - 2) + "\n") * 2 * batch)
         module = "bert_estimator.serving.embed"
-        return [sys.executable, "-m", module, model, texts, f"--batch_size={batch}"]
+        # The shell becomes the command, whose output is not text.
+        shell = ["sh", "-c", 'exec "$@" > "$0"', os.path.join(directory, "vectors.npy")]
+        return [*shell, sys.executable, "-m", module, model, texts, f"--batch_size={batch}"]
     cell = training_speed.Cell(os.path.join(directory, "cell"), network, length, batch)
     command = [
         sys.executable, os.path.join(main_job.ROOT, "run_pretraining.py"),
@@ -108,14 +112,56 @@ def write_model(folder: str, network: str) -> None:
     tf1_checkpoint.write(folder, source, weights)
 
 
+def estimate(row: Sequence[str]) -> float:
+    """Returns the GiB that `memory_needed` says for a row."""
+    verb, network, length, batch, precision, options = row[:6]
+    config = BertConfig.preset(network, 30522)
+    values = dict(option.lstrip("-").partition("=")[::2] for option in options.split())
+    micro_batch_size = values.get("micro_batch_size")
+    step = memory_needed.Step(
+        rows=int(batch),
+        length=int(length),
+        precision=precision,
+        replicas=int(values.get("tpu_name", "rehearse:0").rpartition(":")[2]),
+        micro_batch_size=micro_batch_size and int(micro_batch_size),
+        recompute="recompute" in values,
+        predictions=0 if verb == "embed" else math.ceil(0.15 * int(length)),
+    )
+    if verb == "train":
+        moments = estimator.MOMENTS[values.get("optimizer", "lamb")]
+        return memory_needed.of_training(config, step, moments) / 2**30
+    if verb == "convert":
+        return memory_needed.of_conversion(config) / 2**30
+    return memory_needed.of_running(config, step) / 2**30
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table of measurements beside what `memory_needed` says."""
+    lines = [
+        "| run | batch, tokens | precision | options | measured, GiB | estimated, GiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        verb, network, length, batch, precision, options, peak = row
+        shape = f"{batch} x {length}" if int(batch) else ""
+        options = f"`{options}`" if options else ""
+        gib = f"{float(peak):.1f} | {estimate(row):.1f}"
+        lines.append(f"| {verb} {network} | {shape} | {precision} | {options} | {gib} |")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", default=RESULTS, help="keep the rows in this CSV file")
+    parser.add_argument("--table", action="store_true", help="print the table of all rows only")
     arguments = parser.parse_args(argv)
     rows = []
     if os.path.exists(arguments.results):
         with open(arguments.results, newline="", encoding="utf-8") as reader:
             rows = [tuple(row) for row in csv.reader(reader)][1:]
+    if arguments.table:
+        print(table(rows))
+        return
     for measurement in MEASUREMENTS:
         settings = tuple(map(str, measurement))
         if any(row[:-1] == settings for row in rows):

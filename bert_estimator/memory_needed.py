@@ -32,7 +32,7 @@ _NEARLY_ALL, _FAR_BEYOND = 0.8, 1.5
 _LIBRARIES, _LIBRARIES_OF_CORES = 0.6 * _GIB, 0.9 * _GIB
 _STEP = 0.3 * _GIB  # what a step takes besides
 _COPIES_OF_A_CORE = 4  # weights and gradients, before a step and after it
-_LOGITS = 10  # bytes for each logit of a masked word
+_BYTES_OF_LOGITS = 10  # for each logit of a masked word and its gradients
 
 
 class TooLargeError(ValueError):
@@ -75,7 +75,8 @@ def of_training(config: BertConfig, step: Step, moments: float) -> int:
     rows, cores = step.rows, max(step.replicas, 1)
     if step.micro_batch_size:
         rows = min(rows, step.micro_batch_size * cores)
-    activations = rows * _of_sequence(config, step, _kept(config, step))
+    logits = step.predictions * config.vocab_size * _BYTES_OF_LOGITS
+    activations = rows * (step.length * _kept(config, step) + logits)
     if rows < step.rows:
         activations += cores * weights  # the sums of the gradients
     if not step.replicas:
@@ -91,10 +92,11 @@ def of_running(config: BertConfig, step: Step) -> int:
       config: the network's sizes.
       step: the largest batch.
     """
-    of_layer = step.rows * _of_sequence(config, step, _running(config, step))
+    logits = step.predictions * config.vocab_size * 4
+    of_batch = step.rows * (step.length * _running(config, step) + logits)
     if step.replicas:
-        return int(_LIBRARIES_OF_CORES + (1 + step.replicas) * _weights(config) + of_layer)
-    return int(_LIBRARIES + _weights(config) + of_layer)
+        return int(_LIBRARIES_OF_CORES + (2 + step.replicas) * _weights(config) + of_batch)
+    return int(_LIBRARIES + _weights(config) + of_batch)
 
 
 def of_conversion(config: BertConfig) -> int:
@@ -132,11 +134,6 @@ def _weights(config):
     width = config.embedding_width()
     head = (config.hidden_size + 3) * width + config.vocab_size + 2 * (config.hidden_size + 1)
     return 4 * (config.num_parameters() + head)
-
-
-def _of_sequence(config, step, of_token):
-    """Returns the bytes of a sequence, with so many for a token of the layers."""
-    return step.length * of_token + step.predictions * config.vocab_size * _LOGITS
 
 
 def _kept(config, step):

@@ -24,7 +24,7 @@ _LEAST_POINTS = 20  # of a curve
 _OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 # How many moments of each weight an optimizer keeps.
-_MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
+MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "adafactor": 0}
 # Flags of batches, and the flags that ask for what has such batches.
 _VERBS_OF_BATCHES = {
     "train_batch_size": ("do_train",),
@@ -139,7 +139,7 @@ def check_memory(config: JobConfig, bert_config: BertConfig) -> None:
     cores = devices.num_virtual_cores(master)
     is_on_device = not cores and (master or tf.config.list_physical_devices("GPU"))
     num_hosts = flags.find_hosts().number
-    moments = _MOMENTS.get(config.optimizer, 0)
+    moments = MOMENTS.get(config.optimizer, 0)
     if getattr(config, "bfloat16_first_moments", False) and moments:
         moments -= 0.5
 

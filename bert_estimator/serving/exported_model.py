@@ -184,7 +184,7 @@ def _check_memory(export_dir, task, batch_size):
     layers = [name for name in shapes if name.endswith("/intermediate/dense/kernel")]
     embeddings = [shapes.get(f"embeddings/{name}_embeddings") for name in ("word", "position")]
     if not layers or None in embeddings:
-        return  # another network than those of this project
+        return  # not a network of this project
     hidden, inner = shapes[layers[0]]
     network = BertConfig(
         vocab_size=embeddings[0][0],

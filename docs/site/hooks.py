@@ -46,7 +46,7 @@ def module_name(short):
 def public_names(module):
     """Returns name -> where it is defined, for the public functions and classes of a module.
 
-    They are those in its `__all__`, or else those that it defines and that do not begin with "_".
+    They are in its `__all__`; without it, they are what it defines and do not begin with "_".
     """
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
     values = {name: getattr(module, name) for name in names}

@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json: its tokens, how it cuts text, and one that cuts as we do.
+"""Hugging Face's tokenizer.json: its tokens, and how it cuts text; reading and writing it.
 
 Of its tokenizers, the tokenizer of BERT is known here, and what `written` returns. What the file
 says is compared with what `bert_estimator.tokenization` does: with anything else, text would be cut
