@@ -1,7 +1,7 @@
 """The gradients of a step: summed over micro-batches, and clipped by their global norm.
 
 Micro-batches are a core's batch in parts, in one step, with the gradients of the whole batch.
-Clipping is that of Pascanu et al., 2013, "On the difficulty of training RNNs".
+Clipping follows Pascanu et al., 2013, "On the difficulty of training RNNs".
 """
 
 import dataclasses
