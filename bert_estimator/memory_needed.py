@@ -154,8 +154,8 @@ def _layer(config, step):
 def _running(config, step):
     """Returns the bytes that a layer takes for a token if nothing is kept for gradients."""
     scores = config.num_attention_heads * step.length
-    matrices = 6 * config.hidden_size + 2 * config.intermediate_size
-    return matrices * _size(step) + scores * (4 + _size(step))
+    matrices = 3 * config.hidden_size + 2 * config.intermediate_size
+    return matrices * _size(step) + scores * (4 + _size(step) / 2)
 
 
 def _size(step):
