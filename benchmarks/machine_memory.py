@@ -35,25 +35,23 @@ MEASUREMENTS = [
     ("evaluate", "base", 512, 16, _F32, _CORES),
     ("embed", "base", 512, 32, _F32, ""),
     ("convert", "base", 0, 0, _F32, ""),
-    *[("train", "base", *shape, _BF16, runtime) for runtime in ("", _CORES) for shape in _SHAPES],
+    ("train", "base", 128, 16, _BF16, ""),
+    ("train", "base", 512, 4, _BF16, _CORES),
     *[
-        ("train", "base", 128, 32, _F32, f"{runtime}{flag}".strip())
-        for flag in ("--recompute", "--micro_batch_size=4")
+        ("train", "base", 512, 4, _F32, f"{runtime}{flag}")
         for runtime in ("", f"{_CORES} ")
+        for flag in ("--recompute", "--micro_batch_size=1")
     ],
-    ("train", "large", 512, 2, _BF16, ""),
+    ("convert", "large", 0, 0, _F32, ""),
+    ("train", "base", 512, 4, _BF16, ""),
     ("train", "base", 128, 8, _F32, "--optimizer=adafactor"),
-    ("train", "base", 128, 8, _F32, "--optimizer=lars"),
+    ("train", "large", 512, 2, _BF16, ""),
+    ("embed", "large", 512, 32, _F32, ""),
     ("train", "base", 128, 16, _F32, "--tpu_name=rehearse:4"),
-    ("evaluate", "base", 512, 64, _F32, ""),
     ("evaluate", "large", 512, 8, _F32, ""),
     ("evaluate", "base", 512, 32, _BF16, ""),
-    ("embed", "large", 512, 32, _F32, ""),
-    ("convert", "large", 0, 0, _F32, ""),
-    ("train", "small", 512, 16, _F32, ""),
-    ("train", "small", 512, 16, _F32, _CORES),
-    ("train", "base", 128, 32, _F32, ""),
     ("train", "base", 128, 32, _BF16, ""),
+    ("train", "small", 512, 16, _F32, _CORES),
 ]
 
 
