@@ -138,7 +138,13 @@ def embed(
     token_type_ids: tf.Tensor,
     use_one_hot_embeddings: bool,
 ) -> tuple[tf.Tensor, tf.Variable]:
-    """Sums the embeddings as `embeddings.embed` does, and applies layer norm to the sum."""
+    """Sums the embeddings of words, segments and positions, and applies layer norm to the sum.
+
+    The arguments are as in `BertModel`.
+
+    Returns:
+      (float32 [B, F, E], the table of word embeddings [vocab_size, E]).
+    """
     total, word_table = embeddings.embed(config, input_ids, token_type_ids, use_one_hot_embeddings)
     return layer_norm(total), word_table
 

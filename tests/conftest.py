@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).parent
 LONG_FILES = (
     "robustness/test_stopped_runs.py",
     "journeys/test_run_classifier.py",
+    "journeys/test_unpatched.py",
     "oracle/test_local_mode.py",
     "journeys/test_run_pretraining.py",
     "serving/test_predictor.py",

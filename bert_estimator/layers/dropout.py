@@ -99,7 +99,14 @@ class Dropout:
     def mask(self, x: tf.Tensor, rate: float) -> Mask | None:
         """Returns the mask that a call would apply to x; None if it would drop nothing.
 
-        Use it instead of a call: it counts as one, with the same arguments and errors.
+        Use it instead of a call: it counts as one, with the same arguments.
+
+        Args:
+          x: float tensor [B, ...].
+          rate: the dropout rate, 0 <= rate < 1.
+
+        Raises:
+          ValueError: the rate is out of range, or a dimension of x but the first is not static.
         """
         if not 0.0 <= rate < 1.0:
             raise ValueError(
@@ -124,7 +131,8 @@ class Dropout:
         """Returns another Dropout, which draws the masks that this one would draw from here on.
 
         Args:
-          state: tensors to use instead of `self.state`, with equal values; None uses `self.state`.
+          state: uint64 scalar tensors to use instead of `self.state`, with equal values; None uses
+            `self.state`.
         """
         fork = Dropout(self._seed, *(state or self.state), longest=self._longest)
         fork._calls = dict(self._calls)
@@ -178,8 +186,8 @@ def at_rate(dropout: Callable[[tf.Tensor, float], tf.Tensor] | None, rate: float
     """Returns dropout at a rate; None for the rate 0.
 
     Args:
-      dropout: a `Dropout`, or any function (x, rate) -> tensor like x. A subclass of `Dropout`
-        counts as any function. It may be None if the rate is 0.
+      dropout: a `Dropout`, or any function (x, rate) -> tensor of the shape and dtype of x. A
+        subclass of `Dropout` counts as any function. It may be None if the rate is 0.
       rate: the dropout rate.
     """
     if not rate:

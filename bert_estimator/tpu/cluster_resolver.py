@@ -15,8 +15,7 @@ class TPUClusterResolver:
     Args:
       tpu: "local", "gpu" or "rehearse:N". None means the environment variable `TPU_NAME`. "" does
         not name a TPU, like `RunConfig(master="")`.
-      zone, project, job_name, coordinator_name, coordinator_address, credentials, service,
-        discovery_url, tpu_hardware_feature: accepted and ignored.
+      zone: accepted and ignored, as all arguments after it are.
 
     Raises:
       ValueError: `tpu` is None and `TPU_NAME` is not set.
@@ -56,4 +55,5 @@ class TPUClusterResolver:
         return tf.train.ClusterSpec({})
 
     def get_job_name(self) -> str:
+        """Returns the job of the TPU's workers."""
         return "worker"

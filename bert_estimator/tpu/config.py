@@ -389,7 +389,11 @@ class RunConfig:
         return self.replace(**settings)
 
     def replace(self, **kwargs) -> "RunConfig":
-        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them."""
+        """Returns a deep copy with the given fields changed; `tpu_config` may be one of them.
+
+        Raises:
+          ValueError: there is no such field, or a value cannot work.
+        """
         changeable = [*_FIELDS, "tpu_config"]
         unknown = sorted(set(kwargs) - set(changeable))
         if unknown:

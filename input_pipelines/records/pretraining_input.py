@@ -149,7 +149,7 @@ def cast_features(features: Mapping[str, tf.Tensor], precision: str) -> dict[str
     """Casts float features to bfloat16 if the precision is "bfloat16"; integers stay as they are.
 
     Args:
-      features: tensors by name.
+      features: tensors of any shape and dtype, by name.
       precision: "bfloat16" or "float32".
     """
     if precision != "bfloat16":

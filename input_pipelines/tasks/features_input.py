@@ -25,7 +25,11 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the features of the examples with these numbers; -1 gives a padding of zeros."""
+        """Returns features, int32 [number, length] each, of the examples with these numbers.
+
+        Args:
+          numbers: int64 [number]; -1 gives a padding of zeros.
+        """
 
 
 class BatchesOfLength(Batches, Protocol):
@@ -40,7 +44,7 @@ class BatchesOfLength(Batches, Protocol):
     max_seq_length: int
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features as `Batches.batch` does, padded to a length in tokens."""
+        """Returns features, int32 [number, length], as `Batches.batch` does, padded to a length."""
 
 
 def input_fn_builder(
@@ -155,7 +159,12 @@ class SortedBatches:
         return len(self._examples)
 
     def batch(self, numbers: np.ndarray, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns the features of the examples at these places of the order; -1 is padding."""
+        """Returns features, int32 [number, length] each, of the examples at places of the order.
+
+        Args:
+          numbers: int64 [number], the places; -1 gives a padding of zeros.
+          length: tokens to pad to; None means `max_seq_length`.
+        """
         return self._examples.batch(np.where(numbers < 0, -1, self._order[numbers]), length)
 
     def restored(self, rows: Iterable[Row]) -> Iterator[Row]:

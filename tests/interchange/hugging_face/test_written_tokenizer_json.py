@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from bert_estimator.interchange import open_source
-from bert_estimator.interchange.hugging_face import exact_tokenizer
+from bert_estimator.interchange.hugging_face import tokenizer_json
 from bert_estimator.tokenization import (
     SPECIAL_TOKENS,
     BasicTokenizer,
@@ -107,7 +107,7 @@ def written(tmp_path, casing, tokens=()):
     path = str(tmp_path / "vocab.txt")
     write_vocab([*SPECIAL_TOKENS, *tokens], path)
     tokenizer = FullTokenizer(path, *casing)
-    return tokenizer, exact_tokenizer.values(tokenizer)
+    return tokenizer, tokenizer_json.written(tokenizer)
 
 
 def in_python(pattern):
@@ -179,12 +179,12 @@ def test_what_was_written_is_read(tmp_path, casing):
     """Also if another Python wrote it, whose Unicode has other classes of characters."""
     _, values = written(tmp_path, casing)
     usual = Casing(casing[0], None if casing[0] == casing[1] else casing[1])
-    assert exact_tokenizer.casing_of(values) == usual
+    assert tokenizer_json.casing_of(values) == usual
     older = json.loads(json.dumps(values).replace("\\\\x{2E4F}", "\\\\x{2E49}"))
-    assert exact_tokenizer.casing_of(older) == usual
+    assert tokenizer_json.casing_of(older) == usual
     values["normalizer"]["normalizers"][1]["content"] = "_"
-    assert exact_tokenizer.casing_of(values) is None
-    assert exact_tokenizer.casing_of(fixtures.TOKENIZER_JSON) is None
+    assert tokenizer_json.casing_of(values) is None
+    assert tokenizer_json.casing_of(fixtures.TOKENIZER_JSON) is None
 
 
 def test_a_pair_of_files_that_do_not_agree_is_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.bert_config import BertConfig
-from bert_estimator.interchange import architectures, network_variables, open_source
+from bert_estimator.interchange import network_variables, open_source
 from bert_estimator.interchange.__main__ import main
 from bert_estimator.interchange.google import tf1_checkpoint
 from bert_estimator.interchange.network_variables import ANSWER, CLASSIFIER, MASKED_LM
@@ -87,7 +87,9 @@ def test_an_electra_with_the_tanh_form_keeps_it(tmp_path, hidden_act):
 
 def test_a_copy_that_would_be_refused_is_not_made(tmp_path, capsys, monkeypatch):
     write_run(tmp_path / "run", CONFIG, ANSWER)
-    monkeypatch.setattr(architectures, "of_tf1_names", architectures.of)
+    monkeypatch.setattr(
+        network_variables, "architecture_of_tf1_names", network_variables.architecture_of
+    )
     assert convert(tmp_path / "run", tmp_path / "tf1", "--to=tf1") == 2
     error = capsys.readouterr().err
     assert f'interchange: {tmp_path}/tf1: is an ELECTRA, whose hidden_act is "gelu_erf"' in error

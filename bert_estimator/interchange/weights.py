@@ -1,7 +1,14 @@
-"""A model's outputs for a fixed batch, by which two copies of its weights are compared."""
+"""What is done with the weights of a network, whatever format they come from.
 
+They initialize the variables of a session. A table says which of them were used. By a network's
+outputs for a fixed batch, two copies of its weights are compared.
+"""
+
+import collections
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,8 +21,73 @@ from bert_estimator.interchange.network_variables import (
     MASKED_LM,
     NEXT_SENTENCE,
 )
+from bert_estimator.interchange.source import Source
 
-_BATCH, _LENGTH = 3, 32
+RESTORED, NEW, UNUSED, INITIALIZED = "restored", "new", "unused", "initialized"
+_ORDER = (RESTORED, NEW, INITIALIZED, UNUSED)  # of the table's rows
+
+_BATCH, _LENGTH = 3, 32  # of the fixed batch
+
+
+def load(
+    read: Callable[[str], np.ndarray], variables: Iterable[tf.Variable], session: tf.Session
+) -> list[str]:
+    """Initializes variables with weights.
+
+    Args:
+      read: function of a variable's name that returns its weights, an array of its shape.
+      variables: the variables.
+      session: the session that they are initialized in.
+
+    Returns:
+      The names of the variables whose weights are not all finite.
+
+    Raises:
+      ValueError: `read` raises it.
+    """
+    bad = []
+    for variable in variables:
+        value = read(variable.op.name)
+        if not np.all(np.isfinite(value)):
+            bad.append(variable.op.name)
+        # The value goes where the initial one would.
+        initializer = variable.initializer
+        session.run(initializer, {initializer.inputs[1]: value})
+    return bad
+
+
+def rows_left_out(source: Source) -> list[tuple[str, Any, str]]:
+    """Returns the rows of what a source holds besides weights: all optimizer's slots share one."""
+    slots = [name for name in source.left_out if name.rpartition("/")[0] in source.shapes]
+    others = [name for name in source.left_out if name not in slots]
+    names = [f"optimizer's slots: {len(slots)}", *others] if slots else others
+    return [(name, "", UNUSED) for name in names]
+
+
+def table(title: str, rows: Iterable[tuple[str, Any, str]]) -> str:
+    """Returns a title, the number of rows of each kind, and a table.
+
+    Variables that differ in their layer's number alone share a line.
+
+    Args:
+      title: the subject of the table.
+      rows: list of (name, shape as a list of ints, one of RESTORED, NEW, INITIALIZED, UNUSED).
+    """
+    counts = collections.Counter(what for _, _, what in rows)
+    lines = [f"{title}: " + ", ".join(f"{counts[what]} {what}" for what in _ORDER if counts[what])]
+    groups = collections.Counter(
+        (_ORDER.index(what), re.sub(r"\blayer_\d+\b", "layer_*", name), str(shape))
+        for name, shape, what in rows
+    )
+    cells = [
+        (_ORDER[what], name, shape + (f" x {count}" if count > 1 else ""))
+        for (what, name, shape), count in groups.items()
+    ]
+    cells.sort(key=lambda row: (_ORDER.index(row[0]), row[1]))
+    widths = [max(len(row[column]) for row in cells) for column in range(2)]
+    for what, name, shape in cells:
+        lines.append(f"  {what:{widths[0]}}  {name:{widths[1]}}  {shape}")
+    return "\n".join(lines)
 
 
 def fixed_batch(config: BertConfig) -> dict[str, np.ndarray]:
@@ -33,7 +105,7 @@ def fixed_batch(config: BertConfig) -> dict[str, np.ndarray]:
     }
 
 
-def compute(
+def logits_of(
     config: BertConfig,
     weights: Mapping[str, np.ndarray],
     batch: Mapping[str, np.ndarray] | None = None,
@@ -52,12 +124,12 @@ def compute(
       [batch, seq, 2]. Without a pooler, the classifier's logits are of the tokens, [batch, seq,
       labels].
     """
-    with opened(config, weights, batch) as outputs_of:
+    with open_network(config, weights, batch) as outputs_of:
         return outputs_of(weights)
 
 
 @contextlib.contextmanager
-def opened(
+def open_network(
     config: BertConfig, names: Collection[str], batch: Mapping[str, np.ndarray] | None = None
 ) -> Iterator[Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]]:
     """Builds a network once, for weights of these names; yields what `compute` does as a function

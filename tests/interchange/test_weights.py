@@ -1,6 +1,6 @@
-"""The table of what became of a checkpoint's weights."""
+"""The table of what became of the weights of a checkpoint."""
 
-from bert_estimator.interchange import weights_table
+from bert_estimator.interchange import weights
 
 
 def test_layers_that_are_alike_share_a_line():
@@ -12,7 +12,7 @@ def test_layers_that_are_alike_share_a_line():
         ("bert/embeddings/word_embeddings", [9, 4], "restored"),
         ("bert/encoder/layer_12/output/dense/bias", [4], "unused"),
     ]
-    assert weights_table.text("Title", rows) == "\n".join(
+    assert weights.table("Title", rows) == "\n".join(
         [
             "Title: 4 restored, 1 new, 1 unused",
             "  restored  bert/embeddings/word_embeddings         [9, 4]",
