@@ -10,6 +10,7 @@ skipped, but in tables of one column they are rows.
 import csv
 import itertools
 import os
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,8 +35,8 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
 
     Args:
       path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
-      has_header: whether the first line names the columns. Without a header, a column is a number
-        from 0. JSONL always has names.
+      has_header: whether the first line names the columns, in characters that can be seen. Without
+        a header, a column is a number from 0. JSONL always has names.
 
     Yields:
       (number of the row's last line, row). A row is a dict of column -> cell. Cells are str, or any
@@ -58,12 +59,12 @@ def read_rows(path: str, has_header: bool = True) -> Iterator[tuple[int, Row]]:
     names: list[str] = []
     for line, cells in _with_empty_rows(lists):
         if has_header and not names:
-            names = [cell.strip() for cell in cells]
+            names = list(map(as_it_looks, cells))
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise TableError(f"{path}:{line}: the header names {twice[0]!r} twice")
             continue
-        if len(names) > 1 and [cell.strip() for cell in cells] == names:
+        if len(names) > 1 and list(map(as_it_looks, cells)) == names:
             raise TableError(
                 f"{path}:{line}: is the header again, as in files that were joined; remove this row"
             )
@@ -83,10 +84,21 @@ def read_columns(path: str) -> list[str]:
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
     elif next(rows, None) is not None:  # the row itself may lack cells that the header names
         _, header = next(read_rows(path, has_header=False))
-        columns = [name.strip() for name in header.values()]
+        columns = list(map(as_it_looks, header.values()))
     if not columns:
         raise TableError(f"{path}: has 0 rows; give a file with at least one")
     return columns
+
+
+def as_it_looks(name: str) -> str:
+    """Returns a name in Unicode's NFC, without characters that nobody can see, such as byte-order
+    marks, joiners, soft hyphens and variation selectors, and with one space for white space."""
+    text = "".join(
+        character
+        for character in unicodedata.normalize("NFC", name)
+        if unicodedata.category(character) != "Cf" and not "\ufe00" <= character <= "\ufe0f"
+    )
+    return " ".join(text.split())
 
 
 def cell(path: str, line: int, row: Row, column: str | int) -> Any:

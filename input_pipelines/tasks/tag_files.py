@@ -9,6 +9,7 @@ Predicted tags are added to the file's own lines: as another last column, or und
 `predicted_tags`.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -107,11 +108,14 @@ def discover_tags(path: str, columns: Columns, are_all: bool = True) -> tuple[st
     """
     first_lines: dict[str, int] = {}
     spellings: dict[str, tuple[str, int]] = {}
+    counts: collections.Counter[str] = collections.Counter()
     for row in _rows(path, columns, True):
+        counts.update(row.tags or ())
         for line, tag in zip(row.lines, row.tags or (), strict=True):
             if tag not in first_lines:
                 labels.check_spelling(tag, path, line, spellings, "tag")
                 first_lines[tag] = line
+    labels.warn_of_placeholders(path, counts, first_lines, "tag")
     names = tuple(sorted(first_lines, key=lambda name: (name != entities.OUTSIDE, name)))
     if not names:
         raise TableError(f"{path}: has 0 sentences; give a file with at least one")

@@ -38,6 +38,16 @@ def test_joined_files_have_byte_order_marks_within(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("unseen", ["\u200b", "\u200e", "\u00ad", "\ufe0f", "\u00a0"], ids=ascii)
+def test_names_of_columns_do_not_have_what_nobody_can_see(tmp_path, unseen):
+    data = f"text{unseen},{unseen}label\na,1\n".encode()
+    for name, content in (("a.csv", data), ("a.tsv", data.replace(b",", b"\t"))):
+        assert rows(tmp_path, name, content) == [(2, {"text": "a", "label": "1"})]
+        assert read_columns(str(tmp_path / name)) == ["text", "label"]
+    with pytest.raises(TableError, match="a.csv:3: is the header again"):
+        rows(tmp_path, "a.csv", data + b"text,label\n")
+
+
 @pytest.mark.parametrize("again", ["text,label", "\ufefftext,label", " text , label "])
 def test_the_header_again_is_not_a_row(tmp_path, again):
     data = f"text,label\na,1\n{again}\nb,0\n".encode()

@@ -193,3 +193,12 @@ def test_joined_files_have_byte_order_marks_within(tmp_path):
     assert tag_files.discover_tags(path, Columns()) == ("O", "B-X")
     tagged = list(tag_files.tagged_lines(path, Columns(), [["O"], ["O"]]))
     assert tagged == ["a O O", "", "-DOCSTART- O O", "", "b B-X O"]
+
+
+def test_a_rare_tag_that_says_that_there_is_none(tmp_path, capsys):
+    sentence = {"tokens": ["a"] * 40, "ner_tags": [0, 1] * 20}
+    last = {"tokens": ["a", "b"], "ner_tags": [1, -100]}
+    path = written(tmp_path, "a.jsonl", f"{json.dumps(sentence)}\n{json.dumps(last)}\n")
+    assert set(tag_files.discover_tags(path, Columns())) == {"0", "1", "-100"}
+    message = f"WARNING: {path}:2: the tag is '-100' here and 1 of 42 times in the file."
+    assert message in capsys.readouterr().out
