@@ -17,7 +17,8 @@ MOST_BYTES = 1 << 27
 MOST_DEPTH = 64  # objects and lists within each other
 
 _MISSING: Any = object()
-_STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+# A string, which may lack its end, or a bracket.
+_STRUCTURE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 # What errors show of a value.
 _MOST_SHOWN = 60
@@ -71,7 +72,7 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
       JsonError: the text does not hold such a value.
     """
     if len(data) > most_bytes:
-        raise JsonError(f"{source}: is not JSON of at most {most_bytes} bytes: it is longer")
+        raise JsonError(f"{source}: is longer than {most_bytes} bytes, the most that is read")
     if isinstance(data, bytes):
         try:
             data = data.decode("utf-8-sig")
@@ -159,18 +160,16 @@ def _check_depth(text, source):
     """Raises JsonError for text that is nested too deeply for Python's parser, which recurs."""
     if text.count("{") + text.count("[") <= MOST_DEPTH:
         return
-    depth, in_string = 0, False
+    depth = 0
     for match in _STRUCTURE.finditer(text):
         sign = match[0]
-        if sign == '"':
-            in_string = not in_string
-        elif not in_string and sign in ("{", "["):
+        if sign in ("{", "["):
             depth += 1
             if depth > MOST_DEPTH:
                 raise JsonError(
                     f"{source}: is not JSON of at most {MOST_DEPTH} levels: it is nested deeper"
                 )
-        elif not in_string and sign in ("}", "]"):
+        elif sign in ("}", "]"):
             depth -= 1
 
 

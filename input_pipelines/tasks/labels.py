@@ -77,7 +77,7 @@ def number_of(value: Any, place: str) -> float:
 def check_spelling(
     name: str, path: str, line: int, spellings: dict[str, tuple[str, int]], what: str = "label"
 ) -> None:
-    """Checks that a name does not look like another name of the file, as `table_files.as_it_looks` says.
+    """Checks that a name does not look like another name of the file (`table_files.as_it_looks`).
 
     Args:
       name: the name.
@@ -151,7 +151,7 @@ def discover(
 
     Raises:
       TableError: a cell is not a label; two cells spell a label as different kinds of JSON, such as
-        `true` and `"true"`, or by different characters that look alike (see `table_files.as_it_looks`);
+        `true` and `"true"`, or by different characters that look alike, as `check_spelling` says;
         or there are too few labels. The message names file and line.
     """
     first_uses: dict[str, tuple[str, int]] = {}  # label -> (its kind, line)

@@ -70,7 +70,7 @@ def test_the_deepest_and_the_largest(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert read(str(path), most_bytes=8) == {"a": 1}
-    with pytest.raises(JsonError, match="is not JSON of at most 7 bytes: it is longer"):
+    with pytest.raises(JsonError, match="is longer than 7 bytes, the most that is read"):
         read(str(path), most_bytes=7)
     assert sys.getrecursionlimit() > json_files.MOST_DEPTH * 10
 

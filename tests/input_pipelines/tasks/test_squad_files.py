@@ -44,6 +44,24 @@ def test_questions_are_read(path):
     assert first.context is second.context
 
 
+def test_ids_may_be_whole_numbers(path):
+    write(path, qa("a", ("Ada", 0), id=7), qa("b", ("Bob", 8), id="8"), qa("c", ("Ada", 0), id=-9))
+    questions = read(str(path), needs_answers=True, version_2=False)
+    assert [question.id for question in questions] == ["7", "8", "-9"]
+    write(path, qa("a", ("Ada", 0), id=7), qa("b", ("Bob", 8), id="7"))
+    with pytest.raises(SquadError, match=r"qas\[1\]: the id '7' occurs twice in the file"):
+        read(str(path), needs_answers=True, version_2=False)
+
+
+def test_large_files(path, monkeypatch):
+    write(path, qa("a", ("Ada", 0)))
+    monkeypatch.setattr(squad_files.json_files, "MOST_BYTES", 10)  # what other files may have
+    assert len(read(str(path), needs_answers=True, version_2=False)) == 1
+    monkeypatch.setattr(squad_files, "_MOST_BYTES", 10)
+    with pytest.raises(SquadError, match="is longer than 10 bytes, the most that is read"):
+        read(str(path), needs_answers=True, version_2=False)
+
+
 def test_questions_to_predict_for_need_no_answers(path):
     bare = {"id": "b", "question": "b?"}
     write(path, qa("a", ("Ada", 0)), bare, qa("c"))
@@ -55,7 +73,8 @@ def test_questions_to_predict_for_need_no_answers(path):
 @pytest.mark.parametrize(
     ("change", "version_2", "message"),
     [
-        ({"id": 3}, False, "data[0].paragraphs[0].qas[1]: id: must be a string, not 3"),
+        ({"id": 3.5}, False, "data[0].paragraphs[0].qas[1]: id: must be a string, not 3.5"),
+        ({"id": True}, False, "qas[1]: id: must be a string, not true"),
         ({"id": "a"}, False, "data[0].paragraphs[0].qas[1]: the id 'a' occurs twice in the file"),
         ({"question": None}, False, "qas[1]: question: must be a string, not null"),
         ({"answers": {}}, False, "qas[1]: answers: must be a list, not {}"),
@@ -126,6 +145,32 @@ def test_answers_are_moved_to_where_they_occur(path, capsys, start, found):
     out = capsys.readouterr().out
     assert out == ("" if start == found else f"{path}: the first answer of 1 of 1 questions is not "
                    "at its answer_start; its nearest occurrence counts: a\n")  # fmt: skip
+
+
+SPACED = "The  new\tYork\u00a0Times\n\nsays: a a a."
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (("new York Times", 5), ("new\tYork\u00a0Times", 5)),
+        (("new  York\nTimes", 0), ("new\tYork\u00a0Times", 5)),
+        (("Times says", 14), ("Times\n\nsays", 14)),
+        ((" Times ", 14), ("Times", 14)),
+        (("  new", 3), ("  new", 3)),
+        (("a  a", 29), ("a a", 29)),
+        (("a  a", 27), ("a a", 27)),
+        (("newYork", 5), None),
+        (("The . York", 0), None),
+    ],
+)
+def test_white_space_of_an_answer_may_differ(path, capsys, answer, expected):
+    write(path, qa("a", answer, ("b", 1)), context=SPACED)
+    (question,) = located(read(str(path), needs_answers=True, version_2=False), str(path))
+    first, second = question.answers
+    assert second == Answer("b", 1)
+    assert first == (Answer(answer[0], len(SPACED)) if expected is None else Answer(*expected))
+    assert bool(capsys.readouterr().out) == (expected is not None and expected[1] != answer[1])
 
 
 def test_questions_whose_answers_do_not_occur_are_left_out(path, capsys):
