@@ -39,10 +39,12 @@ class Columns:
     Attributes:
       words, tags: a column's number from 0 (-1 is the last), or a key of JSONL objects; None means
         the first and the last column, or one of the usual keys.
+      encoding: the encoding of the files, as Python names it.
     """
 
     words: int | str | None = None
     tags: int | str | None = None
+    encoding: str = "utf-8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +141,13 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
       predicted: the tags of the words of each sentence, in order.
     """
     if _is_jsonl(path):
-        for (_, row), tags in zip(read_rows(path), predicted, strict=True):
+        rows = read_rows(path, encoding=columns.encoding)
+        for (_, row), tags in zip(rows, predicted, strict=True):
             yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
         return
     tags = (tag for sentence in predicted for tag in sentence)
     separator = None
-    for _, text in text_lines(path, keep_empty=True):
+    for _, text in text_lines(path, keep_empty=True, encoding=columns.encoding):
         if not text.strip():
             yield ""
             continue
@@ -153,12 +156,13 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
         yield text.rstrip() + separator + (next(tags) if is_word else entities.OUTSIDE)
 
 
-def check_can_be_written(path: str, tags: Sequence[str]) -> None:
+def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> None:
     """Raises TableError if `tagged_lines` cannot add tags to a file.
 
     If spaces separate its columns, a tag with a space in it would be several columns.
     """
-    if _is_jsonl(path) or "\t" in next((text for _, text in text_lines(path)), ""):
+    lines = text_lines(path, encoding=columns.encoding)
+    if _is_jsonl(path) or "\t" in next((text for _, text in lines), ""):
         return
     for tag in tags:
         if " " in tag:
@@ -196,7 +200,7 @@ def _blocks(path, columns, with_tags):
                 f"of the {name}, from 1"
             )
     separator, number, row = None, 0, _Row([], [], [] if with_tags else None)
-    for line, text in text_lines(path, keep_empty=True):
+    for line, text in text_lines(path, keep_empty=True, encoding=columns.encoding):
         if text.strip():
             separator = separator or ("\t" if "\t" in text else " ")
             cells = _cells(text, separator)
@@ -264,7 +268,7 @@ def _objects(path, columns, with_tags):
             raise TableError(
                 f"{path}: give the key of the {name}, since JSONL has no column numbers"
             )
-    for line, row in read_rows(path):
+    for line, row in read_rows(path, encoding=columns.encoding):
         place = f"{path}:{line}"
         words_key = _key(place, row, columns.words, WORDS_NAMES, "words")
         words = row[words_key]

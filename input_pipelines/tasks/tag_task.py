@@ -63,7 +63,7 @@ def load(
     task = _of_sentences(tags, used, tokenizer, vocab_file, max_seq_length)
     path = files.get("predict")
     if path is not None:
-        tag_files.check_can_be_written(path, tags)
+        tag_files.check_can_be_written(path, columns, tags)
         task = dataclasses.replace(
             task,
             write_tags=functools.partial(tag_files.tagged_lines, path, columns),

@@ -120,7 +120,12 @@ def _task(config, model):
             )
         second = task_table.TEXT_B_NAMES[0] if model.is_pair else None
     return task_table.own_task(
-        config.task_kind, *files, config.text_a_column, second, config.label_column
+        config.task_kind,
+        *files,
+        config.text_a_column,
+        second,
+        config.label_column,
+        encoding=config.encoding,
     )
 
 
@@ -160,7 +165,8 @@ def _load_tags(config, bert_config, tokenizer, model):
         "predict": config.predict_file if is_run and config.do_predict else None,
     }
     numbers = [config.text_a_column, config.label_column]
-    columns = tag_files.Columns(*(n and (int(n) - 1 if n.isdecimal() else n) for n in numbers))
+    numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
+    columns = tag_files.Columns(*numbers, config.encoding)
     tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
     data, sentences = tag_task.load(
         tags,

@@ -90,12 +90,12 @@ def test_predicted_tags_are_another_column(tmp_path, separator):
 def test_a_tag_with_a_space_is_no_column(tmp_path):
     tags = ("O", "new york", "B-X", "a\u00a0b")
     for name, content in (("a.jsonl", '{"words": ["x"]}\n'), ("a.tsv", "\nx\tO\ny\tO\n")):
-        tag_files.check_can_be_written(written(tmp_path, name, content), tags)
+        tag_files.check_can_be_written(written(tmp_path, name, content), Columns(), tags)
     path = written(tmp_path, "a.conll", "\nx O\n\ty O\n")
-    tag_files.check_can_be_written(path, ("O", "B-X", "a\u00a0b"))
+    tag_files.check_can_be_written(path, Columns(), ("O", "B-X", "a\u00a0b"))
     message = f"{path}: spaces separate its columns, .* the tag 'new york' has a space in it"
     with pytest.raises(TableError, match=message):
-        tag_files.check_can_be_written(path, tags)
+        tag_files.check_can_be_written(path, Columns(), tags)
 
 
 def test_words_may_hold_spaces_between_tabs(tmp_path):
