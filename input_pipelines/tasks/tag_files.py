@@ -1,9 +1,11 @@
 """Sentences of tagged words, from CoNLL and JSONL files, and predicted tags in the same formats.
 
-A CoNLL file has a word on each line, in 1 to 4 columns; the word is in the first column, and its
-tag is in the last one. An empty line ends a sentence, and so does a line with the word -DOCSTART-,
-which is not a word of any sentence. Tabs separate the columns if the first line has a tab, else
-spaces do. A JSONL file has an object for each sentence, with a list of words and a list of tags.
+A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
+its tag is in the last one. An empty line ends a sentence, and so does a line that begins with
+-DOCSTART-, which is not a word of any sentence. Before the first word of a sentence, lines that
+begin with # may be comments, which are skipped; `_is_comment` tells them from words. The first word
+says how many columns there are, and whether tabs or spaces separate them. A JSONL file has an
+object for each sentence, with a list of words and a list of tags.
 
 Predicted tags are added to the file's own lines: as another last column, or under the key
 `predicted_tags`.
@@ -14,7 +16,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import entities
@@ -28,7 +30,6 @@ WORDS_NAMES = ("words", "tokens", "text")
 TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
 PREDICTED = "predicted_tags"
 
-_MOST_COLUMNS = 4
 _DOCUMENT_START = "-DOCSTART-"
 
 
@@ -79,7 +80,7 @@ def read_sentences(path: str, columns: Columns, tag_names: Sequence[str] | None)
 
     Raises:
       TableError: the file cannot be read, is not of the format or holds no sentence; a line has
-        another number of columns than the first line; a word or a tag is missing; or a tag is not
+        another number of columns than the first word; a word or a tag is missing; or a tag is not
         one of `tag_names`. The message names file and line.
     """
     numbers = {name: number for number, name in enumerate(tag_names or ())}
@@ -145,15 +146,16 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
         for (_, row), tags in zip(rows, predicted, strict=True):
             yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
         return
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    layout = _layout(lines, columns)
     tags = (tag for sentence in predicted for tag in sentence)
-    separator = None
-    for _, text in text_lines(path, keep_empty=True, encoding=columns.encoding):
-        if not text.strip():
-            yield ""
-            continue
-        separator = separator or ("\t" if "\t" in text else " ")
-        is_word = _cells(text, separator)[columns.words or 0] != _DOCUMENT_START
-        yield text.rstrip() + separator + (next(tags) if is_word else entities.OUTSIDE)
+    for _, text, cells in _cells_of(lines, layout):
+        if cells is not None:
+            yield text.rstrip() + layout.separator + next(tags)
+        elif _is_boundary(text):
+            yield text.rstrip() + layout.separator + entities.OUTSIDE
+        else:
+            yield text if text.strip() else ""
 
 
 def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> None:
@@ -161,8 +163,10 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
 
     If spaces separate its columns, a tag with a space in it would be several columns.
     """
-    lines = text_lines(path, encoding=columns.encoding)
-    if _is_jsonl(path) or "\t" in next((text for _, text in lines), ""):
+    if _is_jsonl(path):
+        return
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    if _layout(lines, columns).separator == "\t":
         return
     for tag in tags:
         if " " in tag:
@@ -199,33 +203,96 @@ def _blocks(path, columns, with_tags):
                 f"{path}: the columns of a CoNLL file have no names; give the number of the column "
                 f"of the {name}, from 1"
             )
-    separator, number, row = None, 0, _Row([], [], [] if with_tags else None)
-    for line, text in text_lines(path, keep_empty=True, encoding=columns.encoding):
-        if text.strip():
-            separator = separator or ("\t" if "\t" in text else " ")
-            cells = _cells(text, separator)
-            number = number or _number_of_columns(path, line, cells, columns, with_tags)
-            if len(cells) != number:
+    lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
+    layout = _layout(lines, columns)
+    if layout.number:
+        _check_columns(path, layout, columns, with_tags)
+    row = _Row([], [], [] if with_tags else None)
+    for line, _, cells in _cells_of(lines, layout):
+        if cells is not None:
+            if len(cells) != layout.number:
                 raise TableError(
-                    f"{path}:{line}: has {len(cells)} columns, but the first line has {number}. "
-                    "Columns are separated by " + ("tabs" if separator == "\t" else "spaces")
+                    f"{path}:{line}: has {len(cells)} columns, but line {layout.line} has "
+                    f"{layout.number}. Columns are separated by "
+                    + ("tabs" if layout.separator == "\t" else "spaces")
                 )
-            word = cells[columns.words or 0]
-            if word != _DOCUMENT_START:
-                row.lines.append(line)
-                row.words.append(_filled(word, path, line, "word"))
-                if with_tags:
-                    tag = cells[-1 if columns.tags is None else columns.tags]
-                    row.tags.append(_filled(tag, path, line, "tag").strip())
-                continue
-        if row.words:
+            row.lines.append(line)
+            row.words.append(_filled(cells[columns.words or 0], path, line, "word"))
+            if with_tags:
+                tag = cells[layout.tag_column]
+                row.tags.append(_filled(tag, path, line, "tag").strip())
+        elif row.words:
             yield row
             row = _Row([], [], [] if with_tags else None)
     if row.words:
         yield row
 
 
-def _cells(text, separator):
+class _Layout(NamedTuple):
+    """Says how a CoNLL file is laid out.
+
+    Attributes:
+      line: the line of the first word.
+      number: how many columns it has; 0 in a file without words.
+      separator: what separates its columns.
+      tag_column: the column of the tags, or the last one if there is none.
+      tags: what the column of the tags holds, except for lines that may be comments.
+    """
+
+    line: int
+    number: int
+    separator: str
+    tag_column: int
+    tags: set[str]
+
+
+def _layout(lines, columns):
+    """Returns the `_Layout` of the lines of a file, which are pairs of number and text."""
+    words, comments, is_first = [], [], True
+    for line, text in lines:
+        is_word = bool(text.strip()) and not _is_boundary(text)
+        if is_word:
+            (comments if is_first and text.startswith("#") else words).append((line, text))
+        is_first = not is_word or (is_first and text.startswith("#"))
+    words = words or comments
+    line, first = words[0] if words else (0, "")
+    separator = "\t" if "\t" in first else " "
+    number = len(_split(first, separator))
+    rows = [_split(text, separator) for _, text in words]
+    tag_column = columns.tags if columns.tags in range(number) else number - 1
+    tags = {row[tag_column] for row in rows if len(row) == number}
+    return _Layout(line, number, separator, tag_column, tags)
+
+
+def _cells_of(lines, layout):
+    """Yields (line, text, cells) of lines; cells is None for lines that are not words."""
+    is_first = True
+    for line, text in lines:
+        cells = _split(text, layout.separator)
+        is_word = bool(text.strip()) and not _is_boundary(text)
+        is_word = is_word and not (is_first and _is_comment(cells, layout))
+        yield line, text, cells if is_word else None
+        is_first = not is_word
+
+
+def _is_boundary(text):
+    return text.split(None, 1)[:1] == [_DOCUMENT_START]
+
+
+def _is_comment(cells, layout):
+    """Returns whether a line before the first word of a sentence is a comment.
+
+    It begins with #, and has another number of columns than words, as `# id 7` and
+    `#begin document` have; or it is a # beside what is not a tag of other words, as in `# newdoc`.
+    """
+    if not cells[0].startswith("#"):
+        return False
+    if len(cells) != layout.number:
+        return True
+    return len(cells) > 1 and cells[0] == "#" and cells[layout.tag_column] not in layout.tags
+
+
+def _split(text, separator):
     text = text.rstrip() if separator == "\t" else text.strip(" ")
     return [cell for cell in text.split(separator) if cell or separator == "\t"]
 
@@ -237,28 +304,18 @@ def _filled(value, path, line, what):
     return value
 
 
-def _number_of_columns(path, line, cells, columns, with_tags):
-    """Returns how many columns a file has, by its first line."""
-    number = len(cells)
-    if any(given < 0 for given in _given(columns, with_tags)):
+def _check_columns(path, layout, columns, with_tags):
+    """Raises TableError if a file does not have the columns of words and tags."""
+    numbers = [columns.words, columns.tags if with_tags else None]
+    numbers = [number for number in numbers if number is not None]
+    if any(number < 0 for number in numbers):
         raise TableError(f"{path}: columns are numbered from 1")
-    least = max(2 if with_tags else 1, *(c + 1 for c in _given(columns, with_tags)), 1)
-    if least > max(number, _MOST_COLUMNS):
+    least = max([2 if with_tags else 1, *(number + 1 for number in numbers)])
+    if layout.number < least:
         raise TableError(
-            f"{path}:{line}: has {number} columns, but column {least} is asked for; the word and "
-            f"its tag must be among the first {_MOST_COLUMNS}"
-        )
-    if not least <= number <= _MOST_COLUMNS:
-        raise TableError(
-            f"{path}:{line}: has {number} columns; it must have {least} to {_MOST_COLUMNS}, "
+            f"{path}:{layout.line}: has {layout.number} columns; it must have {least} or more, "
             "with tabs or spaces between them: the word first, and its tag last"
         )
-    return number
-
-
-def _given(columns, with_tags):
-    numbers = (columns.words, columns.tags if with_tags else None)
-    return [number for number in numbers if number is not None]
 
 
 def _objects(path, columns, with_tags):

@@ -133,9 +133,15 @@ def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
     features = {
         name: TagFeatures(of_file, tokenizer, max_seq_length) for name, of_file in sentences.items()
     }
-    metrics = ("accuracy", "macro_f1")
-    if entities.are_entity_tags(tags):
-        metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+    metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
+    if not entities.are_entity_tags(tags):
+        metrics = ("accuracy", "macro_f1")
+        are_numbers = all(tag.isdecimal() for tag in tags)
+        advice = " Numbers do not say what they mean: for entities, write the tags' names."
+        print(
+            f"The tags {', '.join(tags[:5])}{', ...' * (len(tags) > 5)} are not of a scheme such "
+            f"as IOB2, so words are scored, not entities.{advice * are_numbers}"
+        )
     return TaskData(
         "tagging",
         tags,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus, embedded_tags
 from input_pipelines.tasks import tag_task
 from input_pipelines.tasks.tag_files import Sentence
@@ -37,6 +38,27 @@ def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch)
         assert all(1 in s.tags and len(s.words) == len(s.tags) <= 40 for s in side)
     # Words by themselves tell little.
     assert tag_task.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        (("O", "B-X", "L-X", "U-X"), ""),
+        (("B", "M", "E", "S"), ""),
+        (("NN", "VB"), "The tags NN, VB are not of a scheme such as IOB2, so words are scored"),
+        (("0", "1", "2", "3", "4", "5"), "The tags 0, 1, 2, 3, 4, ... are not of a scheme such"),
+    ],
+)
+def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
+    write_vocab([*SPECIAL_TOKENS, "a"], str(tmp_path / "vocab.txt"))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    sentence = Sentence(("a",) * len(tags), tuple(range(len(tags))))
+    task = tag_task.EmbeddedTags("", tags, [sentence], [sentence])
+    data = tag_task.of_embedded(task, tokenizer, "", 16)
+    assert data.metrics[0] == ("accuracy" if said else "entity_f1")
+    out = capsys.readouterr().out
+    assert out.startswith(said) and bool(out) == bool(said)
+    assert ("Numbers do not say what they mean" in out) == (tags[0] == "0")
 
 
 def test_the_usual_tag_of_a_word():
