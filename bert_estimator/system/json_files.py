@@ -6,9 +6,11 @@ calls Python's `json.load` or `json.loads` (a test). Files are read without Tens
 path is a URL.
 """
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_estimator.system import remote_paths
@@ -90,6 +92,56 @@ def parse(data: bytes | str, source: str, kind: type = dict, most_bytes: int = M
     except ValueError as error:  # also for a number of too many digits
         raise JsonError(f"{source}: is not JSON: {error}") from None
     return check(value, kind, source)
+
+
+def values(
+    lines: Iterable[str], source: str, most_bytes: int = MOST_BYTES
+) -> Iterator[tuple[int, Any]]:
+    """Yields (line number, value) of JSON lines, or of the items of a single array.
+
+    Args:
+      lines: all lines, empty ones included, with or without their ends. If the first value begins
+        with [, it is the array, which may be on several lines.
+      source: the file, for messages.
+      most_bytes: the most characters of a line, or of the array, which memory holds as a whole.
+
+    Raises:
+      JsonError: a line, or the array, is not JSON.
+    """
+    is_first = True
+    numbered = enumerate(lines, 1)
+    for number, line in numbered:
+        if is_first and line.lstrip().startswith("["):
+            others = (line for _, line in numbered)
+            yield from _items_with_lines(line, others, number, source, most_bytes)
+        elif line.strip():
+            is_first = False
+            yield number, parse(line, f"{source}:{number}", object, most_bytes)
+
+
+def _items_with_lines(first, others, line, source, most_bytes):
+    """Yields the items of an array that begins in the text of a line, `first`, for `values`."""
+    parts, size = [], 0
+    for part in itertools.chain([first], others):
+        parts.append(part.rstrip("\n"))
+        size += len(part)
+        if size > most_bytes:
+            break  # which `parse` refuses
+    text = "\n".join(parts)
+    array = parse(text, source, list, most_bytes)
+    depth = place = number = 0
+    for match in _STRUCTURE.finditer(text):
+        if match[0] in ("]", "}"):
+            depth -= 1
+            continue
+        if depth == 1 and number < len(array):  # numbers, true and null are not matched
+            line += text.count("\n", place, match.start())
+            place = match.start()
+            yield line, array[number]
+            number += 1
+        depth += match[0] in ("[", "{")
+    for value in array[number:]:
+        yield line, value
 
 
 def check(value: Any, kind: type, what: str) -> Any:

@@ -1,11 +1,13 @@
-"""Reads rows of TSV, CSV and JSONL files, each with its line number.
+"""Reads rows of TSV, CSV and JSON files, each with its line number.
 
 TSV is read as in GLUE: tabs separate cells, and a quotation mark is an ordinary character. CSV is
-read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSONL
-file has an object on each line. Files are UTF-8 unless another encoding is given, with line ends of
-Unix or Windows. A byte order mark before a line is left out, since files that were joined have
-several. Empty lines are skipped, but in tables of one column they are rows. Cells in a column
-without a name, as spreadsheets leave them behind, are left out.
+read as in RFC 4180: commas separate cells, and quoted cells may hold commas and line ends. A JSON
+file has an object on each line, or an array of objects.
+
+Files are UTF-8 unless another encoding is given, with line ends of Unix, Windows or, without any
+other, of an old Macintosh. A byte order mark before a line is left out, since files that were
+joined have several. Empty lines are skipped, but in tables of one column they are rows. Cells in a
+column without a name, as spreadsheets leave them behind, are left out.
 """
 
 import codecs
@@ -23,7 +25,8 @@ from bert_estimator.system import json_files
 
 Row = dict[str | int, Any]
 
-FORMATS = (".tsv", ".csv", ".jsonl")
+JSON_FORMATS = (".jsonl", ".ndjson", ".json")
+FORMATS = (".tsv", ".csv", *JSON_FORMATS)
 
 _LONGEST_CELL = 1 << 24  # characters; the csv module's own limit is shorter than some articles
 _MARKS_OF_UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -43,7 +46,7 @@ def read_rows(
     Args:
       path: a file whose name ends in one of FORMATS; `.txt` is read as `.tsv`.
       has_header: whether the first line names the columns, in characters that can be seen. Without
-        a header, a column is a number from 0. JSONL always has names.
+        a header, a column is a number from 0. JSON always has names.
       encoding: the encoding of the file, as Python names it.
 
     Yields:
@@ -60,7 +63,7 @@ def read_rows(
         raise TableError(
             f"{path}: the format is unknown; the name must end in {', '.join(FORMATS)}"
         )
-    if extension == ".jsonl":
+    if extension in JSON_FORMATS:
         yield from _objects(path, encoding)
         return
     read = _tab_separated if extension == ".tsv" else _comma_separated
@@ -83,13 +86,13 @@ def read_rows(
 
 
 def read_columns(path: str, encoding: str = "utf-8") -> list[str]:
-    """Returns the names of the columns of a file with a header: of JSONL, the keys of all rows.
+    """Returns the names of the columns of a file with a header: of JSON, the keys of all rows.
 
     Raises:
       TableError: the file does not have any row or name, or is not what `read_rows` reads.
     """
     rows = read_rows(path, encoding=encoding)
-    if _extension(path) == ".jsonl":
+    if _extension(path) in JSON_FORMATS:
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
     elif next(rows, None) is not None:  # the row itself may lack cells that the header names
         _, header = next(read_rows(path, has_header=False, encoding=encoding))
@@ -219,16 +222,16 @@ def _with_empty_rows(lists: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[i
 
 
 def _objects(path: str, encoding: str) -> Iterator[tuple[int, Row]]:
-    for line, text in text_lines(path, encoding=encoding):
-        try:
-            row = json_files.parse(text, f"{path}:{line}", object)
-        except json_files.JsonError as error:
-            raise TableError(str(error)) from None
-        if not isinstance(row, dict):
-            raise TableError(
-                f"{path}:{line}: is not a JSON object; it must have a key for each column"
-            )
-        yield line, row
+    lines = (text for _, text in text_lines(path, keep_empty=True, encoding=encoding))
+    try:
+        for line, row in json_files.values(lines, path):
+            if not isinstance(row, dict):
+                raise TableError(
+                    f"{path}:{line}: is not a JSON object; it must have a key for each column"
+                )
+            yield line, row
+    except json_files.JsonError as error:
+        raise TableError(str(error)) from None
 
 
 def text_lines(

@@ -1,14 +1,14 @@
-"""Sentences of tagged words, from CoNLL and JSONL files, and predicted tags in the same formats.
+"""Sentences of tagged words, from CoNLL and JSON files, and predicted tags in the same formats.
 
 A CoNLL file has a word on each line, in any number of columns; the word is in the first column, and
 its tag is in the last one. An empty line ends a sentence, and so does a line that begins with
 -DOCSTART-, which is not a word of any sentence. Before the first word of a sentence, lines that
 begin with # may be comments, which are skipped; `_is_comment` tells them from words. The first word
-says how many columns there are, and whether tabs or spaces separate them. A JSONL file has an
-object for each sentence, with a list of words and a list of tags.
+says how many columns there are, and whether tabs or spaces separate them. A JSON file has an
+object for each sentence, with a list of words and a list of tags, on lines or in an array.
 
-Predicted tags are added to the file's own lines: as another last column, or under the key
-`predicted_tags`.
+Predicted tags are added to the file's own lines: as another last column, or to lines of JSON under
+the key `predicted_tags`.
 """
 
 import collections
@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from bert_estimator.system import json_files
 from bert_estimator.tokenization import entities
 from input_pipelines.tasks import labels
-from input_pipelines.tasks.table_files import TableError, read_rows, text_lines
+from input_pipelines.tasks.table_files import JSON_FORMATS, TableError, read_rows, text_lines
 
 CONLL_FORMATS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2")
-FORMATS = (*CONLL_FORMATS, ".jsonl")
+FORMATS = (*CONLL_FORMATS, *JSON_FORMATS)
 
 WORDS_NAMES = ("words", "tokens", "text")
 TAGS_NAMES = ("tags", "ner_tags", "labels", "label")
@@ -38,7 +38,7 @@ class Columns:
     """Says where words and tags are in files.
 
     Attributes:
-      words, tags: a column's number from 0 (-1 is the last), or a key of JSONL objects; None means
+      words, tags: a column's number from 0 (-1 is the last), or a key of JSON objects; None means
         the first and the last column, or one of the usual keys.
       encoding: the encoding of the files, as Python names it.
     """
@@ -141,7 +141,7 @@ def tagged_lines(path: str, columns: Columns, predicted: Sequence[Sequence[str]]
       path, columns: as for `read_sentences`.
       predicted: the tags of the words of each sentence, in order.
     """
-    if _is_jsonl(path):
+    if _is_json(path):
         rows = read_rows(path, encoding=columns.encoding)
         for (_, row), tags in zip(rows, predicted, strict=True):
             yield json.dumps({**row, PREDICTED: list(tags)}, ensure_ascii=False)
@@ -163,7 +163,7 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
 
     If spaces separate its columns, a tag with a space in it would be several columns.
     """
-    if _is_jsonl(path):
+    if _is_json(path):
         return
     lines = list(text_lines(path, keep_empty=True, encoding=columns.encoding))
     if _layout(lines, columns).separator == "\t":
@@ -177,22 +177,26 @@ def check_can_be_written(path: str, columns: Columns, tags: Sequence[str]) -> No
 
 
 def extension(path: str) -> str:
-    """Returns the ending of a file's name; raises TableError if it is not one of FORMATS."""
+    """Returns the ending of a file's name, .jsonl for JSON of any kind.
+
+    Raises:
+      TableError: it is not one of FORMATS.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
         raise TableError(
             f"{path}: the format is unknown; the name of a file of tagged words must end in "
             f"{', '.join(FORMATS)}"
         )
-    return ending
+    return ".jsonl" if ending in JSON_FORMATS else ending
 
 
-def _is_jsonl(path):
+def _is_json(path):
     return extension(path) == ".jsonl"
 
 
 def _rows(path: str, columns: Columns, with_tags: bool) -> Iterator[_Row]:
-    return (_objects if _is_jsonl(path) else _blocks)(path, columns, with_tags)
+    return (_objects if _is_json(path) else _blocks)(path, columns, with_tags)
 
 
 def _blocks(path, columns, with_tags):
@@ -319,11 +323,11 @@ def _check_columns(path, layout, columns, with_tags):
 
 
 def _objects(path, columns, with_tags):
-    """Yields the sentences of a JSONL file."""
+    """Yields the sentences of a JSON file."""
     for name in ("words", "tags"):
         if isinstance(getattr(columns, name), int):
             raise TableError(
-                f"{path}: give the key of the {name}, since JSONL has no column numbers"
+                f"{path}: give the key of the {name}, since JSON has no column numbers"
             )
     for line, row in read_rows(path, encoding=columns.encoding):
         place = f"{path}:{line}"

@@ -155,7 +155,7 @@ def own_task(
     labels: tuple[str, ...] = (),
     encoding: str = "utf-8",
 ) -> Task:
-    """Returns a task with the user's own TSV, CSV or JSONL files.
+    """Returns a task with the user's own TSV, CSV or JSON files.
 
     Args:
       kind: "classification", "multi_label" or "regression".

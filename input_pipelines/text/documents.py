@@ -283,6 +283,8 @@ def _format(path) -> str:
         while line and not line.strip():
             line = file.readline(_LOOKED_AT)
         goes_on = not line.endswith(b"\n") and bool(file.read(1))
+    if not line.endswith(b"\n"):
+        line = line.lstrip().split(b"\r")[0]
     return text_formats.of_file(path, line.lstrip(), goes_on)
 
 

@@ -60,8 +60,8 @@ class ClassificationConfig(FineTuningConfig):
     language: str = flags.field("zh", "Choose the language of XNLI.")
     train_file: str | None = flags.field(
         None,
-        "Train on your own examples: a .tsv, .csv or .jsonl file, or for tagging a .conll, .txt or "
-        ".jsonl file.",
+        "Train on your own examples: a .tsv, .csv, .jsonl or .json file, or for tagging a .conll, "
+        ".txt, .jsonl or .json file.",
         eval_may_differ=True,
     )
     eval_file: str | None = flags.field(

@@ -1,5 +1,7 @@
 """Rows of tables, with the traps of real files."""
 
+import json
+
 import pytest
 
 from input_pipelines.tasks import task_table
@@ -223,6 +225,17 @@ def test_jsonl(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_of_objects(tmp_path, name, indent):
+    objects = [{"text": "a\nb", "label": 1}, {"text": "c", "label": 2}]
+    found = rows(tmp_path, name, json.dumps(objects, indent=indent).encode())
+    assert found == list(zip((2, 6) if indent else (1, 1), objects, strict=True))
+    assert read_columns(str(tmp_path / name)) == ["text", "label"]
+    lines = "\n".join(map(json.dumps, objects)).encode()
+    assert rows(tmp_path, name, lines) == list(enumerate(objects, 1))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -233,6 +246,9 @@ def test_jsonl(tmp_path):
         ("a.csv", b"a,b\nx\ry,2\n", "a.csv:2: is not CSV: a cell without quotes has a carriage"),
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl:2: is not JSON"),
         ("a.jsonl", b"[1]\n", "a.jsonl:1: is not a JSON object"),
+        ("a.json", b'[{"a": 1},\n3]\n', "a.json:1: is not a JSON object"),
+        ("a.json", b'[{"a": 1},\n"b"]\n', "a.json:2: is not a JSON object"),
+        ("a.json", b'[{"a": 1},\n', "a.json: is not JSON: "),
     ],
 )
 def test_what_is_no_table_is_named(tmp_path, name, data, message):

@@ -114,13 +114,17 @@ def test_a_file_of_words_alone(tmp_path):
         (("w", "t"), Columns("w", "t")),
     ],
 )
-def test_jsonl(tmp_path, keys, columns):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson"])
+@pytest.mark.parametrize("is_lines", [True, False])
+def test_json(tmp_path, keys, columns, name, is_lines):
     rows = [
         {keys[0]: ["EU", "rejects"], keys[1]: ["B-X", "O"], "id": 7},
         {keys[0]: ["calls"], keys[1]: ["I-X"], "id": 8},
     ]
-    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    content = "".join(json.dumps(row) + "\n" for row in rows) if is_lines else json.dumps(rows)
+    path = written(tmp_path, name, content)
     assert tag_files.read_sentences(path, columns, TAGS) == EXPECTED
+    assert tag_files.extension(path) == ".jsonl"
     lines = list(tag_files.tagged_lines(path, columns, [["O", "B-X"], ["O"]]))
     assert [json.loads(line) for line in lines] == [
         {**rows[0], "predicted_tags": ["O", "B-X"]},
