@@ -23,7 +23,7 @@ from absl import flags
 
 from bert_estimator.storage import remote
 from bert_estimator.system import lock
-from bert_estimator.tokenization import open_tokenizer
+from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import command_line, remote_output
 from input_pipelines.creation.beam_pool import BeamPool
 from input_pipelines.creation.settings import CreationSettings
@@ -285,6 +285,9 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
     summary.append(f"{_in_words(manifest)} in {len(output_files)} files.")
     if left_out := manifest.corpus.get("left_out"):
         summary.append(f"Left out: {document_filter.in_words(left_out)}.")
+    share = manifest.corpus["unknown"] / manifest.corpus["tokens"]
+    if warning := unknown_warning(share, "the tokens"):
+        summary.append(warning)
     return "\n".join(summary), files
 
 
@@ -307,7 +310,7 @@ def _in_words(manifest):
     corpus = manifest.corpus
     return (
         f"{manifest.num_records} examples from {corpus['documents']} documents "
-        f"({corpus['tokens']} tokens)"
+        f"({corpus['tokens']} tokens, {100 * corpus['unknown'] / corpus['tokens']:.3g} % [UNK])"
     )
 
 

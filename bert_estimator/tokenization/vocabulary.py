@@ -62,8 +62,35 @@ def train_vocabulary(
       ArgumentError: `vocab_size` is too small for the characters, or too large for the text.
       ValueError: the text does not have words.
     """
+    counted = count_words(texts, do_lower_case, strip_accents)
+    return vocabulary_of(counted, vocab_size, character_coverage)
+
+
+def count_words(
+    texts: Iterable[str], do_lower_case: bool, strip_accents: bool | None
+) -> WordCounts:
+    """Counts the words of texts; see `train_vocabulary` for the arguments."""
     counted = WordCounts(BasicTokenizer(do_lower_case, strip_accents).tokenize)
     counted.add(texts)
+    return counted
+
+
+def unknown_words_share(counted: WordCounts, vocab: Sequence[str]) -> float:
+    """Returns the share of the counted words that are [UNK] in a vocabulary that was trained of
+    them: words of too many characters, and words with a character that the vocabulary lacks."""
+    known = set(vocab)
+    unknown = sum(
+        count
+        for word, count in counted.words.items()
+        if len(word) > _MAX_WORD_LENGTH or not known.issuperset(word)
+    )
+    return unknown / max(counted.words.total(), 1)
+
+
+def vocabulary_of(
+    counted: WordCounts, vocab_size: int, character_coverage: float = CHARACTER_COVERAGE
+) -> list[str]:
+    """Returns the vocabulary of counted words; see `train_vocabulary`."""
     word_counts = counted.words
     alphabet = _alphabet(word_counts, counted.characters_forgotten, character_coverage)
     if not alphabet:

@@ -275,6 +275,7 @@ def _manifest(work, text, tokenizer, facts, corpus_description, masking) -> mani
             "documents": text.num_documents,
             "sentences": text.num_sentences,
             "tokens": text.num_tokens,
+            "unknown": int(text.token_counts[tokenizer.unk_id]),
             **({"left_out": dict(text.left_out)} if text.left_out else {}),
             **corpus_description,
         },

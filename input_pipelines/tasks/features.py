@@ -25,6 +25,7 @@ class Features:
 
     Attributes:
       num_cut: number of examples that had to be truncated.
+      unknown_share: the share of the tokens that are unknown.
       lengths: int64 [number of examples], tokens with [CLS] and [SEP].
       labels: int32 [number of examples], float32 for regression, int32 [.., L] for multi_label;
         None without labels.
@@ -45,6 +46,7 @@ class Features:
             lengths.append(len(first) + len(second))
         # One array for all: padded to F, a large task would take several times the memory.
         self._ids = np.array(ids, np.int32)
+        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
         self._ends = np.cumsum(lengths)
         self.lengths = np.array(lengths, np.int64)
         self._first_lengths = np.array(first_lengths, np.int64)

@@ -3,16 +3,23 @@
 A file holds articles (`data`) of `paragraphs`, each with a `context` and its `qas`: `id` (a string
 or a whole number), `question`, and `answers` of `text` and `answer_start`, a number of characters.
 In version 2.0 `is_impossible` marks questions without answer. Other keys are not read.
+
+JSON lines, or an array, have a question each, as `datasets` writes SQuAD: with `context`, `id`,
+`question`, and `answers` of a list `text` and a list `answer_start`. Empty lists are no answer.
 """
 
+import codecs
 import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
+from bert_estimator.storage import remote
 from bert_estimator.system import json_files
+from input_pipelines.tasks.table_files import TableError, text_lines
 
 _MOST_BYTES = 1 << 32  # TriviaQA's files have more than 1 GB; memory holds a file several times
+_LONGEST_ROW = 1 << 20  # bytes of a row with its context; a file of a single line has more
 _MOST_SHOWN = 3
 
 
@@ -70,7 +77,7 @@ def read(path: str, needs_answers: bool, version_2: bool) -> list[Question]:
             if question.id in questions:
                 raise SquadError(f"{place}: the id {question.id!r} occurs twice in the file")
             questions[question.id] = question
-    except json_files.JsonError as error:
+    except (json_files.JsonError, TableError) as error:
         raise SquadError(str(error)) from None
     except OSError as error:
         raise SquadError(f"{path}: cannot be read: {error.strerror}") from None
@@ -145,6 +152,13 @@ def digest(questions: Sequence[Question]) -> bytes:
 
 def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
     """Yields (place, context, object) of each question of a file."""
+    if _has_rows(path):
+        lines = (text for _, text in text_lines(path, keep_empty=True))
+        for line, row in json_files.values(lines, path, _MOST_BYTES):
+            place = f"{path}:{line}"
+            row = json_files.check(row, dict, place)
+            yield place, json_files.field(row, "context", str, place), _as_in_squad(row, place)
+        return
     content = json_files.read(path, dict, _MOST_BYTES)
     articles = json_files.field(content, "data", list, path)
     for a, article in enumerate(json_files.items(articles, dict, f"{path}: data")):
@@ -157,6 +171,34 @@ def _question_objects(path: str) -> Iterator[tuple[str, str, dict]]:
             questions = json_files.field(paragraph, "qas", list, inner)
             for q, values in enumerate(json_files.items(questions, dict, f"{inner}.qas")):
                 yield f"{inner}.qas[{q}]", context, values
+
+
+def _has_rows(path):
+    """Returns whether a file is an array, or lines of which the first is a question."""
+    with open(remote.local(path), "rb") as file:
+        line = file.readline(_LONGEST_ROW).removeprefix(codecs.BOM_UTF8).strip()
+        while not line and (line := file.readline(_LONGEST_ROW)):
+            line = line.strip()
+    if line.startswith(b"["):
+        return True
+    try:
+        return "question" in json_files.parse(line, path)
+    except json_files.JsonError:
+        return False
+
+
+def _as_in_squad(row, place):
+    """Returns a question of a row with its answers as SQuAD has them."""
+    answers = row.get("answers")
+    if not isinstance(answers, dict):
+        return row
+    texts = json_files.field(answers, "text", list, f"{place}: answers")
+    starts = json_files.field(answers, "answer_start", list, f"{place}: answers")
+    if len(texts) != len(starts):
+        raise SquadError(f"{place}: has {len(texts)} texts of answers, but {len(starts)} starts")
+    pairs = zip(texts, starts, strict=True)
+    answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    return {"is_impossible": not answers, **row, "answers": answers}
 
 
 def _question(place, context, values, needs_answers, version_2):

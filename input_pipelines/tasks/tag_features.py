@@ -31,6 +31,7 @@ class TagFeatures:
       num_sentences: number of sentences; `len` is the number of windows.
       num_split: number of sentences that became several windows.
       num_cut: number of words that lost pieces.
+      unknown_share: the share of the tokens that are unknown.
       lengths: int64 [number of windows], tokens with [CLS] and [SEP].
       labels: int32 [number of words], the tags of all words; None without tags.
     """
@@ -62,6 +63,7 @@ class TagFeatures:
                 lengths.append(sum(map(len, window)) + 2)
                 continues.append(place > 0)
         self._ids = np.array(ids, np.int32)
+        self.unknown_share = np.count_nonzero(self._ids == tokenizer.unk_id) / max(len(ids), 1)
         self._words = np.array(words, np.int32)
         self.lengths = np.array(lengths, np.int64)
         self._ends = np.cumsum(lengths)

@@ -98,7 +98,7 @@ def lines(file: IO[bytes], path: str, start: int = 0, end: int | None = None) ->
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}). "
-                "Convert the file to UTF-8 (for instance: iconv -f latin1 -t utf-8)."
+                "Convert the file to UTF-8 (for instance: iconv -f cp1252 -t utf-8)."
             ) from None
         offset += len(line)
         is_whole = number == 1 and not start and not text.endswith("\n")

@@ -317,6 +317,16 @@ def test_other_files_get_the_same_predictions(trained, tmp_path, encoding, name)
     assert (tmp_path / "run" / "test_results.tsv").read_text() == expected
 
 
+def test_a_text_that_the_vocabulary_does_not_know_is_warned_of(trained, tmp_path, capsys):
+    known = "\t".join(["w1 w2"] * 2)
+    (tmp_path / "a.tsv").write_text(f"sentence1\tsentence2\n{known}\nx y\t{'z ' * 9}\n")
+    flags = [f"--init_checkpoint={trained[0]}", f"--predict_file={tmp_path}/a.tsv"]
+    flags += ["--max_seq_length=16", f"--output_dir={tmp_path}/run", "--do_predict"]
+    assert main(flags) == 0
+    said = "WARNING: 52 % of the tokens for prediction are [UNK], of which nothing can be learnt."
+    assert said in capsys.readouterr().out
+
+
 def check_report(output_dir, results, truth):
     """Checks eval_report.tsv against the metrics; the arrays are in no file of metrics."""
     lines = (output_dir / "eval_report.tsv").read_text().splitlines()

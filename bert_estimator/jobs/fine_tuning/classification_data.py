@@ -12,6 +12,7 @@ from bert_estimator.jobs import estimator, vocabulary
 from bert_estimator.jobs.fine_tuning import model_labels
 from bert_estimator.jobs.fine_tuning.classification_config import ClassificationConfig
 from bert_estimator.recipes import embedded_classifier
+from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tags, embedded_task
 from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
 from input_pipelines.tasks.features_input import Batches
@@ -87,7 +88,7 @@ def _load_files(config):
         )
     except ValueError as error:
         raise flags.FlagError(f"--{_flag_at_fault(config, error)}: {error}") from None
-    _print_cuts(data)
+    _print_what_is_lost(data)
 
     def baselines():
         majority = data.majority()
@@ -177,7 +178,7 @@ def _load_tags(config, bert_config, tokenizer, model):
         config.max_seq_length,
         trains=config.do_train or config.compile_only,
     )
-    _print_cuts(data)
+    _print_what_is_lost(data)
     return _with_usual_tags(bert_config, data, sentences.get("train"), sentences.get("evaluate"))
 
 
@@ -190,12 +191,17 @@ def _with_usual_tags(bert_config, data, train, held_out):
     return ClassificationData(bert_config, data, baselines, data.metrics[0])
 
 
-def _print_cuts(data):
+def _print_what_is_lost(data):
     sides = {"training": {"": data.train}, "evaluation": data.evaluate, "prediction": data.predict}
     for side, by_name in sides.items():
         for name, features in by_name.items():
-            if features is not None and (cuts := features.describe_cuts()):
-                print(f"For {side}{name and ' ' + name}, {cuts} (--max_seq_length).")
+            if features is None:
+                continue
+            what = f"{side}{name and ' ' + name}"
+            if cuts := features.describe_cuts():
+                print(f"For {what}, {cuts} (--max_seq_length).")
+            if warning := unknown_warning(features.unknown_share, f"the tokens for {what}"):
+                print(warning)
 
 
 def _flag_at_fault(config, error):

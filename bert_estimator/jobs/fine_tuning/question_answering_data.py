@@ -154,6 +154,9 @@ def _windows(
             f"{path}: {windows.num_cut} of {len(questions)} questions were cut to "
             f"--max_query_length={config.max_query_length} tokens."
         )
+    warning = tokenization.unknown_warning(windows.unknown_share, f"the tokens of {path}")
+    if warning:
+        print(warning)
     return windows
 
 

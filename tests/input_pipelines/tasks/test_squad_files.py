@@ -111,7 +111,11 @@ def test_a_question_that_cannot_be_read(path, change, version_2, message):
     ("content", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "must be an object, not []"),
+        ("[]", "has 0 questions; give a file with at least one"),
+        ("[3]", "1: must be an object, not 3"),
+        ('{"question": "q"}', "1: the key 'context' is missing; it must be a string"),
+        ('{"question": "q"}\n3', "1: the key 'context' is missing; it must be a string"),
+        ("[{}, 3]", "1: the key 'context' is missing"),
         ("{}", "the key 'data' is missing; it must be a list"),
         ('{"data": []}', "has 0 questions; give a file with at least one"),
         ('{"data": [{"paragraphs": []}]}', "has 0 questions"),
@@ -125,7 +129,54 @@ def test_a_file_that_cannot_be_read(path, content, message):
     path.write_text(content)
     with pytest.raises(SquadError) as error:
         read(str(path), needs_answers=True, version_2=False)
-    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+    assert str(error.value).startswith(f"{path}:") and message in str(error.value)
+
+
+def row(name, *answers, **changes):
+    """Returns a question as `datasets` writes it."""
+    lists = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
+    return {
+        "id": name,
+        "title": "t",
+        "context": CONTEXT,
+        "question": "q?",
+        "answers": lists,
+    } | changes
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("layout", ["lines", "array", "indented", "mark"])
+def test_rows_as_datasets_writes_them(tmp_path, name, layout):
+    rows = [row("a", ("Ada", 0), ("Bob", 8)), row("c"), row(7, ("Bob", 13))]
+    text = {
+        "lines": "\n".join(map(json.dumps, rows)),
+        "array": json.dumps(rows),
+        "indented": json.dumps(rows, indent=2),
+        "mark": "\ufeff\n" + "\r\n".join(map(json.dumps, rows)),
+    }[layout]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    first, second, third = read(str(tmp_path / name), needs_answers=True, version_2=True)
+    assert first == Question("a", "q?", CONTEXT, (Answer("Ada", 0), Answer("Bob", 8)))
+    assert second.answers == () and third == Question("7", "q?", CONTEXT, (Answer("Bob", 13),))
+    with pytest.raises(SquadError, match=r":\d+: the question is impossible, as some of SQuAD 2"):
+        read(str(tmp_path / name), needs_answers=True, version_2=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": {"text": ["a"], "answer_start": []}}, "has 1 texts of answers, but 0 starts"),
+        ({"answers": {"text": "a", "answer_start": 0}}, "answers: text: must be a list, not"),
+        ({"answers": {"text": ["a"], "answer_start": ["b"]}}, "answers[0]: answer_start: must be"),
+        ({"id": None}, "id: must be a string, not null"),
+    ],
+)
+def test_a_row_that_cannot_be_read(path, changes, message):
+    rows = [row("a", ("Ada", 0)), row("b", ("Ada", 0), **changes)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SquadError) as error:
+        read(str(path), needs_answers=True, version_2=True)
+    assert str(error.value).startswith(f"{path}:2") and message in str(error.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
