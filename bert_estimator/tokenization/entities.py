@@ -20,9 +20,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 OUTSIDE = "O"
-# The prefixes of IOBES, and those of further schemes with what they mean in IOBES.
-_IOBES = {prefix: prefix for prefix in "BIES"}
-_MEANINGS = {**_IOBES, "L": "E", "U": "S", "M": "I", "W": "S"}
+_SCHEMES = ("BIES", "BILU", "BMES", "BMEW")  # the prefixes of each
+_IN_IOBES = {**dict(zip("BIES", "BIES", strict=True)), "L": "E", "U": "S", "M": "I", "W": "S"}
 
 Entity = tuple[str, int, int]  # type, place of its first word, place after its last word
 
@@ -43,19 +42,27 @@ def are_entity_tags(labels: Iterable[str]) -> bool:
     Labels that are not, such as parts of speech, are classes of single words.
 
     Raises:
-      TagError: some labels are tags of typed entities, and another label is not a tag.
+      TagError: some labels are tags of typed entities, and another label is not a tag of the same
+        scheme.
     """
     inside = [label for label in labels if label != OUTSIDE]
     begins = any(label in ("B", "I") or label.startswith(("B-", "I-")) for label in inside)
     # U-Bahn and M are words and sizes, unless there are tags for beginnings.
-    prefixes = _MEANINGS if begins else _IOBES
-    typed = [label for label in inside if _TYPED.fullmatch(label) and label[0] in prefixes]
-    strangers = [label for label in inside if label not in prefixes and label not in typed]
+    schemes = _SCHEMES if begins else _SCHEMES[:1]
+    typed, strangers = [], []
+    for label in inside:
+        is_typed = _TYPED.fullmatch(label) is not None
+        fitting = [s for s in schemes if label[:1] in s] if is_typed or len(label) == 1 else []
+        schemes = fitting or schemes
+        if not fitting:
+            strangers.append(label)
+        elif is_typed:
+            typed.append(label)
     if typed and strangers:
         raise TagError(
             f"the tag {strangers[0]!r} stands beside {typed[0]!r}, which is a tag of IOB1, IOB2, "
             "IOBES, BILOU or BMES; so it must be O, or begin with "
-            f"{', '.join(f'{prefix}-' for prefix in prefixes)}",
+            f"{' or '.join(', '.join(f'{prefix}-' for prefix in scheme) for scheme in schemes)}",
             strangers[0],
         )
     return bool(inside) and not strangers
@@ -70,7 +77,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     result: list[Entity] = []
     before = OUTSIDE, ""
     for place, tag in enumerate(tags):
-        prefix, kind = _MEANINGS.get(tag[:1], OUTSIDE), tag[2:]
+        prefix, kind = _IN_IOBES.get(tag[:1], OUTSIDE), tag[2:]
         if prefix != OUTSIDE:
             goes_on = prefix in "IE" and before in (("B", kind), ("I", kind))
             first = result.pop()[1] if goes_on else place

@@ -239,7 +239,7 @@ class _Layout(NamedTuple):
       line: the line of the first word.
       number: how many columns it has; 0 in a file without words.
       separator: what separates its columns.
-      tag_column: the column of the tags, or the last one if there is none.
+      tag_column: the column of the tags; in a file without tags, the last column.
       tags: what the column of the tags holds, except for lines that may be comments.
     """
 

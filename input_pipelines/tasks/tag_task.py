@@ -139,8 +139,8 @@ def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
         are_numbers = all(tag.isdecimal() for tag in tags)
         advice = " Numbers do not say what they mean: for entities, write the tags' names."
         print(
-            f"The tags {', '.join(tags[:5])}{', ...' * (len(tags) > 5)} are not of a scheme such "
-            f"as IOB2, so words are scored, not entities.{advice * are_numbers}"
+            f"The tags {', '.join(tags[:5])}{', ...' * (len(tags) > 5)} are not of IOB2 or "
+            f"another scheme, so words are scored, not entities.{advice * are_numbers}"
         )
     return TaskData(
         "tagging",

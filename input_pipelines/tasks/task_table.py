@@ -144,6 +144,13 @@ def xnli(language: str) -> Task:
     )
 
 
+_OWN_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "multi_label": ("micro_f1", "exact_match"),
+    "regression": ("pearson", "spearman"),
+}
+
+
 def own_task(
     kind: str,
     train: str | None,
@@ -206,15 +213,10 @@ def own_task(
         columns = dataclasses.replace(columns, encoding=encoding)
         for path in filter(None, (train, evaluate, predict)):
             _check_no_header(path, columns)
-    metrics = {
-        "classification": ("accuracy", "macro_f1"),
-        "multi_label": ("micro_f1", "exact_match"),
-        "regression": ("pearson", "spearman"),
-    }[kind]
     return Task(
         columns,
         labels,
-        metrics,
+        _OWN_METRICS[kind],
         kind,
         train=train,
         evaluate={"": evaluate} if evaluate else {},

@@ -38,7 +38,7 @@ JSON_FILES = [
 BAD_JSON = [
     (b"", ": is not JSON: Expecting value"),
     (b"{", ": is not JSON: Expecting property name"),
-    (b"[]", ": has 0 questions; give a file with at least one"),
+    (b'["a"]', "ust be an object, not "),  # a file of questions may be an array, but not of strings
     (b"3", ": must be an object, not 3"),
     (b"null", ": must be an object, not null"),
     (b"[" * 100_000, ": is not JSON of at most 64 levels: it is nested deeper"),

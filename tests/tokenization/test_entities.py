@@ -85,6 +85,8 @@ def test_a_tag_of_no_scheme_among_tags():
         entities.TagError, match=r"^the tag 'Q-X' stands beside 'B-X', which is a tag of"
     ):
         entities.are_entity_tags(("O", "B-X", "Q-X"))
+    with pytest.raises(entities.TagError, match=r"^the tag 'L-X' .* begin with B-, I-, E-, S-$"):
+        entities.are_entity_tags(("O", "B-X", "E-X", "I-X", "L-X"))
 
 
 OTHER_SCHEMES = {"BILOU": ("IES", "ILU"), "BMES": ("IES", "MES"), "BMEWO": ("IES", "MEW")}

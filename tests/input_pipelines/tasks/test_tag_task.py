@@ -45,8 +45,8 @@ def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch)
     [
         (("O", "B-X", "L-X", "U-X"), ""),
         (("B", "M", "E", "S"), ""),
-        (("NN", "VB"), "The tags NN, VB are not of a scheme such as IOB2, so words are scored"),
-        (("0", "1", "2", "3", "4", "5"), "The tags 0, 1, 2, 3, 4, ... are not of a scheme such"),
+        (("NN", "VB"), "The tags NN, VB are not of IOB2 or another scheme, so words are"),
+        (("0", "1", "2", "3", "4", "5"), "The tags 0, 1, 2, 3, 4, ... are not of IOB2 or"),
     ],
 )
 def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
