@@ -5,7 +5,7 @@ or a whole number), `question`, and `answers` of `text` and `answer_start`, a nu
 In version 2.0 `is_impossible` marks questions without answer. Other keys are not read.
 
 JSON lines, or an array, have a question each, as `datasets` writes SQuAD: with `context`, `id`,
-`question`, and `answers` of a list `text` and a list `answer_start`, which are empty if there is no answer.
+`question`, and `answers` of a list `text` and a list `answer_start`, empty if there is no answer.
 """
 
 import codecs
