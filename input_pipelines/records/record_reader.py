@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system import paths
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records import shards
-from input_pipelines.records.crc32c import masked_crc32c, masked_crc32c_of_strings
+from input_pipelines.records.encoding import masked_crc32c
 from input_pipelines.text import companions
 
 _HEADER_BYTES = 12
@@ -198,7 +198,7 @@ class RecordFiles:
         damaged = np.array([len(data) for data in stored]) != sizes
         records = [data[:-_FOOTER_BYTES] for data in stored]
         footers = b"".join([data[-_FOOTER_BYTES:].rjust(_FOOTER_BYTES) for data in stored])
-        damaged |= masked_crc32c_of_strings(records) != np.frombuffer(footers, "<u4")
+        damaged |= masked_crc32c(records) != np.frombuffer(footers, "<u4")
         if damaged.any():
             number = int(numbers[np.argmax(damaged)])
             raise RecordError(
@@ -251,9 +251,8 @@ def record_offsets(path: str) -> np.ndarray:
             headers.append(file.read(_HEADER_BYTES))
             length = int.from_bytes(headers[-1][:8], "little")
             offsets.append(offsets[-1] + _HEADER_BYTES + length + _FOOTER_BYTES)
-    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, _HEADER_BYTES)
-    checksums = np.ascontiguousarray(table[:, 8:]).view("<u4")[:, 0]
-    damaged = np.flatnonzero(masked_crc32c(table[:, :8]) != checksums)
+    checksums = np.frombuffer(b"".join([header[8:] for header in headers]), "<u4")
+    damaged = np.flatnonzero(masked_crc32c(header[:8] for header in headers) != checksums)
     if damaged.size:
         raise RecordError(
             f"{path}: record {damaged[0]} (byte {offsets[damaged[0]]}): the record's length is "
