@@ -209,7 +209,7 @@ def _output_files(output_files, num_shards, there):
                 "one name, to which the number of each file is added"
             )
         if os.path.basename(output_files[0]):
-            output_files = shards.names(output_files[0], num_shards)
+            output_files = shards.shard_names(output_files[0], num_shards)
     for path in output_files:
         command_line.check_names_a_file("output_file", path)
         if os.path.basename(path).startswith(companions.HELD_OUT_PREFIX):
@@ -263,7 +263,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
         )
 
     summary, files, description = [], [], {}
-    path = held_out.path_beside(output_files[0])
+    path = held_out.held_out_path(output_files[0])
     if fraction:
         once = dataclasses.replace(settings, dupe_factor=1)
         try:
@@ -272,7 +272,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
             manifest = write([path], once, {}, True, "Held-out records")
         except pretraining_records.EmptySideError as error:
             raise ValueError(f"--eval_fraction: {error}") from None
-        description = {"held_out": held_out.description(fraction, manifest)}
+        description = {"held_out": held_out.held_out_description(fraction, manifest)}
         summary.append(f"Held out: {_in_words(manifest)} in {path}.")
         files += manifests.files_of(path, manifest)
     manifest = write(output_files, settings, description, False, "Records")

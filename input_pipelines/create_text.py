@@ -109,7 +109,7 @@ def _write(pieces, file, kind):
             file.write("\n")
         file.write("\n".join(piece.sentences) + "\n")
         number += not goes_on
-        size += len(words.of_document(piece.sentences))
+        size += len(words.words_of(piece.sentences))
     return number, size, repeated
 
 

@@ -17,19 +17,19 @@ from input_pipelines.records import manifest as manifests
 from input_pipelines.text import companions
 
 
-def path_beside(record_file: str) -> str:
+def held_out_path(record_file: str) -> str:
     """Returns the path of the held-out records of the set that begins with `record_file`."""
     directory, name = os.path.split(record_file)
     return os.path.join(directory, companions.HELD_OUT_PREFIX + name)
 
 
-def description(fraction: float, held_out: manifests.Manifest) -> dict[str, Any]:
+def held_out_description(fraction: float, held_out: manifests.Manifest) -> dict[str, Any]:
     """Returns what the manifest of the training records says of the held-out records."""
     (entry,) = held_out.files
     return {"fraction": fraction, "file": entry.name, "sha256": entry.sha256}
 
 
-def find(record_files: Sequence[str]) -> list[str]:
+def find_held_out(record_files: Sequence[str]) -> list[str]:
     """Returns the held-out records that lie beside training records; [] if no manifest names any.
 
     Raises:
@@ -57,7 +57,7 @@ def find(record_files: Sequence[str]) -> list[str]:
     return found
 
 
-def disagreement(record_files: Sequence[str]) -> str | None:
+def held_out_disagreement(record_files: Sequence[str]) -> str | None:
     """Returns a warning if sets of training records do not hold out the same documents, or None.
 
     The fraction decides which documents are held out. If one set holds out more than another, its

@@ -22,7 +22,7 @@ _ROWS = np.dtype(
 )
 
 
-def write(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
+def write_pairs(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
     """Writes pairs to a file.
 
     Args:
@@ -47,7 +47,7 @@ def write(pairs: Pairs, path: str, num_buckets: int, seed: int) -> None:
         np.savez(file, offsets=np.array(offsets), counts=np.array(counts), num_pairs=len(pairs))
 
 
-def is_written(path: str) -> bool:
+def pairs_are_written(path: str) -> bool:
     """Returns whether a file is complete: a kill while it is removed may leave one of its files."""
     return all(os.path.exists(path + suffix) for suffix in (".pairs", ".npz"))
 
@@ -58,7 +58,7 @@ def num_pairs(path: str) -> int:
         return int(index["num_pairs"])
 
 
-def read(path: str, residue: int, id_type: np.dtype) -> Pairs:
+def read_pairs(path: str, residue: int, id_type: np.dtype) -> Pairs:
     """Reads the pairs whose places have a residue.
 
     Args:

@@ -157,7 +157,7 @@ def pair_tasks(work: Work) -> list[tuple[Work, int, tuple[int, ...]]]:
 def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     """Makes the pairs of a group, of some turns; the task is (work, group, turns)."""
     work, group, turns = task
-    left = [t for t in turns if not pair_files.is_written(work.pair_file(group, t))]
+    left = [t for t in turns if not pair_files.pairs_are_written(work.pair_file(group, t))]
     if not left:
         return len(turns)
     seed, num_groups = work.settings.random_seed, work.num_groups
@@ -166,7 +166,7 @@ def write_pairs(task: tuple[Work, int, tuple[int, ...]]) -> int:
     )
     for turn in left:
         pairs = make_pairs(text, work.settings, turn)
-        pair_files.write(pairs, work.pair_file(group, turn), work.num_buckets, seed)
+        pair_files.write_pairs(pairs, work.pair_file(group, turn), work.num_buckets, seed)
     return len(turns)
 
 
@@ -195,7 +195,7 @@ def write_piece(task: tuple[Work, int, list[int]]) -> int:
     dtype = id_type(work.tokenizer.vocab_size)
     pairs = Pairs.joined(
         [
-            pair_files.read(path, (bucket - first) % work.num_buckets, dtype)
+            pair_files.read_pairs(path, (bucket - first) % work.num_buckets, dtype)
             for path, first in zip(work.pair_files(), firsts, strict=True)
         ]
     )

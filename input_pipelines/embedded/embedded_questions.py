@@ -27,7 +27,7 @@ from input_pipelines.tasks.squad_files import Answer, Question
 
 _HELD_OUT_MODULES = 0.1
 _IMPOSSIBLE = 0.5  # impossible questions for each text that gives a possible one
-_WORDS = range(6, 81)  # in a text
+_WORDS_OF_TEXT = range(6, 81)  # in a text
 _CLAUSE = r"([^,.;:()]*[^,.;:()\s])(?=[,.;:()]|$)"
 _SENTENCE = re.compile(r"[^.!?]*[.!?]?")
 
@@ -50,7 +50,7 @@ class EmbeddedQuestions:
     held_out: list[Question]
 
 
-def load() -> EmbeddedQuestions:
+def load_questions() -> EmbeddedQuestions:
     """Makes the questions; the same Python gives the same questions.
 
     Raises:
@@ -115,7 +115,7 @@ def _texts(module: ast.Module) -> Iterator[tuple[str, str]]:
             docstring = ast.get_docstring(node, clean=False) or ""
             sentences = [s for paragraph in embedded_corpus.prose(docstring) for s in paragraph]
             text = " ".join(sentences)
-            if len(text.split()) in _WORDS:
+            if len(text.split()) in _WORDS_OF_TEXT:
                 yield node.name, text
 
 

@@ -16,7 +16,7 @@ from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.tag_task import EmbeddedTags
 
-TAGS = (entities.OUTSIDE, "B-CODE", "I-CODE")
+CODE_TAGS = (entities.OUTSIDE, "B-CODE", "I-CODE")
 
 _OUTSIDE, _BEGIN, _INSIDE = range(3)
 _MOST_WORDS = 40
@@ -27,7 +27,7 @@ _WORD = re.compile(r"[\w'\u2019-]+")
 _AROUND = "\"'()[],;:.!?"
 
 
-def load() -> EmbeddedTags:
+def load_tags() -> EmbeddedTags:
     """Makes the task; the same Python gives the same task.
 
     Raises:
@@ -35,7 +35,7 @@ def load() -> EmbeddedTags:
     """
     corpus = embedded_corpus.load()
     question = "which words were written as one name of the code?"
-    return EmbeddedTags(question, TAGS, *map(_sentences, (corpus.train, corpus.held_out)))
+    return EmbeddedTags(question, CODE_TAGS, *map(_sentences, (corpus.train, corpus.held_out)))
 
 
 def _sentences(documents: list[list[str]]) -> list[Sentence]:

@@ -21,12 +21,12 @@ from input_pipelines.embedded import embedded_corpus
 from input_pipelines.tasks.examples import Example
 from input_pipelines.tasks.task_data import EmbeddedTask
 
-_WORDS = range(5, 23)  # in a sentence; the sequences of pretraining have 32 tokens
+_WORDS_OF_SENTENCE = range(5, 23)  # in a sentence; the sequences of pretraining have 32 tokens
 _WORDS_OF_PAIR = range(4, 15)
 _HELD_OUT_MODULES = 0.1
 
 
-def load(name: str) -> EmbeddedTask:
+def load_task(name: str) -> EmbeddedTask:
     """Makes a task by its name, one of TASKS; the same Python gives the same task.
 
     Raises:
@@ -41,7 +41,7 @@ def word_order() -> EmbeddedTask:
     def both(documents: list[list[str]]) -> Iterator[Example]:
         for sentence in itertools.chain.from_iterable(documents):
             words = sentence.rstrip(".!?:").split(" ")
-            if len(words) in _WORDS:
+            if len(words) in _WORDS_OF_SENTENCE:
                 changed = _with_parts_exchanged(words, _generator(sentence))
                 if changed != words:
                     yield Example(" ".join(words), None, 1)

@@ -134,7 +134,7 @@ def _matches(pattern):
 def _check_finished(record_files):
     """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        unfinished = {} if "://" in directory else shards.unfinished(directory)
+        unfinished = {} if "://" in directory else shards.unfinished_files(directory)
         files = [path for path in record_files if path in unfinished]
         complete = manifests.read_manifests_of(files) if files else {}
         for path in files:

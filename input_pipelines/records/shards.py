@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
 _WORK, _LIST = ".work", "output_files"
 
 
-def names(path: str, number: int) -> list[str]:
+def shard_names(path: str, number: int) -> list[str]:
     """Returns the paths of the files of a set of this many files."""
     name, ending = os.path.splitext(path)
     return [f"{name}-{index:05d}-of-{number:05d}{ending}" for index in range(number)]
@@ -85,7 +85,7 @@ def list_files(work: str, output_files: Sequence[str]) -> None:
         json.dump({"files": [os.path.basename(path) for path in output_files]}, file)
 
 
-def unfinished(directory: str) -> dict[str, str]:
+def unfinished_files(directory: str) -> dict[str, str]:
     """Returns a dict of the files in a directory that are still to be made -> the work's directory.
 
     A set that is complete may be among them, if it was there before, or if its creation was killed

@@ -29,7 +29,7 @@ class EmbeddedTags:
     held_out: list[Sentence]
 
 
-def load(
+def load_tags(
     tags: tuple[str, ...],
     files: dict[str, str | None],
     columns: tag_files.Columns,
@@ -45,7 +45,7 @@ def load(
       files: "train", "evaluate" and "predict" -> the file, or None if it is not there or not
         needed.
       columns: where words and tags are in the files.
-      tokenizer, vocab_file, max_seq_length: as for `task_data.load`.
+      tokenizer, vocab_file, max_seq_length: as for `load_table`.
       trains: whether the task's `train` is needed; else it is None.
 
     Returns:
@@ -60,7 +60,7 @@ def load(
         if path is not None
     }
     used = {name: of_file for name, of_file in sentences.items() if trains or name != "train"}
-    task = _of_sentences(tags, used, tokenizer, vocab_file, max_seq_length)
+    task = _of_tagged(tags, used, tokenizer, vocab_file, max_seq_length)
     path = files.get("predict")
     if path is not None:
         tag_files.check_can_be_written(path, columns, tags)
@@ -72,7 +72,7 @@ def load(
     return task, sentences
 
 
-def of_embedded(
+def of_embedded_tags(
     task: EmbeddedTags, tokenizer: Tokenizer, vocab_file: str, max_seq_length: int
 ) -> TaskData:
     """Returns the features of an embedded tagging task; predictions are for held-out sentences."""
@@ -85,7 +85,7 @@ def of_embedded(
                 yield f"{word} {task.tags[number]} {tag}"
             yield ""
 
-    data = _of_sentences(task.tags, sentences, tokenizer, vocab_file, max_seq_length)
+    data = _of_tagged(task.tags, sentences, tokenizer, vocab_file, max_seq_length)
     return dataclasses.replace(data, write_tags=write_tags, tags_extension=".conll")
 
 
@@ -128,7 +128,7 @@ def _most_frequent(counter: collections.Counter[int]) -> int:
     return min(counter, key=lambda number: (-counter[number], number))
 
 
-def _of_sentences(tags, sentences, tokenizer, vocab_file, max_seq_length):
+def _of_tagged(tags, sentences, tokenizer, vocab_file, max_seq_length):
     """Returns the `TaskData` of sentences by "train", "evaluate" and "predict", each if there."""
     features = {
         name: TagFeatures(of_file, tokenizer, max_seq_length) for name, of_file in sentences.items()

@@ -79,7 +79,7 @@ class TaskData:
         return examples.majority_share(next(iter(self.evaluate.values())).labels.tolist())
 
 
-def load(
+def load_table(
     task: Task,
     tokenizer: Tokenizer,
     vocab_file: str,

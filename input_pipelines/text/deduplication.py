@@ -131,7 +131,7 @@ def _band_hash(values: np.ndarray) -> int:
 
 
 def _words(document: Sequence[str]) -> list[str]:
-    return words.of_document([sentence.lower() for sentence in document])
+    return words.words_of([sentence.lower() for sentence in document])
 
 
 def _word_hash(word: str) -> int:

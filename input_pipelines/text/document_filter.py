@@ -46,7 +46,7 @@ class DocumentFilter:
         return reason is None
 
     def _reason(self, document: Sequence[str]) -> str | None:
-        if self._min_words and len(words.of_document(document)) < self._min_words:
+        if self._min_words and len(words.words_of(document)) < self._min_words:
             return _SHORT
         if self._min_letters and words.share_of_letters(document) < self._min_letters:
             return _FEW_LETTERS

@@ -38,7 +38,7 @@ def _classes():
 _WORD = re.compile("({}{}*)".format(*_classes()))
 
 
-def of_document(document: Sequence[str]) -> list[str]:
+def words_of(document: Sequence[str]) -> list[str]:
     """Returns the words of a document, a sequence of sentences."""
     text = " ".join(document)
     return (text if text.isascii() else _WORD.sub(r" \1 ", text)).split()

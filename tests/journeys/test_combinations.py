@@ -140,7 +140,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         documents[:6],
         tokenizer,
         vocab_file,
-        [held_out.path_beside(str(path))],
+        [held_out.held_out_path(str(path))],
         settings,
         masking=masking,
     )
@@ -150,7 +150,7 @@ def write_records(path, documents, tokenizer, vocab_file, masking):
         vocab_file,
         [str(path)],
         settings,
-        {"held_out": held_out.description(6 / len(documents), of_held_out)},
+        {"held_out": held_out.held_out_description(6 / len(documents), of_held_out)},
         masking=masking,
     )
 

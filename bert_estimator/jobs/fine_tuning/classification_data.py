@@ -77,7 +77,7 @@ def _load_files(config):
         if task.kind != "regression":
             used = _labels_used(config, task)
             task = dataclasses.replace(task, labels=_ordered(config, model, task.kind, used))
-        data = task_data.load(
+        data = task_data.load_table(
             task,
             tokenizer,
             config.vocab_file,
@@ -169,7 +169,7 @@ def _load_tags(config, bert_config, tokenizer, model):
     numbers = [n and (int(n) - 1 if n.isdecimal() else n) for n in numbers]
     columns = tag_files.Columns(*numbers, config.encoding)
     tags = _ordered(config, model, config.task_kind, _tags_used(config, columns))
-    data, sentences = tag_task.load(
+    data, sentences = tag_task.load_tags(
         tags,
         files,
         columns,
@@ -221,7 +221,7 @@ def _load_embedded(config):
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
     if config.task_name in EMBEDDED_TAGGING_TASKS:
         return _load_embedded_tags(config, bert_config, tokenizer, vocab_file)
-    task = embedded_task.load(config.task_name)
+    task = embedded_task.load_task(config.task_name)
     data = task_data.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
     (held_out,) = data.evaluate.values()
     print(
@@ -239,8 +239,8 @@ def _load_embedded(config):
 
 
 def _load_embedded_tags(config, bert_config, tokenizer, vocab_file):
-    task = embedded_tags.load()
-    data = tag_task.of_embedded(task, tokenizer, vocab_file, config.max_seq_length)
+    task = embedded_tags.load_tags()
+    data = tag_task.of_embedded_tags(task, tokenizer, vocab_file, config.max_seq_length)
     print(
         f"Task: {task.question} {len(task.train)} sentences to train on, {len(task.held_out)} held "
         f"out. Start: {_start(config)}."

@@ -105,7 +105,7 @@ def _load_embedded(config):
     _check_network(config, bert_config)
     vocab_file = vocabulary.keep(config, bert_config)
     tokenizer = vocabulary.open_tokenizer(config, vocab_file, bert_config)
-    questions = embedded_questions.load()
+    questions = embedded_questions.load_questions()
     train, held_out = (
         _windows(config, side, tokenizer, "the embedded questions")
         for side in (questions.train, questions.held_out)

@@ -117,7 +117,7 @@ def find(config: PretrainingConfig, vocab_size: int, may_replace: bool) -> Pretr
     if config.do_eval or config.evaluates_while_training():
         with flags.named("input_file"):
             if not eval_files:
-                flag, eval_files = "input_file", held_out.find(records.files)
+                flag, eval_files = "input_file", held_out.find_held_out(records.files)
             token_counts = unigram.frequencies(record_reader.find_record_sets(train_files))
     eval_records = _open(config, vocab_size, flag, eval_files) if eval_files else records
     _check_one_vocabulary("input_file", train_files, records.files, "each other")
@@ -181,7 +181,7 @@ def check_stages(stages: Sequence[tuple[PretrainingConfig, PretrainingData]]) ->
 
 def _warn_of_text_on_both_sides(record_files):
     with flags.named("input_file"):
-        warning = held_out.disagreement(record_files)
+        warning = held_out.held_out_disagreement(record_files)
     if warning:
         tf.logging.warning("%s", warning)
 

@@ -61,7 +61,7 @@ def test_held_out_records_lie_beside_the_training_records(tmp_path, vocab_file, 
     for pattern in (str(data), f"{data}/", f"{data}/*.tfrecord", f"{data}/*"):
         assert find_record_files(pattern) == training
     assert find_record_files(f"{data}/heldout.*.tfrecord") == [path] == find_record_files(path)
-    assert held_out.find(training) == [path] == held_out.find(training[:1])
+    assert held_out.find_held_out(training) == [path] == held_out.find_held_out(training[:1])
     train, evaluation = (
         manifests.read_manifest(manifests.manifest_path(first))
         for first in (str(data / "b.tfrecord"), path)
@@ -73,7 +73,7 @@ def test_held_out_records_lie_beside_the_training_records(tmp_path, vocab_file, 
 
 
 def test_records_without_held_out_records(record_files):
-    assert held_out.find(record_files) == []
+    assert held_out.find_held_out(record_files) == []
 
 
 def test_other_held_out_records_are_refused(tmp_path, vocab_file):
@@ -86,15 +86,15 @@ def test_other_held_out_records_are_refused(tmp_path, vocab_file):
         old = file.read()
     assert create(tmp_path, vocab_file, "--random_seed=1") == 0
     assert evaluation.read_bytes() != before
-    held_out.find(training)
+    held_out.find_held_out(training)
     with open(manifest_file, "w", encoding="utf-8") as file:
         file.write(old)  # as if the second creation had been killed before its training records
     with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: belongs to other training rec"):
-        held_out.find(training)
+        held_out.find_held_out(training)
     os.remove(evaluation)
     os.remove(manifests.manifest_path(str(evaluation)))
     with pytest.raises(ValueError, match=r"heldout\.b\.tfrecord: is missing, but .*\.json names"):
-        held_out.find(training)
+        held_out.find_held_out(training)
 
 
 def test_sets_that_hold_out_other_documents_are_told(tmp_path, vocab_file, record_files):
@@ -105,18 +105,18 @@ def test_sets_that_hold_out_other_documents_are_told(tmp_path, vocab_file, recor
     one, same, more = (
         str(tmp_path / name / "data" / "a.tfrecord") for name in ("one", "same", "more")
     )
-    assert held_out.disagreement(record_files) is None
-    assert held_out.disagreement([one, same, one.replace("a.tf", "b.tf")]) is None
+    assert held_out.held_out_disagreement(record_files) is None
+    assert held_out.held_out_disagreement([one, same, one.replace("a.tf", "b.tf")]) is None
     assert (
         f": {one} was made with --eval_fraction=0.25, {more} was made with --eval_fraction=0.5. "
-        in (held_out.disagreement([more, one, same]))
+        in (held_out.held_out_disagreement([more, one, same]))
     )
-    nothing = held_out.disagreement([*record_files, one])
+    nothing = held_out.held_out_disagreement([*record_files, one])
     assert f": {record_files[0]} holds out nothing, {one} was made with" in nothing
     # Records of other programs have no manifest, so their held-out documents are not known.
     foreign = tmp_path / "foreign.tfrecord"
     foreign.write_bytes(b"")
-    assert f"{foreign} holds out nothing" in held_out.disagreement([one, str(foreign)])
+    assert f"{foreign} holds out nothing" in held_out.held_out_disagreement([one, str(foreign)])
 
 
 @pytest.mark.parametrize("evaluated", [None, "heldout.b.tfrecord"])

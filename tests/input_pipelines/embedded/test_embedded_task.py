@@ -13,7 +13,7 @@ def tasks(corpus):
     """Returns the tasks by name."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(embedded_corpus, "load", lambda: corpus)
-        return {name: embedded_task.load(name) for name in embedded_task.TASKS}
+        return {name: embedded_task.load_task(name) for name in embedded_task.TASKS}
 
 
 @pytest.mark.parametrize("name", embedded_task.TASKS)
@@ -66,6 +66,6 @@ def test_a_task_is_the_same_every_time(monkeypatch):
     """A part of the standard library is enough to show it."""
     sources = embedded_corpus.sources
     monkeypatch.setattr(embedded_corpus, "sources", lambda root: sources(root)[::8])
-    task = embedded_task.load("summary")
+    task = embedded_task.load_task("summary")
     assert len(task.train) > 100 and task.held_out
-    assert embedded_task.load("summary") == task
+    assert embedded_task.load_task("summary") == task

@@ -31,7 +31,7 @@ def test_names_become_words(written, words, tags):
 
 def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch):
     monkeypatch.setattr(embedded_corpus, "load", lambda: corpus)
-    task = embedded_tags.load()
+    task = embedded_tags.load_tags()
     assert task.tags == ("O", "B-CODE", "I-CODE")
     assert len(task.train) > 2000 and len(task.held_out) > 100
     for side in (task.train, task.held_out):
@@ -54,7 +54,7 @@ def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     sentence = Sentence(("a",) * len(tags), tuple(range(len(tags))))
     task = tag_task.EmbeddedTags("", tags, [sentence], [sentence])
-    data = tag_task.of_embedded(task, tokenizer, "", 16)
+    data = tag_task.of_embedded_tags(task, tokenizer, "", 16)
     assert data.metrics[0] == ("accuracy" if said else "entity_f1")
     out = capsys.readouterr().out
     assert out.startswith(said) and bool(out) == bool(said)

@@ -22,7 +22,7 @@ def task(tmp_path):
 
 
 def load(task, train=True, evaluate=True, predict=True):
-    return task_data.load(task, Numbers(), "vocab.txt", 8, train, evaluate, predict)
+    return task_data.load_table(task, Numbers(), "vocab.txt", 8, train, evaluate, predict)
 
 
 def test_labels_are_discovered_in_the_training_file(task):

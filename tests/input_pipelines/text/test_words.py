@@ -12,24 +12,24 @@ THAI = "\u0e20\u0e32\u0e29\u0e32\u0e17\u0e35\u0e48"  # a vowel sign and a tone o
 
 
 def test_spaces_separate_words():
-    assert words.of_document(["One  two,\tthree.", "\u00c9t\u00e9 it's"]) == [
+    assert words.words_of(["One  two,\tthree.", "\u00c9t\u00e9 it's"]) == [
         "One", "two,", "three.", "\u00c9t\u00e9", "it's",
     ]  # fmt: skip
-    assert words.of_document([HINDI, TAMIL]) == [*HINDI.split(), *TAMIL.split()]
-    assert words.of_document([]) == []
+    assert words.words_of([HINDI, TAMIL]) == [*HINDI.split(), *TAMIL.split()]
+    assert words.words_of([]) == []
 
 
 def test_ideographs_are_words_as_for_the_tokenizer():
     text = f"BERT {CHINESE} \U00020001\u4e00x"
     cleaned = BasicTokenizer(do_lower_case=False).cleaned(text)
-    assert words.of_document([text]) == cleaned.split()
-    assert len(words.of_document([CHINESE])) == 13  # two of them are signs, as for the tokenizer
+    assert words.words_of([text]) == cleaned.split()
+    assert len(words.words_of([CHINESE])) == 13  # two of them are signs, as for the tokenizer
 
 
 def test_letters_of_other_scripts_without_spaces_keep_their_signs():
-    assert words.of_document([THAI])[-1] == "\u0e17\u0e35\u0e48"
-    assert "".join(words.of_document([THAI])) == THAI
-    assert words.of_document(["\u3053\u308c\u306fX\u30d3\u30eb"]) == list(
+    assert words.words_of([THAI])[-1] == "\u0e17\u0e35\u0e48"
+    assert "".join(words.words_of([THAI])) == THAI
+    assert words.words_of(["\u3053\u308c\u306fX\u30d3\u30eb"]) == list(
         "\u3053\u308c\u306fX\u30d3\u30eb"
     )
 
@@ -51,7 +51,7 @@ def test_texts_without_spaces_have_many_words(character):
     """They were one word each: short by --min_words, and not similar to any other text."""
     letters = [chr(ord(character) + i * 7 % 40) for i in range(600)]
     first, other = "".join(letters), "".join([*letters[:590], *letters[:10]])
-    assert len(words.of_document([first])) >= 500
+    assert len(words.words_of([first])) >= 500
     assert list(filter(DocumentFilter(20, 0.0, "").keeps, [[first], [first[:3]]])) == [[first]]
     near = NearDuplicates()
     assert near.is_new([first]) and not near.is_new([other])
