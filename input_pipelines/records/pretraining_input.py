@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from bert_estimator.command_line.choices import PRECISIONS
-from input_pipelines.records.bad_records import BadRecords
 from input_pipelines.records.order import BatchOrder, mixture
 from input_pipelines.records.packed_records import open_packing
 from input_pipelines.records.pretraining_features import (
@@ -17,6 +16,7 @@ from input_pipelines.records.pretraining_features import (
     open_pretraining_records,
 )
 from input_pipelines.records.pretraining_reader import PretrainingReader
+from input_pipelines.records.record_reader import BadRecords
 
 # Of one core, for an example without masks; measured by `python -m benchmarks.input_speed`.
 _SECS_OF_AN_EXAMPLE, _SECS_OF_A_TOKEN = 14e-6, 0.038e-6

@@ -15,11 +15,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from input_pipelines.records import packed_records
-from input_pipelines.records.bad_records import BadRecords
 from input_pipelines.records.order import BatchOrder
 from input_pipelines.records.packed_records import Packing
 from input_pipelines.records.pretraining_features import PretrainingFeatures, check_kinds
-from input_pipelines.records.record_reader import RecordError, RecordFiles
+from input_pipelines.records.record_reader import BadRecords, RecordError, RecordFiles
 
 _RECORDS_AT_ONCE = 256
 

@@ -1,11 +1,13 @@
 """Random access to the records of TFRecord files, whose checksums are verified.
 
 A TFRecord file is a sequence of records: length (8 bytes, little-endian), checksum of the length
-(4 bytes), data, checksum of the data (4 bytes).
+(4 bytes), data, checksum of the data (4 bytes). Records that are not what they should be end a run,
+or are left out and counted (`BadRecords`).
 """
 
 import glob
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -270,3 +272,46 @@ def record_offsets(path: str) -> np.ndarray:
 def _open(path: str):
     # Python's own files are several times faster at many small reads, but are local files only.
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+
+
+_log = logging.getLogger("tensorflow")
+
+
+class BadRecords:
+    """Counts and names the bad records that are left out.
+
+    Args:
+      most: the largest number of different records that may be left out; 0 leaves out none.
+
+    Raises:
+      ValueError: the number is negative.
+    """
+
+    def __init__(self, most: int = 0):
+        if most < 0:
+            raise ValueError(f"most is {most}; it must be 0 or more.")
+        self._most = most
+        self._numbers: set[int] = set()
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether any record may be left out."""
+        return self._most > 0
+
+    def numbers(self) -> np.ndarray:
+        """Returns the numbers of the records that are left out, int64."""
+        return np.array(sorted(self._numbers), np.int64)
+
+    def skip(self, error: RecordError) -> bool:
+        """Counts and logs a bad record; returns whether it may be left out.
+
+        Args:
+          error: what is wrong with the record; it has a number.
+        """
+        if len(self._numbers) >= self._most:
+            if self.may_skip:
+                _log.warning("There are more than %d bad records.", self._most)
+            return False
+        self._numbers.add(error.number)
+        _log.warning("Bad record %d of at most %d: %s", len(self._numbers), self._most, error)
+        return True
