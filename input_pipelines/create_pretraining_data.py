@@ -28,8 +28,7 @@ from input_pipelines import command_line, remote_output
 from input_pipelines.creation.beam_pool import BeamPool
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.worker_pool import WorkerPool, available_cores
-from input_pipelines.records import shards
-from input_pipelines.text import companions, document_filter, text_flags
+from input_pipelines.text import document_filter, record_names, text_flags
 from input_pipelines.text.documents import find_files, no_text, total_bytes
 from input_pipelines.text.text_parts import split_files
 
@@ -209,12 +208,12 @@ def _output_files(output_files, num_shards, there):
                 "one name, to which the number of each file is added"
             )
         if os.path.basename(output_files[0]):
-            output_files = shards.shard_names(output_files[0], num_shards)
+            output_files = record_names.shard_names(output_files[0], num_shards)
     for path in output_files:
         command_line.check_names_a_file("output_file", path)
-        if os.path.basename(path).startswith(companions.HELD_OUT_PREFIX):
+        if os.path.basename(path).startswith(record_names.HELD_OUT_PREFIX):
             raise ValueError(
-                f"--output_file={path}: names that begin with {companions.HELD_OUT_PREFIX!r} are "
+                f"--output_file={path}: names that begin with {record_names.HELD_OUT_PREFIX!r} are "
                 "for the held-out records that --eval_fraction makes, which a training does not "
                 "read. Give another name"
             )
@@ -224,7 +223,7 @@ def _output_files(output_files, num_shards, there):
         raise ValueError(
             "--output_file: the files lie in different directories; give one directory"
         )
-    if others := shards.other_sets(output_files, there):
+    if others := record_names.other_sets(output_files, there):
         more = f" and {len(others) - 1} more" if others[1:] else ""
         raise ValueError(
             f"--output_file: {others[0]}{more} belong to records of this name in another number of "
@@ -278,7 +277,7 @@ def _write(values, input_files, options, vocab_file, tokenizer, output_files, se
     manifest = write(output_files, settings, description, False, "Records")
     files += manifests.files_of(output_files[0], manifest)
     # A killed command with another --eval_fraction may have left it.
-    shutil.rmtree(shards.work_directory(path), ignore_errors=True)
+    shutil.rmtree(record_names.work_directory(path), ignore_errors=True)
     names = os.listdir(os.path.dirname(path) or ".") if there is None else there
     if not fraction and os.path.basename(path) in names:
         summary.append(f"{path} belongs to other records. Its text may be in these: remove it.")

@@ -14,13 +14,13 @@ from typing import Any
 
 from bert_estimator.system import json_files, paths
 from input_pipelines.records import manifest as manifests
-from input_pipelines.text import companions
+from input_pipelines.text import record_names
 
 
 def held_out_path(record_file: str) -> str:
     """Returns the path of the held-out records of the set that begins with `record_file`."""
     directory, name = os.path.split(record_file)
-    return os.path.join(directory, companions.HELD_OUT_PREFIX + name)
+    return os.path.join(directory, record_names.HELD_OUT_PREFIX + name)
 
 
 def held_out_description(fraction: float, held_out: manifests.Manifest) -> dict[str, Any]:

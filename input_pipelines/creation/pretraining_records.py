@@ -34,7 +34,7 @@ from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.creation.worker_pool import WorkerPool
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import shards
+from input_pipelines.text import record_names
 from input_pipelines.text.document_filter import in_words
 from input_pipelines.text.documents import no_text
 from input_pipelines.text.text_parts import TextPart
@@ -103,7 +103,7 @@ def write_pretraining_records(
             f"output_files: {', '.join(output_files)} name a file twice; give each file once."
         )
     work = stages.Work(
-        directory=shards.work_directory(output_files[0]),
+        directory=record_names.work_directory(output_files[0]),
         vocab_file=vocab_file,
         vocab_sha256=manifests.sha256_of_file(vocab_file),
         casing=tokenizer.casing,
@@ -154,7 +154,7 @@ def _directory_of_work(work: stages.Work) -> Iterator[None]:
     os.makedirs(directory, exist_ok=True)
     was_of_use = _is_of_use(directory)
     try:
-        shards.list_files(directory, work.output_files)
+        record_names.list_files(directory, work.output_files)
         yield
     except BaseException as error:
         makes_nothing = isinstance(error, _NothingToWriteError)

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import json_files, paths
 from bert_estimator.tokenization import Casing
-from input_pipelines.text import companions
+from input_pipelines.text import record_names
 
 FORMAT_VERSION = 1
 """The version of records with masks; programs of this version and earlier ones read them."""
@@ -82,7 +82,7 @@ class Manifest:
 
 def manifest_path(record_file: str) -> str:
     """Returns the path of the manifest of the set that begins with `record_file`."""
-    return _sibling(record_file, companions.MANIFEST_PREFIX, companions.MANIFEST_SUFFIX)
+    return _sibling(record_file, record_names.MANIFEST_PREFIX, record_names.MANIFEST_SUFFIX)
 
 
 def files_of(record_file: str, manifest: Manifest) -> list[str]:
@@ -93,7 +93,7 @@ def files_of(record_file: str, manifest: Manifest) -> list[str]:
 
 def token_counts_path(record_file: str) -> str:
     """Returns the path of the token counts of the set that begins with `record_file`."""
-    return _sibling(record_file, companions.COUNTS_PREFIX, companions.COUNTS_SUFFIX)
+    return _sibling(record_file, record_names.COUNTS_PREFIX, record_names.COUNTS_SUFFIX)
 
 
 def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def keep_vocabulary(vocab_file: str, directory: str) -> tuple[str, str]:
       (name of the copy, its sha256).
     """
     sha256 = sha256_of_file(vocab_file)
-    name = companions.vocabulary_name(sha256, vocab_file.endswith(".model"))
+    name = record_names.vocabulary_name(sha256, vocab_file.endswith(".model"))
     path = os.path.join(directory, name)
     if not (tf.io.gfile.exists(path) and sha256_of_file(path) == sha256):
         tf.io.gfile.copy(vocab_file, path + ".tmp", overwrite=True)
@@ -184,7 +184,7 @@ def read_manifests_of(record_files: Sequence[str]) -> dict[str, tuple[str, Manif
     listed = {}
     for directory in sorted(set(map(os.path.dirname, places.values()))):
         for name in sorted(tf.io.gfile.listdir(directory)):
-            if not companions.is_manifest(name):
+            if not record_names.is_manifest(name):
                 continue
             path = os.path.join(directory, name)
             manifest = read_manifest(path)

@@ -18,9 +18,8 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system import paths
 from input_pipelines.records import manifest as manifests
-from input_pipelines.records import shards
 from input_pipelines.records.encoding import masked_crc32c
-from input_pipelines.text import companions
+from input_pipelines.text import record_names
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
@@ -85,7 +84,7 @@ def find_record_sets(patterns: str | Iterable[str]) -> list[tuple[list[str], flo
                 f"{given!r}: some patterns have a weight and others do not. Give each a weight, as "
                 "in a*.tfrecord:0.7,b*.tfrecord:0.3, or none."
             )
-        shards.check_one_set(matches)
+        record_names.check_one_set(matches)
         _check_finished(matches)
         places = {path: path if "://" in path else os.path.realpath(path) for path in matches}
         if weight is not None and not found.isdisjoint(places.values()):
@@ -126,17 +125,17 @@ def find_listed(patterns: str | Iterable[str]) -> tuple[list[str], list[str]]:
 def _matches(pattern):
     is_remote = "://" in pattern
     if tf.io.gfile.isdir(pattern) if is_remote else os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), f"*{companions.RECORDS}*")
+        pattern = os.path.join(glob.escape(pattern), f"*{record_names.RECORDS}*")
     found = sorted(tf.io.gfile.glob(pattern)) if is_remote else paths.matches(pattern)
-    if os.path.basename(pattern).startswith(companions.HELD_OUT_PREFIX):
+    if os.path.basename(pattern).startswith(record_names.HELD_OUT_PREFIX):
         return found
-    return [path for path in found if not companions.is_companion(path)]
+    return [path for path in found if not record_names.is_companion(path)]
 
 
 def _check_finished(record_files):
     """Raises ValueError if the creation of a file's set has not ended: others may be missing."""
     for directory in sorted({os.path.dirname(path) for path in record_files}):
-        unfinished = {} if "://" in directory else shards.unfinished_files(directory)
+        unfinished = {} if "://" in directory else record_names.unfinished_files(directory)
         files = [path for path in record_files if path in unfinished]
         complete = manifests.read_manifests_of(files) if files else {}
         for path in files:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bert_estimator.system import paths
 from bert_estimator.system.progress import Progress
-from input_pipelines.text import companions, remote_files, sentences, text_files, text_formats
+from input_pipelines.text import record_names, remote_files, sentences, text_files, text_formats
 from input_pipelines.text.document_filter import DocumentFilter, in_words
 
 SPLITTING = ("auto", "yes", "no")
@@ -82,7 +82,7 @@ def find_files(patterns: Sequence[str], vocab_file: str = "") -> list[str]:
     files: dict[str, str] = {}  # the place of each file -> its path
     for pattern in patterns:
         matches = _matches(pattern)
-        texts = [path for path in matches if path == pattern or companions.is_text(path)]
+        texts = [path for path in matches if path == pattern or record_names.is_text(path)]
         if place_of_vocabulary is not None:
             if os.path.realpath(pattern) == place_of_vocabulary:
                 raise ValueError(f"{pattern} is the vocabulary, which is not text to read")
