@@ -25,9 +25,8 @@ from bert_estimator.storage import remote
 from bert_estimator.system import lock
 from bert_estimator.tokenization import open_tokenizer, unknown_warning
 from input_pipelines import command_line, remote_output
-from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.creation.worker_pool import WorkerPool, available_cores
 from input_pipelines.text import document_filter, record_names, text_flags
 from input_pipelines.text.documents import find_files, no_text, total_bytes
 from input_pipelines.text.text_parts import split_files

@@ -29,10 +29,9 @@ import tensorflow.compat.v1 as tf
 from bert_estimator.system.progress import Progress
 from bert_estimator.tokenization import Tokenizer
 from input_pipelines.creation import pair_files, stages, tokenized_text
-from input_pipelines.creation.beam_pool import BeamPool
+from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
-from input_pipelines.creation.worker_pool import WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.text import record_names
 from input_pipelines.text.document_filter import in_words

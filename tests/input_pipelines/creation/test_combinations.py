@@ -19,8 +19,7 @@ from kills import Killed
 from bert_estimator.tokenization import SPECIAL_TOKENS, train_sentencepiece, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.creation import stages
-from input_pipelines.creation.beam_pool import BeamPool
-from input_pipelines.creation.worker_pool import WorkerPool
+from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_features import open_pretraining_records
 from input_pipelines.text import text_parts

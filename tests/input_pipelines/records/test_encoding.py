@@ -39,7 +39,7 @@ def test_the_type_of_ids():
 
 def test_what_workers_import_is_without_tensorflow():
     program = (
-        "import sys, input_pipelines.creation.stages, input_pipelines.creation.worker_pool; "
+        "import sys, input_pipelines.creation.stages, input_pipelines.creation.pools; "
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
