@@ -255,7 +255,7 @@ def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
     assert manifest.digest([str(copy)]) != whole != before
 
 
-def input_fn(files, is_training=True, **options):
+def checked_input_fn(files, is_training=True, **options):
     return input_fn_builder(files, 16, 4, is_training, vocab_size=50, type_vocab_size=2, **options)
 
 
@@ -278,8 +278,8 @@ def files(request):
 @pytest.mark.parametrize("is_training", [True, False])
 def test_blocks_do_not_change_batches(files, is_training, monkeypatch):
     params = {"batch_size": 4, "context": context(3)}
-    number = len(batches(input_fn(files, False), params))
-    function = input_fn(files, is_training, random_seed=5, skipped=[(4, 3)])
+    number = len(batches(checked_input_fn(files, False), params))
+    function = checked_input_fn(files, is_training, random_seed=5, skipped=[(4, 3)])
     whole = batches(function, params, most=number)
     for at_once in (1, 12, 16):
         monkeypatch.setattr(pretraining_input, "_RECORDS_AT_ONCE", at_once)
@@ -310,7 +310,7 @@ def test_the_batches_before_a_bad_record_are_read(record_files, tmp_path, kind):
     if kind == "damaged":
         damage(path, 9)
         damage(path, 12)
-    function = input_fn([path], is_training=False)
+    function = checked_input_fn([path], is_training=False)
     assert len(batches(function, {"batch_size": 4}, most=2)) == 2
     message = r"bad\.tfrecord: record 9 \(byte \d+\)"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -325,7 +325,7 @@ def test_the_features_of_both_kinds(record_files, packed_files):
     params = {"batch_size": 5}
     for is_training in (True, False):
         by_kind = [
-            batches(input_fn(files, is_training), params, most=4)
+            batches(checked_input_fn(files, is_training), params, most=4)
             for files in (record_files, packed_files)
         ]
         for static, dynamic in zip(*by_kind, strict=True):
@@ -336,7 +336,7 @@ def test_the_features_of_both_kinds(record_files, packed_files):
 
 def test_masks_are_fresh_in_each_epoch_and_segments_are_not(packed_files):
     number = RecordFiles(packed_files).num_records
-    epochs = batches(input_fn(packed_files), {"batch_size": number}, most=3)
+    epochs = batches(checked_input_fn(packed_files), {"batch_size": number}, most=3)
     orders = [np.lexsort(unmasked(epoch).T[::-1]) for epoch in epochs]
     texts = [unmasked(epoch)[order] for epoch, order in zip(epochs, orders, strict=True)]
     np.testing.assert_array_equal(texts[0], texts[1])
@@ -354,14 +354,16 @@ def unmasked(batch):
 
 
 def test_training_resumes_exactly_on_any_number_of_hosts(packed_files):
-    whole = batches(input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
-    again = batches(input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
+    whole = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
+    again = batches(checked_input_fn(packed_files, random_seed=3), {"batch_size": 6}, most=30)
     assert_equal(again, whole)
     params = {"batch_size": 6, "context": context(17)}
-    assert_equal(batches(input_fn(packed_files, random_seed=3), params, most=13), whole[17:])
+    assert_equal(
+        batches(checked_input_fn(packed_files, random_seed=3), params, most=13), whole[17:]
+    )
     hosts = [
         batches(
-            input_fn(packed_files, random_seed=3),
+            checked_input_fn(packed_files, random_seed=3),
             {"batch_size": 2, "context": context(17, host, 3)},
             most=13,
         )
@@ -372,13 +374,15 @@ def test_training_resumes_exactly_on_any_number_of_hosts(packed_files):
         for parts in zip(*hosts, strict=True)
     ]
     assert_equal(joined, whole[17:])
-    other = batches(input_fn(packed_files, random_seed=4), {"batch_size": 6}, most=1)
+    other = batches(checked_input_fn(packed_files, random_seed=4), {"batch_size": 6}, most=1)
     assert (other[0]["input_ids"] != whole[0]["input_ids"]).any()
 
 
 def test_masks_of_an_evaluation_belong_to_its_records(packed_files):
     def rows(batch_size, **options):
-        found = batches(input_fn(packed_files, False, **options), {"batch_size": batch_size})
+        found = batches(
+            checked_input_fn(packed_files, False, **options), {"batch_size": batch_size}
+        )
         joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
         is_real = joined["is_real_example"] == 1
         assert not any(values[~is_real].any() for values in joined.values())
@@ -390,7 +394,7 @@ def test_masks_of_an_evaluation_belong_to_its_records(packed_files):
 def test_the_unigram_baseline_is_of_the_evaluations_masks(packed_files):
     counts = np.arange(50)
     probabilities = (counts + 1) / (counts + 1).sum()
-    found = batches(input_fn(packed_files, False), {"batch_size": 8})
+    found = batches(checked_input_fn(packed_files, False), {"batch_size": 8})
     ids, weights = (
         np.concatenate([batch[name].reshape(-1) for batch in found])
         for name in ("masked_lm_ids", "masked_lm_weights")
@@ -401,7 +405,9 @@ def test_the_unigram_baseline_is_of_the_evaluations_masks(packed_files):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_precision(packed_files, precision):
-    (batch,) = batches(input_fn(packed_files, precision=precision), {"batch_size": 4}, most=1)
+    (batch,) = batches(
+        checked_input_fn(packed_files, precision=precision), {"batch_size": 4}, most=1
+    )
     assert batch["masked_lm_weights"].dtype.name == precision
     assert set(batch["masked_lm_weights"].astype(float).reshape(-1)) <= {0, 1}
 
@@ -472,7 +478,7 @@ def bad_file(request, tmp_path, documents, tokenizer):
 @pytest.mark.parametrize("is_training", [True, False])
 def test_bad_records_are_left_out_counted_and_named(bad_file, is_training, caplog):
     number = RecordFiles([bad_file]).num_records
-    function = input_fn([bad_file], is_training, max_bad_records=4, random_seed=1)
+    function = checked_input_fn([bad_file], is_training, max_bad_records=4, random_seed=1)
     with caplog.at_level(logging.WARNING, "tensorflow"):
         found = batches(function, {"batch_size": 4}, most=-(-2 * number // 4))
     rows = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
@@ -490,9 +496,9 @@ def test_bad_records_are_left_out_counted_and_named(bad_file, is_training, caplo
 
 
 def test_good_records_do_not_change_when_bad_ones_are_left_out(record_files, tmp_path):
-    whole = batches(input_fn([record_files[0]], False), {"batch_size": 4})
+    whole = batches(checked_input_fn([record_files[0]], False), {"batch_size": 4})
     path = bad_records(record_files, tmp_path)
-    found = batches(input_fn([path], False, max_bad_records=4), {"batch_size": 4})
+    found = batches(checked_input_fn([path], False, max_bad_records=4), {"batch_size": 4})
     for name in whole[0]:
         expected = np.concatenate([batch[name] for batch in whole])
         expected[[2, 5, 7, 8]] = 0
@@ -501,7 +507,7 @@ def test_good_records_do_not_change_when_bad_ones_are_left_out(record_files, tmp
 
 def test_too_many_bad_records_end_the_run(bad_file, caplog):
     caplog.set_level(logging.WARNING, "tensorflow")
-    function = input_fn([bad_file], False, max_bad_records=3)
+    function = checked_input_fn([bad_file], False, max_bad_records=3)
     message = r"bad\.tfrecord: record \d \(byte"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         batches(function, {"batch_size": 4})
@@ -519,7 +525,7 @@ def test_the_unigram_baseline_leaves_out_damaged_records(files):
 
 def test_a_negative_number_of_bad_records(record_files):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="-1; it must be 0 or more"):
-        input_fn(record_files, max_bad_records=-1)({"batch_size": 4})
+        checked_input_fn(record_files, max_bad_records=-1)({"batch_size": 4})
 
 
 _THREADS = """
