@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from bert_estimator.tokenization import Tokenizer, entities
 from input_pipelines.tasks import tag_files
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import TagFeatures
 from input_pipelines.tasks.tag_files import Sentence
 from input_pipelines.tasks.task_data import Tags, TaskData
 

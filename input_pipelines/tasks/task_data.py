@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bert_estimator.tokenization import Casing, Tokenizer
 from input_pipelines.tasks import examples
-from input_pipelines.tasks.features import Features
-from input_pipelines.tasks.tag_features import TagFeatures
+from input_pipelines.tasks.features import Features, TagFeatures
 from input_pipelines.tasks.task_table import Task
 
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
