@@ -28,8 +28,7 @@ from input_pipelines import command_line, remote_output
 from input_pipelines.creation.pools import BeamPool, WorkerPool, available_cores
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.text import document_filter, record_names, text_flags
-from input_pipelines.text.documents import find_files, no_text, total_bytes
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import find_files, no_text, split_files, total_bytes
 
 _MOST_SHARDS = 99_999
 _DYNAMIC_DUPE_FACTOR = 1  # each epoch has other masks without it

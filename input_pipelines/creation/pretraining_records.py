@@ -35,8 +35,7 @@ from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records import manifest as manifests
 from input_pipelines.text import record_names
 from input_pipelines.text.document_filter import in_words
-from input_pipelines.text.documents import no_text
-from input_pipelines.text.text_parts import TextPart
+from input_pipelines.text.documents import TextPart, no_text
 
 MASKINGS = {
     "static": manifests.FORMAT_VERSION,

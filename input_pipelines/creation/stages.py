@@ -33,7 +33,7 @@ from input_pipelines.creation.record_bytes import PackedRecords, StaticRecords
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
 from input_pipelines.records.encoding import id_type
-from input_pipelines.text.text_parts import TextPart
+from input_pipelines.text.documents import TextPart
 
 _VERSION = 2  # of what the work's files hold
 _GROUPS_SEED, _ORDER_SEED = 0x6209B5, 0x04DE4

@@ -15,7 +15,7 @@ from bert_estimator.command_line import console
 from bert_estimator.tokenization import SPECIAL_TOKENS, write_vocab
 from input_pipelines import create_pretraining_data
 from input_pipelines.creation import stages
-from input_pipelines.text import text_parts
+from input_pipelines.text import documents as text_parts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

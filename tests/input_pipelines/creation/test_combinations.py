@@ -22,7 +22,7 @@ from input_pipelines.creation import stages
 from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_features import open_pretraining_records
-from input_pipelines.text import text_parts
+from input_pipelines.text import documents as text_parts
 
 POOLS = {
     "here": lambda directory: WorkerPool(0),

@@ -9,7 +9,7 @@ from input_pipelines.creation import pools, stages
 from input_pipelines.creation.pools import BeamPool, WorkerError, WorkerPool
 from input_pipelines.creation.pretraining_records import write_pretraining_records
 from input_pipelines.creation.settings import CreationSettings
-from input_pipelines.text.text_parts import split_files
+from input_pipelines.text.documents import split_files
 
 
 def act(task):
