@@ -28,7 +28,7 @@ import tensorflow.compat.v1 as tf
 
 from bert_estimator.system.progress import Progress
 from bert_estimator.tokenization import Tokenizer
-from input_pipelines.creation import pair_files, stages, tokenized_text
+from input_pipelines.creation import instances, stages, tokenized_text
 from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.creation.settings import CreationSettings
 from input_pipelines.creation.tokenized_text import TokenizedText
@@ -116,7 +116,7 @@ def write_pretraining_records(
         os.makedirs(work.stage, exist_ok=True)
         stages.remove_other_stages(work)
         run(stages.write_pairs, stages.pair_tasks(work), "making pairs")
-        if not any(map(pair_files.num_pairs, work.pair_files())):
+        if not any(map(instances.num_pairs, work.pair_files())):
             raise _NothingToWriteError(
                 f"the text (documents: {text.num_documents}, tokens: {text.num_tokens}) gives 0 "
                 "instances: an instance needs two tokens. Give more text."
