@@ -27,6 +27,7 @@ MOST_SENTENCES = 1 << 18
 
 _LOOKED_AT = 1 << 20  # bytes of a file's first line, to tell its format
 _MOST_NAMED = 3  # files in a message
+_PART_BYTES = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,10 +319,6 @@ def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
         for start in range(0, len(piece.sentences), MOST_SENTENCES):
             part = piece.sentences[start : start + MOST_SENTENCES]
             yield Piece(part, piece.is_first and not start)
-
-
-_DEFAULT = TextOptions()
-_PART_BYTES = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)

@@ -167,7 +167,7 @@ def test_the_share_of_byte_pairs_without_the_rarest_words(tmp_path, monkeypatch)
     assert share == 300 / 307
 
 
-TEXTS = [
+COUNTED = [
     "The cat, the mat.  And a\tcat\u3000of \u535a\u63a8!",
     "",
     " Caf\u00e9\x0bau\u00a0lait \x00\ufffd ",
@@ -182,9 +182,9 @@ def test_counts_are_of_the_words_of_the_tokenizer(monkeypatch, do_lower_case, mo
     monkeypatch.setattr(vocabulary, "_CHARACTERS_AT_ONCE", 40)
     tokenizer = BasicTokenizer(do_lower_case)
     counted = WordCounts(tokenizer.tokenize)
-    counted.add(iter(TEXTS))
+    counted.add(iter(COUNTED))
     expected = collections.Counter()
-    for text in TEXTS:
+    for text in COUNTED:
         expected.update(tokenizer.tokenize(text))
     assert counted.words == expected
     assert not counted.characters_forgotten and counted.least == 0

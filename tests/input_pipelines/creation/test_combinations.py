@@ -22,7 +22,7 @@ from input_pipelines.creation import stages
 from input_pipelines.creation.pools import BeamPool, WorkerPool
 from input_pipelines.records import manifest as manifests
 from input_pipelines.records.pretraining_features import open_pretraining_records
-from input_pipelines.text import documents as text_parts
+from input_pipelines.text.documents import split_files
 
 POOLS = {
     "here": lambda directory: WorkerPool(0),
@@ -127,7 +127,7 @@ def create(row, data, output, pool):
         # Many groups, buckets and parts of a short text.
         patch.setattr(stages, "_GROUP_TOKENS", 100)
         patch.setattr(stages, "_BUCKET_TOKENS", 200)
-        split = functools.partial(text_parts.split_files, part_bytes=400)
+        split = functools.partial(split_files, part_bytes=400)
         patch.setattr(create_pretraining_data, "split_files", split)
         patch.setattr(create_pretraining_data, "_pool", lambda *_: pool)
         create_pretraining_data.create(values)

@@ -6,7 +6,6 @@ import pytest
 
 from input_pipelines.creation import instances
 from input_pipelines.creation.instances import (
-    CreationSettings,
     FlatText,
     Pairs,
     Span,

@@ -23,7 +23,7 @@ from input_pipelines.records.unigram import unigram_cross_entropy
 
 
 @pytest.fixture
-def record_files(tmp_path, documents, tokenizer, vocab_file):
+def two_files(tmp_path, documents, tokenizer, vocab_file):
     files = [str(tmp_path / f"set-{i}.tfrecord") for i in range(2)]
     settings = CreationSettings(max_seq_length=16, max_predictions_per_seq=4, dupe_factor=1)
     write_pretraining_records(documents, tokenizer, vocab_file, files, settings, masking="static")
@@ -56,9 +56,9 @@ def assert_batch_equals(batch, rows):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_element_spec(record_files, is_training, precision):
+def test_element_spec(two_files, is_training, precision):
     with tf.Graph().as_default():
-        dataset = input_fn(record_files, is_training, precision=precision, vocab_size=50)(
+        dataset = input_fn(two_files, is_training, precision=precision, vocab_size=50)(
             {"batch_size": 3}
         )
     spec = {name: (tuple(s.shape), s.dtype.name) for name, s in dataset.element_spec.items()}
@@ -74,16 +74,16 @@ def test_element_spec(record_files, is_training, precision):
     }
 
 
-def test_no_autotuning_keeps_a_session_from_closing(record_files):
+def test_no_autotuning_keeps_a_session_from_closing(two_files):
     with tf.Graph().as_default():
-        dataset = input_fn(record_files, True)({"batch_size": 3})
+        dataset = input_fn(two_files, True)({"batch_size": 3})
         with pytest.warns(UserWarning, match="no longer known at graph construction time"):
             assert dataset.options().autotune.enabled is False
 
 
-def test_training_follows_the_order_over_epochs(record_files):
-    rows = expected_rows(record_files)
-    found = batches(input_fn(record_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
+def test_training_follows_the_order_over_epochs(two_files):
+    rows = expected_rows(two_files)
+    found = batches(input_fn(two_files, True, random_seed=3), {"batch_size": 4}, most=len(rows))
     order = record_order(np.arange(4 * len(rows)), len(rows), seed=3).reshape(-1, 4)
     assert len(found) == len(rows)  # That is four epochs.
     for batch, numbers in zip(found, order, strict=True):
@@ -91,8 +91,8 @@ def test_training_follows_the_order_over_epochs(record_files):
         assert batch["is_real_example"].tolist() == [1] * 4
 
 
-def test_training_resumes_by_arithmetic(record_files):
-    function = input_fn(record_files, True, random_seed=3)
+def test_training_resumes_by_arithmetic(two_files):
+    function = input_fn(two_files, True, random_seed=3)
     whole = batches(function, {"batch_size": 5}, most=20)
     resumed = batches(function, {"batch_size": 5, "context": context(13)}, most=7)
     for batch, expected in zip(resumed, whole[13:], strict=True):
@@ -100,8 +100,8 @@ def test_training_resumes_by_arithmetic(record_files):
             np.testing.assert_array_equal(batch[name], expected[name])
 
 
-def test_invocations_share_the_global_batch(record_files):
-    function = input_fn(record_files, True)
+def test_invocations_share_the_global_batch(two_files):
+    function = input_fn(two_files, True)
     whole = batches(function, {"batch_size": 6, "context": context(2)}, most=3)
     halves = [
         batches(function, {"batch_size": 3, "context": context(2, invocation, 2)}, most=3)
@@ -112,10 +112,10 @@ def test_invocations_share_the_global_batch(record_files):
         np.testing.assert_array_equal(joined, whole[step]["input_ids"])
 
 
-def test_evaluation_is_one_padded_pass(record_files):
-    rows = expected_rows(record_files)
+def test_evaluation_is_one_padded_pass(two_files):
+    rows = expected_rows(two_files)
     for batch_size in (4, len(rows), len(rows) + 3):
-        found = batches(input_fn(record_files, False), {"batch_size": batch_size})
+        found = batches(input_fn(two_files, False), {"batch_size": batch_size})
         assert len(found) == -(-len(rows) // batch_size)
         joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
         assert_batch_equals({name: v[: len(rows)] for name, v in joined.items()}, rows)
@@ -125,31 +125,31 @@ def test_evaluation_is_one_padded_pass(record_files):
         assert joined["is_real_example"].sum() == len(rows)
 
 
-def test_evaluation_starts_at_its_beginning_at_any_step(record_files):
-    function = input_fn(record_files, False)
+def test_evaluation_starts_at_its_beginning_at_any_step(two_files):
+    function = input_fn(two_files, False)
     first = batches(function, {"batch_size": 4}, most=1)
     at_step = batches(function, {"batch_size": 4, "context": context(100)}, most=1)
     np.testing.assert_array_equal(first[0]["input_ids"], at_step[0]["input_ids"])
 
 
-def test_weights_survive_the_cast(record_files):
+def test_weights_survive_the_cast(two_files):
     params = {"batch_size": 4}
-    single = batches(input_fn(record_files, True, precision="float32"), params, most=3)
-    half = batches(input_fn(record_files, True, precision="bfloat16"), params, most=3)
+    single = batches(input_fn(two_files, True, precision="float32"), params, most=3)
+    half = batches(input_fn(two_files, True, precision="bfloat16"), params, most=3)
     for a, b in zip(single, half, strict=True):
         np.testing.assert_array_equal(a["masked_lm_weights"], b["masked_lm_weights"].astype(float))
 
 
-def test_a_damaged_record_surfaces_from_the_session_with_its_message(record_files):
-    offset = int(record_offsets(record_files[1])[1])
-    with open(record_files[1], "r+b") as file:
+def test_a_damaged_record_surfaces_from_the_session_with_its_message(two_files):
+    offset = int(record_offsets(two_files[1])[1])
+    with open(two_files[1], "r+b") as file:
         file.seek(offset + 30)
         byte = file.read(1)[0]
         file.seek(offset + 30)
         file.write(bytes([byte ^ 1]))
     message = rf"set-1\.tfrecord: record 1 \(byte {offset}\) is damaged: its checksum"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        batches(input_fn(record_files, False), {"batch_size": 4})
+        batches(input_fn(two_files, False), {"batch_size": 4})
 
 
 def example(max_seq_length):
@@ -199,7 +199,7 @@ def test_a_record_of_another_kind_is_named(tmp_path, record, message):
     ],
 )
 def test_values_out_of_range_surface_from_the_session(
-    tmp_path, record_files, is_training, name, value, last
+    tmp_path, two_files, is_training, name, value, last
 ):
     path = str(tmp_path / "changed.tfrecord")
 
@@ -207,7 +207,7 @@ def test_values_out_of_range_surface_from_the_session(
         feature = features[name]
         (feature.int64_list.value or feature.float_list.value)[-1] = value
 
-    copy_records(record_files[0], path, {3: change})
+    copy_records(two_files[0], path, {3: change})
     offset = int(record_offsets(path)[3])
     message = (
         rf"changed\.tfrecord: record 3 \(byte {offset}\): {name} holds {value}; it must be from "
@@ -218,9 +218,9 @@ def test_values_out_of_range_surface_from_the_session(
         batches(function, {"batch_size": 4}, most=20)
 
 
-def test_wrong_lengths_fail_before_any_step(record_files):
+def test_wrong_lengths_fail_before_any_step(two_files):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"16, as .*, but 32 was"):
-        input_fn_builder(record_files, 32, 4, True)({"batch_size": 4})
+        input_fn_builder(two_files, 32, 4, True)({"batch_size": 4})
 
 
 def test_unknown_precision():
@@ -242,8 +242,8 @@ def test_cast_features():
         assert cast_features(features, "float32") == features
 
 
-def test_the_digest_tells_record_sets_apart(tmp_path, record_files):
-    files = record_files
+def test_the_digest_tells_record_sets_apart(tmp_path, two_files):
+    files = two_files
     before = manifest.digest(files)
     assert manifest.digest(files) == before
     assert len(manifest.vocabularies(files)) == 1

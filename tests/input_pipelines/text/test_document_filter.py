@@ -107,9 +107,8 @@ def test_ideographs_are_words_as_for_the_tokenizer():
     text = f"BERT {CHINESE} \U00020001\u4e00x"
     cleaned = BasicTokenizer(do_lower_case=False).cleaned(text)
     assert document_filter.words_of([text]) == cleaned.split()
-    assert (
-        len(document_filter.words_of([CHINESE])) == 13
-    )  # two of them are signs, as for the tokenizer
+    # Two of them are signs, as for the tokenizer.
+    assert len(document_filter.words_of([CHINESE])) == 13
 
 
 def test_letters_of_other_scripts_without_spaces_keep_their_signs():

@@ -2,6 +2,7 @@ import pytest
 
 from input_pipelines.records import manifest as manifests
 from input_pipelines.text import record_names
+from input_pipelines.text.record_names import shard_names
 
 
 def test_names_of_what_lies_beside_records():
@@ -27,7 +28,7 @@ def test_text_may_have_the_name_of_held_out_records():
 
 
 def test_names_and_sets():
-    paths = record_names.shard_names("a/b.c.tfrecord", 3)
+    paths = shard_names("a/b.c.tfrecord", 3)
     assert paths[1] == "a/b.c-00001-of-00003.tfrecord" and len(paths) == 3
     assert {record_names.set_of(path) for path in paths} == {("a/b.c.tfrecord", 3)}
     assert record_names.set_of("a/b.c.tfrecord") == ("a/b.c.tfrecord", 0)
@@ -37,17 +38,15 @@ def test_names_and_sets():
 
 def test_files_of_one_set():
     record_names.check_one_set([])
-    record_names.check_one_set(
-        [*record_names.shard_names("a/b", 3), *record_names.shard_names("a/c", 2), "a/d"]
-    )
-    for others in (record_names.shard_names("a/b", 2), ["a/b"]):
+    record_names.check_one_set([*shard_names("a/b", 3), *shard_names("a/c", 2), "a/d"])
+    for others in (shard_names("a/b", 2), ["a/b"]):
         with pytest.raises(ValueError, match=r"^a/b-00000-of-00003 and a/b.* belong to sets of di"):
-            record_names.check_one_set([*record_names.shard_names("a/b", 3), *others])
+            record_names.check_one_set([*shard_names("a/b", 3), *others])
 
 
 def test_other_sets(tmp_path):
     for name in (
-        *record_names.shard_names("b.x", 2),
+        *shard_names("b.x", 2),
         "b.x",
         "b.y",
         ".b-00000-of-00004.x.work",
@@ -57,11 +56,11 @@ def test_other_sets(tmp_path):
     path = str(tmp_path / "b.x")
     others = [".b-00000-of-00004.x.work", "b-00000-of-00002.x", "b-00001-of-00002.x"]
     assert record_names.other_sets([path]) == [str(tmp_path / name) for name in others]
-    assert record_names.other_sets(record_names.shard_names(path, 2)) == [
+    assert record_names.other_sets(shard_names(path, 2)) == [
         str(tmp_path / others[0]),
         path,
     ]
-    assert record_names.other_sets(record_names.shard_names(str(tmp_path / "c.x"), 2)) == []
+    assert record_names.other_sets(shard_names(str(tmp_path / "c.x"), 2)) == []
 
 
 def test_unfinished_files(tmp_path):
