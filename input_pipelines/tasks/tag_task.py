@@ -1,10 +1,9 @@
 """The data of a tagging task, for training, evaluation and prediction, and a baseline."""
 
-import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bert_estimator.tokenization import Tokenizer, entities
 from input_pipelines.tasks import tag_files
@@ -87,45 +86,6 @@ def of_embedded_tags(
 
     data = _of_tagged(task.tags, sentences, tokenizer, vocab_file, max_seq_length)
     return dataclasses.replace(data, write_tags=write_tags, tags_extension=".conll")
-
-
-def usual_tags_score(
-    train: Sequence[Sentence], held_out: Sequence[Sentence], tags: Sequence[str]
-) -> float:
-    """Returns the first metric of a tagging task for `usual_tags`."""
-    truth = [[tags[number] for number in sentence.tags or ()] for sentence in held_out]
-    guess = usual_tags(train, held_out)
-    named = [[tags[number] for number in sentence] for sentence in guess]
-    if entities.are_entity_tags(tags):
-        return entities.scores(truth, named)[2]
-    pairs = [pair for t, g in zip(truth, named, strict=True) for pair in zip(t, g, strict=True)]
-    return sum(label == other for label, other in pairs) / len(pairs)
-
-
-def usual_tags(train: Sequence[Sentence], others: Sequence[Sentence]) -> list[list[int]]:
-    """Tags each word by itself: with its most frequent tag in other sentences.
-
-    Args:
-      train: the sentences to count in. A word that does not occur there gets their most frequent
-        tag.
-      others: the sentences to tag.
-
-    Returns:
-      The tags of each sentence of `others`.
-    """
-    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    total: collections.Counter[int] = collections.Counter()
-    for sentence in train:
-        for word, number in zip(sentence.words, sentence.tags or (), strict=True):
-            counts[word][number] += 1
-            total[number] += 1
-    usual = {word: _most_frequent(counter) for word, counter in counts.items()}
-    default = _most_frequent(total)
-    return [[usual.get(word, default) for word in sentence.words] for sentence in others]
-
-
-def _most_frequent(counter: collections.Counter[int]) -> int:
-    return min(counter, key=lambda number: (-counter[number], number))
 
 
 def _of_tagged(tags, sentences, tokenizer, vocab_file, max_seq_length):

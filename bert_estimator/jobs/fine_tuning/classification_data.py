@@ -14,7 +14,8 @@ from bert_estimator.jobs.fine_tuning.classification_config import Classification
 from bert_estimator.recipes import embedded_classifier
 from bert_estimator.tokenization import unknown_warning
 from input_pipelines.embedded import embedded_tags, embedded_task
-from input_pipelines.tasks import bag_of_words, examples, tag_files, tag_task, task_data, task_table
+from input_pipelines.tasks import examples, tag_files, tag_task, task_data, task_table
+from input_pipelines.tasks.baselines import bag_of_words_accuracy, usual_tags_score
 from input_pipelines.tasks.features_input import Batches
 from input_pipelines.tasks.task_data import TaskData
 
@@ -186,7 +187,7 @@ def _with_usual_tags(bert_config, data, train, held_out):
     def baselines():
         if train is None:
             return {}
-        return {"each word's usual tag": tag_task.usual_tags_score(train, held_out, data.labels)}
+        return {"each word's usual tag": usual_tags_score(train, held_out, data.labels)}
 
     return ClassificationData(bert_config, data, baselines, data.metrics[0])
 
@@ -232,7 +233,7 @@ def _load_embedded(config):
     def baselines():
         return {
             "majority class": data.majority(),
-            "bag of words": bag_of_words.accuracy(data.train, held_out, 2, vocab_size),
+            "bag of words": bag_of_words_accuracy(data.train, held_out, 2, vocab_size),
         }
 
     return ClassificationData(bert_config, data, baselines)

@@ -4,7 +4,7 @@ import pytest
 
 from bert_estimator.tokenization import SPECIAL_TOKENS, FullTokenizer, write_vocab
 from input_pipelines.embedded import embedded_corpus, embedded_tags
-from input_pipelines.tasks import tag_task
+from input_pipelines.tasks import baselines, tag_task
 from input_pipelines.tasks.tag_files import Sentence
 
 
@@ -37,7 +37,7 @@ def test_the_task_is_the_same_every_time_and_held_out_apart(corpus, monkeypatch)
     for side in (task.train, task.held_out):
         assert all(1 in s.tags and len(s.words) == len(s.tags) <= 40 for s in side)
     # Words by themselves tell little.
-    assert tag_task.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
+    assert baselines.usual_tags_score(task.train, task.held_out, task.tags) < 0.2
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,3 @@ def test_tags_that_are_not_of_a_scheme_are_said(tmp_path, capsys, tags, said):
     out = capsys.readouterr().out
     assert out.startswith(said) and bool(out) == bool(said)
     assert ("Numbers do not say what they mean" in out) == (tags[0] == "0")
-
-
-def test_the_usual_tag_of_a_word():
-    train = [
-        Sentence(("a", "b", "a"), (1, 0, 1)),
-        Sentence(("a", "c"), (0, 2)),
-        Sentence(("b", "b"), (0, 0)),
-    ]
-    held_out = [Sentence(("a", "b", "c", "d"), (1, 0, 0, 0))]
-    assert tag_task.usual_tags(train, held_out) == [[1, 0, 2, 0]]
-    assert tag_task.usual_tags_score(train, held_out, ("N", "V", "A")) == 0.75
-    # The entity of c is wrong: precision 1/2, recall 1.
-    assert tag_task.usual_tags_score(train, held_out, ("O", "B-X", "B-Y")) == pytest.approx(2 / 3)
